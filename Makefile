@@ -1,0 +1,63 @@
+# Two commands matter: `make demo` and `make test`. Both set up what they need; second runs are fast.
+
+VENV := .venv
+BENCH := .venv-bench
+RUN := $(VENV)/bin
+
+.PHONY: help demo test lint unit bench requirements clean
+
+help:
+	@echo "make demo    set up .venv and show Pinwarden at work"
+	@echo "make test    set up everything the tests need, then lint and run the whole suite"
+	@echo "make lint    ruff, mypy --strict, layer contract, spelling"
+	@echo "make bench   compare the hot paths with their floors and peers, as ratios"
+	@echo "make requirements   renew the pinned and hashed requirements (needs uv)"
+	@echo "make clean   remove everything that was set up here"
+
+demo: $(VENV)/.base
+	@echo "==> demo"
+	@PATH="$(CURDIR)/$(RUN):$$PATH" tools/demo.sh
+
+test: lint unit
+
+lint: $(VENV)/.dev
+	@echo "==> ruff"
+	@$(RUN)/ruff check .
+	@$(RUN)/ruff format --check .
+	@echo "==> mypy --strict"
+	@$(RUN)/mypy
+	@echo "==> import-linter"
+	@$(RUN)/lint-imports --no-logo
+	@echo "==> codespell"
+	@$(RUN)/codespell
+
+unit: $(VENV)/.dev
+	@echo "==> system packages for the tests"
+	@tools/system-packages.sh
+	@echo "==> pytest"
+	@$(RUN)/pytest
+
+bench: $(BENCH)/.ready
+	@echo "==> benchmarks"
+	@$(BENCH)/bin/python -m benchmarks
+
+$(VENV)/.base: requirements/base.txt pyproject.toml
+	@tools/venv.sh $(VENV) base
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base requirements/dev.txt
+	@tools/venv.sh $(VENV) dev
+	@touch $@
+
+$(BENCH)/.ready: requirements/bench.txt pyproject.toml
+	@tools/venv.sh $(BENCH) bench
+	@touch $@
+
+requirements:
+	@for name in base dev bench; do \
+	  uv pip compile -q --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
+	    --custom-compile-command "make requirements" requirements/$$name.in -o requirements/$$name.txt || exit 1; \
+	done
+
+clean:
+	rm -rf $(VENV) $(BENCH) node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""The command line: arguments in, a report out. stdout is data, stderr is everything else."""

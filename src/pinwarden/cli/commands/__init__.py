@@ -1,0 +1,1 @@
+"""One module per command: ``configure(parser)`` names its arguments, ``run(args)`` does it."""

@@ -1,0 +1,90 @@
+"""From arguments to a command, and from any failure to an exit code, a sentence and a hint."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_UNCHECKED, PinwardenError
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise PinwardenError("USAGE", message, hint=f"run: {self.prog} --help")
+
+
+def dispatch(arguments: Sequence[str], commands: Mapping[str, str]) -> int:
+    """Run the command that the arguments name."""
+    wants_json = _wants_json(arguments)
+    try:
+        return _run(arguments, commands)
+    except PinwardenError as err:
+        _report(err, wants_json)
+        return err.exit_code
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`); writing again at exit would only repeat the failure.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_CLEAN
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    except Exception as err:
+        if os.environ.get("PINWARDEN_DEBUG"):
+            raise
+        _report(PinwardenError("INTERNAL", f"{type(err).__name__}: {err}"), wants_json)
+        return EXIT_UNCHECKED
+
+
+def _run(arguments: Sequence[str], commands: Mapping[str, str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        sys.stdout.write(_overview(commands))
+        return EXIT_CLEAN
+    name = arguments[0]
+    if name not in commands:
+        raise PinwardenError("USAGE", _unknown(name, commands), hint="run: pinwarden --help")
+    module = import_module(f"pinwarden.cli.commands.{name}")
+    parser = _Parser(prog=f"pinwarden {name}", description=module.__doc__)
+    module.configure(parser)
+    exit_code: int = module.run(parser.parse_args(arguments[1:]))
+    sys.stdout.flush()
+    return exit_code
+
+
+def _overview(commands: Mapping[str, str]) -> str:
+    width = max(map(len, commands))
+    rows = "".join(f"  {name:{width}}  {summary}\n" for name, summary in commands.items())
+    return (
+        "usage: pinwarden COMMAND [arguments]\n\n"
+        f"commands:\n{rows}\n"
+        "pinwarden COMMAND --help tells about one command; pinwarden --version prints the version.\n"
+        "exit codes: 0 clean, 1 drift or refusal, 2 usage, 3 could not check\n"
+    )
+
+
+def _unknown(name: str, commands: Mapping[str, str]) -> str:
+    if name.startswith("-"):
+        return f"unknown option {name[:80]!a}"
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, commands, n=1)
+    return f"unknown command {name[:80]!a}" + (f", did you mean {near[0]}?" if near else "")
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether to answer in JSON, decided before parsing because parsing may be what fails."""
+    return "--format=json" in arguments or any(
+        pair == ("--format", "json") for pair in zip(arguments, arguments[1:], strict=False)
+    )
+
+
+def _report(err: PinwardenError, wants_json: bool) -> None:
+    if wants_json:
+        import json
+
+        report = {"error": {"code": err.code, "message": err.message, "hint": err.hint, "data": dict(err.data)}}
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    sys.stderr.write(f"error: {err.message} [{err.code}]\nhint: {err.hint}\n")

@@ -1,0 +1,377 @@
+"""Canonical forms, each under its own name.
+
+There is no such thing as "the" canonical JSON. Six forms are in use in this field, they disagree on real input,
+and a digest made with one says nothing about another:
+
+==============  ===========================  =====================  ==============================================
+profile         members sorted by            numbers                what else
+==============  ===========================  =====================  ==============================================
+``jcs``         UTF-16 code units            ECMAScript             RFC 8785; our own default
+``rulebook``    code points                  ECMAScript, read back  verifier rulebook v0.1.1, section 1
+``toolpin``     array indexes, then UTF-16   ECMAScript, doubles    names in NFC; overflow becomes null
+``fusion``      array indexes, then UTF-16   ECMAScript, doubles    ``__proto__`` vanishes; overflow becomes null
+``hangar-1.2``  code points                  Python's ``repr``      ASCII only; NaN and Infinity allowed
+``hangar``      UTF-16 code units            ECMAScript, doubles    Hangar since 1.2.1 (the ``jcs`` package)
+==============  ===========================  =====================  ==============================================
+
+Almost all real values hold no floating-point number. For those orjson writes the same bytes as the exact path,
+at a tenth of the time; ``encode_plain`` says when that is so. The exact path below is the definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from math import isfinite
+from typing import Any, NoReturn
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.core.numbers import MAX_SAFE_INTEGER, ecmascript_number
+
+_MAX_ARRAY_INDEX = 2**32 - 2  # ECMAScript lists names that are array indexes before all others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One canonical form: how its text is read, and how its values are written."""
+
+    name: str
+    read: Callable[[bytes, Limits], Any]
+    members: Callable[[dict[str, Any]], Iterable[tuple[str, Any]]]
+    integer: Callable[[int], str]
+    double: Callable[[float], str]
+    surrogates: str
+    """Error handler of the final UTF-8 encoding: what becomes of a lone surrogate."""
+    ascii_only: bool = False
+    plain_if: Callable[[bytes], bool]
+    """Given orjson's sorted output for a value without floats: is it this form, byte for byte?"""
+
+
+def canonicalize(data: Any, profile: str = "jcs", limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """The canonical bytes of a value, or of JSON text if ``data`` is ``bytes``."""
+    form = profile_named(profile)
+    value = form.read(data, limits) if isinstance(data, bytes) else data
+    plain = encode_plain(value)
+    if plain is not None and form.plain_if(plain[0]):
+        return _within(plain[0], limits)
+    return _within(_encode_exactly(value, form), limits)
+
+
+def profile_named(name: str) -> Profile:
+    """The profile of that name."""
+    try:
+        return PROFILES[name]
+    except (KeyError, TypeError):
+        known = ", ".join(PROFILES)
+        raise PinwardenError("PROFILE_UNKNOWN", f"no canonical form is named {name!a}; known: {known}") from None
+
+
+def encode_plain(value: Any) -> tuple[bytes, bytes] | None:
+    """Sorted JSON and DAG-CBOR of a value that holds only what every encoder writes alike, else None.
+
+    That excludes floating-point numbers, whose text differs between encoders and even between releases of one,
+    and integers beyond 53 bits, which orjson refuses here. A float is found in the DAG-CBOR: its head byte is
+    FB, which UTF-8 text cannot contain. A length or small integer can; then the value is not called plain,
+    which costs time and nothing else. orjson goes first because it bounds the depth.
+    """
+    dumps, options, encode_dag_cbor = _encoders()
+    try:
+        text = dumps(value, None, options)
+        cbor = encode_dag_cbor(value)
+    except (TypeError, ValueError):
+        return None
+    return None if b"\xfb" in cbor else (text, cbor)
+
+
+@cache
+def _encoders() -> tuple[Callable[..., bytes], int, Callable[[Any], bytes]]:
+    # Imported on first use: orjson brings in a dozen modules that light commands do not need.
+    import libipld
+    import orjson
+
+    options = (
+        orjson.OPT_SORT_KEYS
+        | orjson.OPT_STRICT_INTEGER
+        | orjson.OPT_PASSTHROUGH_DATACLASS
+        | orjson.OPT_PASSTHROUGH_DATETIME
+        | orjson.OPT_PASSTHROUGH_SUBCLASS
+    )
+    return orjson.dumps, options, libipld.encode_dag_cbor
+
+
+def _within(data: bytes, limits: Limits) -> bytes:
+    if len(data) > limits.max_bytes:
+        _refuse(f"the canonical form has {len(data)} bytes, at most {limits.max_bytes} are allowed")
+    return data
+
+
+# The exact path
+
+
+def _encode_exactly(value: Any, form: Profile) -> bytes:
+    from json.encoder import encode_basestring, encode_basestring_ascii
+
+    quote = encode_basestring_ascii if form.ascii_only else encode_basestring
+    parts: list[str] = []
+    put = parts.append
+
+    def write(item: Any, depth: int) -> None:
+        kind = type(item)
+        if kind is str:
+            put(quote(item))
+        elif item is None:
+            put("null")
+        elif item is True:
+            put("true")
+        elif item is False:
+            put("false")
+        elif kind is int:
+            put(form.integer(item))
+        elif kind is float:
+            put(form.double(item))
+        elif depth == 0:
+            _refuse(f"nested more than {strict_json.JITER_DEPTH} levels deep")
+        elif kind is dict:
+            mark = "{"
+            for name, member in form.members(_with_text_names(item)):
+                put(mark + quote(name) + ":")
+                write(member, depth - 1)
+                mark = ","
+            put("}" if mark == "," else "{}")
+        elif kind is list or kind is tuple:
+            mark = "["
+            for element in item:
+                put(mark)
+                write(element, depth - 1)
+                mark = ","
+            put("]" if mark == "," else "[]")
+        else:
+            _refuse(f"{kind.__name__} is not a JSON value")
+
+    try:
+        write(value, strict_json.JITER_DEPTH)
+        return "".join(parts).encode("utf-8", form.surrogates)
+    except UnicodeEncodeError as err:
+        _refuse(f"a string holds the lone surrogate {err.object[err.start]!a}", err)
+    except RecursionError as err:
+        _refuse("nested more deeply than can be written", err)
+
+
+def _with_text_names(item: dict[Any, Any]) -> dict[str, Any]:
+    for name in item:
+        if type(name) is not str:
+            _refuse(f"a member name is {type(name).__name__}, not a string")
+    return item
+
+
+# Order of members
+
+
+def _by_code_point(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    return sorted(item.items(), key=_name)
+
+
+def _by_utf16(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    return sorted(item.items(), key=_utf16)
+
+
+def _as_javascript(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    return sorted(item.items(), key=_javascript)
+
+
+def _as_fusion(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    # Fusion assigns members to a fresh object, where this name sets the prototype instead.
+    return _as_javascript({name: member for name, member in item.items() if name != "__proto__"})
+
+
+def _as_toolpin(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    from unicodedata import normalize
+
+    normal: dict[str, Any] = {}
+    for name, member in item.items():
+        nfc = normalize("NFC", name)
+        if nfc in normal:
+            _refuse(f"member {nfc[:80]!a} occurs twice after Unicode normalisation (NFC)")
+        normal[nfc] = member
+    return _as_javascript(normal)
+
+
+def _name(member: tuple[str, Any]) -> str:
+    return member[0]
+
+
+def _utf16(member: tuple[str, Any]) -> bytes:
+    return member[0].encode("utf-16-be", "surrogatepass")
+
+
+def _javascript(member: tuple[str, Any]) -> tuple[int, bytes]:
+    name = member[0]
+    if name.isascii() and name.isdigit() and len(name) <= 10 and (name == "0" or name[0] != "0"):
+        index = int(name)
+        if index <= _MAX_ARRAY_INDEX:
+            return index, b""
+    return _MAX_ARRAY_INDEX + 1, _utf16(member)
+
+
+# Numbers
+
+
+def _jcs_integer(value: int) -> str:
+    """Beyond 53 bits only the spelling that ECMAScript itself would print: no two integers share a text."""
+    if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
+        return str(value)
+    if abs(value) < 10**21:  # from here on ECMAScript prints an exponent
+        text = str(value)
+        if ecmascript_number(float(value)) == text:
+            return text
+    _refuse("an integer is beyond 2^53-1 and a double cannot hold it exactly")
+
+
+def _rulebook_integer(value: int) -> str:
+    if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
+        return str(value)
+    _refuse("an integer is beyond 2^53-1")
+
+
+def _rulebook_double(value: float) -> str:
+    text = _strict_double(value)
+    if abs(value) > MAX_SAFE_INTEGER and "e" not in text:
+        _refuse(f"the number {text} would be read back as an integer beyond 2^53-1")
+    return text
+
+
+def _strict_double(value: float) -> str:
+    if not isfinite(value):
+        _refuse("NaN and infinities have no canonical form")
+    return ecmascript_number(value)
+
+
+def _integer_as_double(value: int) -> str:
+    try:
+        return ecmascript_number(float(value))
+    except OverflowError as err:
+        _refuse("an integer is too large for a double", err)
+
+
+def _javascript_integer(value: int) -> str:
+    try:
+        return ecmascript_number(float(value))
+    except OverflowError:
+        return "null"
+
+
+def _javascript_double(value: float) -> str:
+    return ecmascript_number(value) if isfinite(value) else "null"
+
+
+def _python_double(value: float) -> str:
+    if isfinite(value):
+        return repr(value)
+    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+
+
+# When orjson's bytes are the canonical ones
+
+
+def _always(text: bytes) -> bool:
+    return True
+
+
+def _printable_ascii(text: bytes) -> bool:
+    return text.isascii() and b"\x7f" not in text  # Python escapes DEL, orjson does not
+
+
+def _without_astral(text: bytes) -> bool:
+    """UTF-16 and code point order part only at U+10000 and above: a UTF-8 head byte from F0 to F4."""
+    return text.isascii() or not any(head in text for head in (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4"))
+
+
+_DIGITS_TO_ZERO = bytes.maketrans(b"0123456789", b"0000000000")
+
+
+def _javascript_plain(text: bytes) -> bool:
+    """ASCII, no name that might be an array index, no ``__proto__``: then JavaScript's order is the plain one."""
+    if not text.isascii() or b'"__proto__"' in text:
+        return False
+    shape = text.translate(_DIGITS_TO_ZERO)
+    return b'{"0' not in shape and b',"0' not in shape
+
+
+# Readers
+
+
+def _read_javascript(data: bytes, limits: Limits) -> Any:
+    return strict_json.parse_last_wins(data, limits)
+
+
+def _read_python(data: bytes, limits: Limits) -> Any:
+    return strict_json.parse_last_wins(data, limits, constants=True)
+
+
+def _refuse(message: str, cause: Exception | None = None) -> NoReturn:
+    raise PinwardenError("JSON_CANONICALIZATION_ERROR", message) from cause
+
+
+PROFILES: dict[str, Profile] = {
+    form.name: form
+    for form in (
+        Profile(
+            name="jcs",
+            read=strict_json.parse,
+            members=_by_utf16,
+            integer=_jcs_integer,
+            double=_strict_double,
+            surrogates="strict",
+            plain_if=_without_astral,
+        ),
+        Profile(
+            name="rulebook",
+            read=strict_json.parse,
+            members=_by_code_point,
+            integer=_rulebook_integer,
+            double=_rulebook_double,
+            surrogates="strict",
+            plain_if=_always,
+        ),
+        Profile(
+            name="toolpin",
+            read=_read_javascript,
+            members=_as_toolpin,
+            integer=_javascript_integer,
+            double=_javascript_double,
+            surrogates="backslashreplace",
+            plain_if=_javascript_plain,
+        ),
+        Profile(
+            name="fusion",
+            read=_read_javascript,
+            members=_as_fusion,
+            integer=_javascript_integer,
+            double=_javascript_double,
+            surrogates="backslashreplace",
+            plain_if=_javascript_plain,
+        ),
+        Profile(
+            name="hangar-1.2",
+            read=_read_python,
+            members=_by_code_point,
+            integer=str,
+            double=_python_double,
+            surrogates="strict",
+            ascii_only=True,
+            plain_if=_printable_ascii,
+        ),
+        Profile(
+            name="hangar",
+            read=_read_python,
+            members=_by_utf16,
+            integer=_integer_as_double,
+            double=_strict_double,
+            surrogates="strict",
+            plain_if=_without_astral,
+        ),
+    )
+}

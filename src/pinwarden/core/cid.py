@@ -1,0 +1,100 @@
+"""Content identifiers as the verifier rulebook (v0.1.1, section 4) defines them.
+
+A document's CID is taken over DAG-CBOR of what its canonical JSON reads back to, so that ``1.0`` and ``1`` are
+one document. A blob's is taken over its bytes. Text form: version 1, SHA-256, lower-case base32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b32decode, b32encode
+from typing import Any
+
+from pinwarden.core.canonical import canonicalize, encode_plain
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.strict_json import parse
+
+_DAG_CBOR = b"\x01\x71\x12\x20"  # version 1, codec, sha2-256, 32 bytes
+_RAW = b"\x01\x55\x12\x20"
+
+_MANIFEST_PREIMAGE = ("schema_version", "cid_profile", "entries")
+
+
+class Cid:
+    """A version 1 CID over SHA-256; ``str()`` gives its text."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, raw: bytes) -> None:
+        if len(raw) != 36 or raw[:4] not in (_DAG_CBOR, _RAW):
+            raise PinwardenError("CID_INVALID", "only version 1 CIDs of DAG-CBOR or raw bytes under SHA-256 are used")
+        self._bytes = raw
+
+    @classmethod
+    def parse(cls, text: str) -> Cid:
+        """Read the text form; there is exactly one spelling of each CID."""
+        try:
+            raw = b32decode(text[1:].upper() + "=" * (-(len(text) - 1) % 8))
+        except (TypeError, ValueError, AttributeError) as err:
+            raise PinwardenError("CID_INVALID", f"{str(text)[:100]!a} is not a CID") from err
+        cid = cls(raw)
+        if str(cid) != text:
+            raise PinwardenError("CID_INVALID", f"{text[:100]!a} is not a CID in lower-case base32")
+        return cid
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether it names raw bytes rather than a document."""
+        return self._bytes[:4] == _RAW
+
+    def __bytes__(self) -> bytes:
+        return self._bytes
+
+    def __str__(self) -> str:
+        return "b" + b32encode(self._bytes).decode().rstrip("=").lower()
+
+    def __repr__(self) -> str:
+        return f"Cid.parse({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self._bytes == other._bytes if isinstance(other, Cid) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._bytes)
+
+
+def document_cid(document: Any) -> Cid:
+    """The CID of a whole document, given as a value or as JSON text in ``bytes``."""
+    return Cid(_DAG_CBOR + hashlib.sha256(document_cbor(document)).digest())
+
+
+def blob_cid(data: bytes) -> Cid:
+    """The CID of raw bytes."""
+    return Cid(_RAW + hashlib.sha256(data).digest())
+
+
+def manifest_root_cid(manifest: Any) -> Cid:
+    """The root CID of a bundle manifest: only the three members of section 4.2.3, never the links to other documents."""
+    if isinstance(manifest, bytes):
+        manifest = parse(manifest)
+    if type(manifest) is not dict:
+        raise PinwardenError("MANIFEST_INVALID", "a manifest is an object")
+    missing = [member for member in _MANIFEST_PREIMAGE if member not in manifest]
+    if missing:
+        raise PinwardenError("MANIFEST_INVALID", f"the manifest has no {', '.join(missing)}")
+    return document_cid({member: manifest[member] for member in _MANIFEST_PREIMAGE})
+
+
+def document_cbor(document: Any) -> bytes:
+    """The DAG-CBOR bytes under a document's CID."""
+    if isinstance(document, bytes):
+        document = parse(document)
+    plain = encode_plain(document)
+    if plain is not None:
+        return plain[1]
+    # Section 4.2.1: canonical JSON first, then what it reads back to. This turns 1.0 into 1.
+    import libipld
+
+    cbor: bytes = libipld.encode_dag_cbor(parse(canonicalize(document, "rulebook")))
+    return cbor
+

@@ -1,0 +1,230 @@
+"""Ed25519 keys: their encodings, read strictly, and what they sign.
+
+A public key is 32 bytes, written as base64url without padding, as ``did:key``, or as PEM. Encodings outside the
+field and points of small order are refused: under such a key one signature fits many messages.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+_SPKI_PREFIX = bytes.fromhex("302a300506032b6570032100")  # RFC 8410: SubjectPublicKeyInfo of an Ed25519 key
+_MULTICODEC_ED25519 = b"\xed\x01"
+_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_DID_PREFIX = "did:key:z"
+
+_FIELD = 2**255 - 19
+# The y coordinates of the eight points whose order divides eight; the sign of x does not matter.
+_SMALL_ORDER_Y = frozenset(
+    {
+        0,
+        1,
+        _FIELD - 1,
+        int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"),
+        int.from_bytes(bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"), "little"),
+    }
+)
+
+
+class PublicKey:
+    """An Ed25519 public key that is safe to verify with."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        if type(raw) is not bytes or len(raw) != 32:
+            raise PinwardenError("KEY_INVALID", "an Ed25519 public key has 32 bytes")
+        y = int.from_bytes(raw, "little") & (2**255 - 1)
+        if y >= _FIELD:
+            raise PinwardenError("KEY_INVALID", "the public key is not in its canonical encoding")
+        if y in _SMALL_ORDER_Y:
+            raise PinwardenError("KEY_INVALID", "the public key is a point of small order: anyone can sign for it")
+        self.raw = raw
+
+    @classmethod
+    def parse(cls, text: str) -> PublicKey:
+        """Read ``did:key:z6Mk…``, PEM, or 43 characters of base64url."""
+        if type(text) is not str:
+            raise PinwardenError("KEY_INVALID", "a public key is given as text")
+        if text.startswith("did:"):
+            return cls.from_did(text)
+        if text.lstrip().startswith("-----BEGIN"):
+            return cls.from_pem(text.encode())
+        return cls(decode_base64url(text, "KEY_INVALID"))
+
+    @classmethod
+    def from_did(cls, did: str) -> PublicKey:
+        """Read ``did:key`` of an Ed25519 key; any other method, codec or spelling is refused."""
+        if not did.startswith(_DID_PREFIX) or len(did) > 64:
+            raise PinwardenError("KEY_INVALID", f"{did[:80]!a} is not did:key of an Ed25519 key")
+        raw = _decode_base58(did[len(_DID_PREFIX) :])
+        if raw[:2] != _MULTICODEC_ED25519 or len(raw) != 34:
+            raise PinwardenError("KEY_INVALID", f"{did[:80]!a} is not did:key of an Ed25519 key")
+        return cls(raw[2:])
+
+    @classmethod
+    def from_pem(cls, pem: bytes) -> PublicKey:
+        """Read a PEM public key."""
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+        try:
+            key = load_pem_public_key(pem)
+        except (ValueError, UnsupportedAlgorithm) as err:
+            raise PinwardenError("KEY_INVALID", f"not a PEM public key: {err}") from err
+        if not isinstance(key, Ed25519PublicKey):
+            raise PinwardenError("KEY_INVALID", "the public key is not an Ed25519 key")
+        return cls(key.public_bytes_raw())
+
+    @property
+    def did(self) -> str:
+        """``did:key:z6Mk…``: how signatures name their key."""
+        return _DID_PREFIX + _encode_base58(_MULTICODEC_ED25519 + self.raw)
+
+    @property
+    def base64url(self) -> str:
+        """The 32 bytes in base64url without padding."""
+        return encode_base64url(self.raw)
+
+    @property
+    def spki(self) -> bytes:
+        """The key as DER SubjectPublicKeyInfo."""
+        return _SPKI_PREFIX + self.raw
+
+    @property
+    def fingerprint(self) -> str:
+        """``sha256-<base64>`` of the DER form, as ToolPin names keys."""
+        return "sha256-" + b64encode(sha256(self.spki).digest()).decode()
+
+    def pem(self) -> bytes:
+        """The key as PEM."""
+        return b"-----BEGIN PUBLIC KEY-----\n" + b64encode(self.spki) + b"\n-----END PUBLIC KEY-----\n"
+
+    def verifies(self, message: bytes, signature: bytes) -> bool:
+        """Whether ``signature`` was made over ``message`` with this key. Malleable forms are refused (RFC 8032)."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        if len(signature) != 64:
+            return False
+        try:
+            Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, message)
+        except InvalidSignature:
+            return False
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return self.raw == other.raw if isinstance(other, PublicKey) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    def __repr__(self) -> str:
+        return f"PublicKey({self.did})"
+
+
+class PrivateKey:
+    """An Ed25519 private key. Its secret never appears in ``repr`` or in an error."""
+
+    __slots__ = ("_key", "public_key")
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public_key = PublicKey(key.public_key().public_bytes_raw())
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> PrivateKey:
+        """The key of a 32-byte seed; whoever calls decides where the randomness comes from."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        if len(seed) != 32:
+            raise PinwardenError("KEY_INVALID", "an Ed25519 seed has 32 bytes")
+        return cls(Ed25519PrivateKey.from_private_bytes(seed))
+
+    @classmethod
+    def from_pem(cls, pem: bytes, passphrase: bytes | None = None) -> PrivateKey:
+        """Read a PEM private key (PKCS #8), encrypted or not."""
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        encrypted = b"ENCRYPTED" in pem
+        if encrypted and not passphrase:
+            raise PinwardenError("KEY_PASSPHRASE_REQUIRED", "the private key is encrypted")
+        try:
+            key = load_pem_private_key(pem, passphrase if encrypted else None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as err:
+            if encrypted:
+                raise PinwardenError("KEY_PASSPHRASE_REQUIRED", "the passphrase does not open the key") from err
+            raise PinwardenError("KEY_INVALID", "not a PEM private key") from err
+        if not isinstance(key, Ed25519PrivateKey):
+            raise PinwardenError("KEY_INVALID", "the private key is not an Ed25519 key")
+        return cls(key)
+
+    def pem(self, passphrase: bytes | None = None) -> bytes:
+        """The key as PKCS #8 PEM, encrypted if a passphrase is given."""
+        from cryptography.hazmat.primitives.serialization import (
+            BestAvailableEncryption,
+            Encoding,
+            KeySerializationEncryption,
+            NoEncryption,
+            PrivateFormat,
+        )
+
+        protection: KeySerializationEncryption = NoEncryption()
+        if passphrase:
+            protection = BestAvailableEncryption(passphrase)
+        return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
+
+    def sign(self, message: bytes) -> bytes:
+        """The 64-byte signature; Ed25519 is deterministic."""
+        return self._key.sign(message)
+
+    def __repr__(self) -> str:
+        return f"PrivateKey(of {self.public_key.did})"
+
+
+def encode_base64url(data: bytes) -> str:
+    """Base64url without padding."""
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def decode_base64url(text: str, code: str = "SIGNATURE_INVALID") -> bytes:
+    """Strict base64url: no padding, no other alphabet, no stray bits; every byte string has one spelling."""
+    if type(text) is not str or not text.isascii() or any(c in text for c in "+/="):
+        raise PinwardenError(code, "not base64url without padding")
+    try:
+        data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError as err:
+        raise PinwardenError(code, "not base64url without padding") from err
+    if encode_base64url(data) != text:
+        raise PinwardenError(code, "not base64url without padding")
+    return data
+
+
+def _encode_base58(data: bytes) -> str:
+    number = int.from_bytes(data, "big")
+    text = ""
+    while number:
+        number, rest = divmod(number, 58)
+        text = _BASE58[rest] + text
+    return "1" * (len(data) - len(data.lstrip(b"\0"))) + text
+
+
+def _decode_base58(text: str) -> bytes:
+    number = 0
+    for character in text:
+        position = _BASE58.find(character)
+        if position < 0:
+            raise PinwardenError("KEY_INVALID", f"{character!a} is not a character of base58")
+        number = number * 58 + position
+    zeros = len(text) - len(text.lstrip("1"))
+    return b"\0" * zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")

@@ -1,0 +1,123 @@
+"""Signatures over chosen fields of a JSON document (rulebook section 3), and DSSE envelopes.
+
+The rulebook's preimage is the canonical JSON of each signed field, in the order the signature lists them,
+joined by single zero bytes. DSSE (v1) signs a payload together with its type, which the former does not.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from binascii import Error as BinasciiError
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pinwarden.core import pointer
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PrivateKey, PublicKey, decode_base64url, encode_base64url
+from pinwarden.core.strict_json import parse
+
+ALGORITHM = "ed25519"
+
+
+def signing_preimage(document: Any, signed_fields: Sequence[str]) -> bytes:
+    """The bytes that a signature over ``signed_fields`` covers."""
+    if isinstance(document, bytes):
+        document = parse(document)
+    if isinstance(signed_fields, str) or not isinstance(signed_fields, list | tuple):
+        raise PinwardenError("POINTER_PATH_INVALID", "signed_fields is a list of JSON Pointers")
+    return b"\0".join(canonicalize(pointer.resolve(document, field), "rulebook") for field in signed_fields)
+
+
+def verify_signature(public_key: PublicKey | bytes | str, message: bytes, signature: bytes | str) -> bool:
+    """Whether the key made the signature over the message.
+
+    The key is raw bytes, base64url, PEM or ``did:key``; an unusable key raises ``KEY_INVALID``. The signature is
+    64 bytes or their strict base64url; anything else is simply not valid.
+    """
+    key = _public_key(public_key)
+    if isinstance(signature, str):
+        try:
+            signature = decode_base64url(signature)
+        except PinwardenError:
+            return False
+    return key.verifies(message, signature)
+
+
+def _public_key(key: PublicKey | bytes | str) -> PublicKey:
+    if isinstance(key, PublicKey):
+        return key
+    return PublicKey(key) if isinstance(key, bytes) else PublicKey.parse(key)
+
+
+def sign_document(document: Any, signed_fields: Sequence[str], key: PrivateKey) -> dict[str, Any]:
+    """A signature object to be appended to the document's ``signatures``."""
+    return {
+        "key_id": key.public_key.did,
+        "alg": ALGORITHM,
+        "sig": encode_base64url(key.sign(signing_preimage(document, signed_fields))),
+        "signed_fields": list(signed_fields),
+    }
+
+
+def document_signature_valid(document: Any, signature: Any, known_keys: Iterable[PublicKey]) -> bool:
+    """Whether a signature object names one of the known keys and that key made it over this document."""
+    if type(signature) is not dict or signature.get("alg") != ALGORITHM:
+        return False
+    key = next((key for key in known_keys if key.did == signature.get("key_id")), None)
+    sig = signature.get("sig")
+    if key is None or type(sig) is not str:
+        return False
+    try:
+        preimage = signing_preimage(document, signature.get("signed_fields"))  # type: ignore[arg-type]
+    except PinwardenError:
+        return False
+    return verify_signature(key, preimage, sig)
+
+
+# DSSE: https://github.com/secure-systems-lab/dsse
+
+
+def dsse_preimage(payload_type: str, payload: bytes) -> bytes:
+    """The pre-authentication encoding: the payload bound to its type."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+def dsse_sign(payload_type: str, payload: bytes, keys: Iterable[PrivateKey]) -> dict[str, Any]:
+    """An envelope around the payload, signed with each key."""
+    preimage = dsse_preimage(payload_type, payload)
+    return {
+        "payloadType": payload_type,
+        "payload": b64encode(payload).decode(),
+        "signatures": [
+            {"keyid": key.public_key.did, "sig": b64encode(key.sign(preimage)).decode()} for key in keys
+        ],
+    }
+
+
+def dsse_verify(envelope: Any, payload_type: str, known_keys: Iterable[PublicKey]) -> tuple[bytes, tuple[PublicKey, ...]]:
+    """The payload, and which known keys signed it. Raises if no known key did, or the type is another."""
+    if type(envelope) is not dict or envelope.get("payloadType") != payload_type:
+        raise PinwardenError("SIGNATURE_INVALID", f"not a DSSE envelope of type {payload_type}")
+    payload = _decode_base64(envelope.get("payload"))
+    signatures = envelope.get("signatures")
+    if type(signatures) is not list:
+        raise PinwardenError("SIGNATURE_INVALID", "the envelope has no list of signatures")
+    preimage = dsse_preimage(payload_type, payload)
+    # keyid is only a hint that nothing protects, so every known key is tried on every signature.
+    found = [_decode_base64(entry.get("sig")) for entry in signatures if type(entry) is dict]
+    signers = tuple(key for key in known_keys if any(key.verifies(preimage, sig) for sig in found))
+    if not signers:
+        raise PinwardenError("SIGNATURE_INVALID", "no known key signed the envelope")
+    return payload, signers
+
+
+def _decode_base64(text: Any) -> bytes:
+    try:
+        data = b64decode(text, validate=True)
+    except (BinasciiError, ValueError, TypeError) as err:
+        raise PinwardenError("SIGNATURE_INVALID", "not base64") from err
+    if b64encode(data).decode() != text:
+        raise PinwardenError("SIGNATURE_INVALID", "not base64")
+    return data

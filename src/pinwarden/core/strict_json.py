@@ -1,0 +1,181 @@
+"""JSON text to values, and nothing that two readers could understand differently.
+
+``parse`` is the one strict reader. It runs jiter, which is written in Rust and refuses repeated members, and
+closes what jiter leaves open: numbers that overflow to infinity and very long numbers. Whenever jiter refuses
+or a guard is unsure, ``_parse_exactly`` decides with the standard library: slower, and the place where the
+choice between the two error codes is made. ``parse_last_wins`` reads the way JavaScript and Python do, for the
+foreign formats that were hashed after such a reading.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any, NoReturn
+
+import jiter
+import libipld
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+
+JITER_DEPTH = 201  # jiter refuses deeper nesting by itself
+
+# Every digit becomes 0 and E becomes e, so that one substring search finds any digit run or exponent.
+_SHAPE = bytes.maketrans(b"0123456789E", b"0000000000e")
+
+
+def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
+    """Read strict JSON: UTF-8 without byte order mark, no repeated member, only finite numbers, within limits."""
+    _check_size(data, limits)
+    shape = data.translate(_SHAPE)
+    if len(data) > limits.max_digits and b"0" * (limits.max_digits + 1) in shape:
+        return _parse_exactly(data, limits)  # a long number, or only a long string of digits
+    try:
+        value = jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
+    except ValueError as err:
+        _parse_exactly(data, limits)
+        raise PinwardenError("JSON_PARSE_ERROR", f"not strict JSON: {err}") from err
+    if b"0e" in shape and not _surely_finite(value):
+        return _parse_exactly(data, limits)
+    if limits.max_depth < JITER_DEPTH:
+        _check_depth(value, limits)
+    return value
+
+
+def parse_last_wins(data: bytes, limits: Limits = DEFAULT_LIMITS, *, constants: bool = False) -> Any:
+    """Read as JavaScript's or (with ``constants``: NaN and Infinity) Python's reader does: the last member wins."""
+    _check_size(data, limits)
+    value = _loads(data, limits, repeated=None, constants=constants)
+    _check_depth(value, limits)
+    return value
+
+
+def _check_size(data: bytes, limits: Limits) -> None:
+    if not isinstance(data, bytes):
+        raise PinwardenError("JSON_PARSE_ERROR", f"JSON text is given as bytes, not {type(data).__name__}")
+    if len(data) > limits.max_bytes:
+        _too_much("bytes", len(data), limits.max_bytes)
+
+
+def _surely_finite(value: Any) -> bool:
+    """DAG-CBOR has no infinities, so its encoder finds one at the speed of Rust. It also refuses large integers."""
+    try:
+        libipld.encode_dag_cbor(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse_exactly(data: bytes, limits: Limits) -> Any:
+    repeated: list[str] = []
+    value = _loads(data, limits, repeated=repeated, constants=False)
+    _check_depth(value, limits)
+    # From here on the text is well formed, so what is wrong with it is that it has no single meaning.
+    if repeated:
+        raise PinwardenError(
+            "JSON_CANONICALIZATION_ERROR",
+            f"member {repeated[0][:80]!a} occurs more than once in one object",
+        )
+    _refuse_lone_surrogates(value)
+    return value
+
+
+def _refuse_lone_surrogates(value: Any) -> None:
+    """Raises if any string, member names included, is not valid Unicode."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            pending.extend(item)
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
+        elif isinstance(item, str) and not item.isascii():
+            try:
+                item.encode()
+            except UnicodeEncodeError as err:
+                raise PinwardenError(
+                    "JSON_CANONICALIZATION_ERROR", f"a string holds the lone surrogate {item[err.start]!a}"
+                ) from err
+
+
+def _loads(data: bytes, limits: Limits, *, repeated: list[str] | None, constants: bool) -> Any:
+    """The standard library's reader. Strict if given a list to report repeated members in."""
+    import json
+
+    def integer(token: str) -> int:
+        _check_digits(token, limits)
+        return int(token)
+
+    def fraction(token: str) -> float:
+        _check_digits(token, limits)
+        number = float(token)
+        if repeated is not None and not isfinite(number):
+            raise PinwardenError("JSON_PARSE_ERROR", f"the number {token[:40]} is too large to be finite")
+        return number
+
+    def refuse_constant(token: str) -> NoReturn:
+        raise PinwardenError("JSON_PARSE_ERROR", f"{token} is not JSON")
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if repeated is not None and len(found) != len(pairs):
+            seen: set[str] = set()
+            for name, _ in pairs:
+                if name in seen:
+                    repeated.append(name)
+                    break
+                seen.add(name)
+        return found
+
+    try:
+        # Decoded here because json.loads(bytes) also takes UTF-16, UTF-32 and a byte order mark.
+        text = data.decode("utf-8", "strict")
+        return json.loads(
+            text,
+            object_pairs_hook=members,
+            parse_int=integer,
+            parse_float=fraction,
+            parse_constant=None if constants else refuse_constant,
+        )
+    except UnicodeDecodeError as err:
+        raise PinwardenError("JSON_PARSE_ERROR", f"not UTF-8 at byte {err.start}") from err
+    except RecursionError as err:
+        raise PinwardenError("JSON_PARSE_ERROR", "nested more deeply than can be read") from err
+    except ValueError as err:
+        raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {err}") from err
+
+
+def _check_digits(token: str, limits: Limits) -> None:
+    if len(token) <= limits.max_digits:
+        return
+    run = longest = 0
+    for character in token:
+        run = run + 1 if character.isdigit() else 0
+        longest = max(longest, run)
+    if longest > limits.max_digits:
+        _too_much("digits in a row", longest, limits.max_digits)
+
+
+def _check_depth(value: Any, limits: Limits) -> None:
+    allowed = min(limits.max_depth, JITER_DEPTH)
+    depth = 0
+    level = [value] if isinstance(value, dict | list) else []
+    while level:
+        depth += 1
+        if depth > allowed:
+            _too_much("levels", depth, allowed)
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, dict | list)
+        ]
+
+
+def _too_much(what: str, found: int, allowed: int) -> NoReturn:
+    raise PinwardenError(
+        "JSON_PARSE_ERROR",
+        f"too many {what}: {found}, at most {allowed} are read",
+        data={"limit": what, "found": found, "allowed": allowed},
+    )

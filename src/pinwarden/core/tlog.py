@@ -1,0 +1,255 @@
+"""Transparency-log arithmetic: RFC 6962 hashing, RFC 9162 proofs, C2SP tile addresses.
+
+A tree is known by its *complete nodes*: node ``(level, index)`` is the hash over the ``2**level`` leaves that
+begin at ``index * 2**level``. Whoever stores a log hands over a ``read`` function for them, so the same code
+makes proofs from memory, from tile files and from a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from hmac import compare_digest
+from typing import NoReturn
+
+from pinwarden.core.errors import PinwardenError
+
+HASH_SIZE = 32
+TILE_HEIGHT = 8
+TILE_WIDTH = 1 << TILE_HEIGHT
+EMPTY_ROOT = sha256(b"").digest()
+
+ReadNode = Callable[[int, int], bytes]
+
+
+def leaf_hash(entry: bytes) -> bytes:
+    """The hash of an entry."""
+    return sha256(b"\x00" + entry).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """The hash of two children."""
+    return sha256(b"\x01" + left + right).digest()
+
+
+class NodeStore:
+    """The complete nodes of a growing tree, in memory."""
+
+    __slots__ = ("_levels",)
+
+    def __init__(self, leaf_hashes: Iterable[bytes] = ()) -> None:
+        self._levels: list[list[bytes]] = [[]]
+        for leaf in leaf_hashes:
+            self.append(leaf)
+
+    @property
+    def size(self) -> int:
+        """How many leaves there are."""
+        return len(self._levels[0])
+
+    def append(self, leaf: bytes) -> None:
+        """Add a leaf hash, and every node that it completes."""
+        level, node = 0, leaf
+        self._levels[0].append(node)
+        while len(self._levels[level]) % 2 == 0:
+            node = node_hash(self._levels[level][-2], self._levels[level][-1])
+            level += 1
+            if level == len(self._levels):
+                self._levels.append([])
+            self._levels[level].append(node)
+
+    def read(self, level: int, index: int) -> bytes:
+        """The node at that place."""
+        return self._levels[level][index]
+
+
+def root_hash(size: int, read: ReadNode) -> bytes:
+    """The root of the tree of the first ``size`` leaves."""
+    return EMPTY_ROOT if size == 0 else _range_hash(0, size, read)
+
+
+def inclusion_proof(index: int, size: int, read: ReadNode) -> list[bytes]:
+    """The path from the leaf at ``index`` to the root of the first ``size`` leaves (RFC 6962, section 2.1.1)."""
+    if not 0 <= index < size:
+        raise PinwardenError("LOG_PROOF_INVALID", f"there is no leaf {index} in a tree of {size}")
+    path: list[bytes] = []
+    low, high = 0, size
+    while high - low > 1:
+        middle = low + _split(high - low)
+        if index < middle:
+            path.append(_range_hash(middle, high, read))
+            high = middle
+        else:
+            path.append(_range_hash(low, middle, read))
+            low = middle
+    return path[::-1]
+
+
+def consistency_proof(old_size: int, new_size: int, read: ReadNode) -> list[bytes]:
+    """Proof that the first tree is a prefix of the second (RFC 6962, section 2.1.2)."""
+    if not 0 <= old_size <= new_size:
+        raise PinwardenError("LOG_PROOF_INVALID", f"a tree of {old_size} cannot grow into one of {new_size}")
+    if old_size in (0, new_size):
+        return []
+    path: list[bytes] = []
+    low, high = 0, new_size
+    while high != old_size:
+        middle = low + _split(high - low)
+        if old_size <= middle:
+            path.append(_range_hash(middle, high, read))
+            high = middle
+        else:
+            path.append(_range_hash(low, middle, read))
+            low = middle
+    if low:
+        path.append(_range_hash(low, high, read))
+    return path[::-1]
+
+
+def verify_inclusion(leaf: bytes, index: int, size: int, root: bytes, proof: Sequence[bytes]) -> None:
+    """Raises unless the leaf hash is at ``index`` in the tree of that size and root (RFC 9162, section 2.1.3.2)."""
+    _check_hashes(leaf, root, *proof)
+    if not 0 <= index < size:
+        _broken(f"there is no leaf {index} in a tree of {size}")
+    position, last, computed = index, size - 1, leaf
+    for sibling in proof:
+        if last == 0:
+            _broken("the inclusion proof is too long")
+        if position % 2 or position == last:
+            computed = node_hash(sibling, computed)
+            while position and not position % 2:
+                position >>= 1
+                last >>= 1
+        else:
+            computed = node_hash(computed, sibling)
+        position >>= 1
+        last >>= 1
+    if last != 0:
+        _broken("the inclusion proof is too short")
+    if not compare_digest(computed, root):
+        _broken("the inclusion proof does not lead to the root")
+
+
+def verify_consistency(
+    old_size: int, new_size: int, old_root: bytes, new_root: bytes, proof: Sequence[bytes]
+) -> None:
+    """Raises unless the old tree is a prefix of the new one (RFC 9162, section 2.1.4.2)."""
+    _check_hashes(old_root, new_root, *proof)
+    if not 0 <= old_size <= new_size:
+        _broken(f"a tree of {old_size} cannot grow into one of {new_size}")
+    if old_size in (0, new_size):
+        expected = EMPTY_ROOT if old_size == 0 else new_root
+        if proof or not compare_digest(old_root, expected):
+            _broken("the two trees differ")
+        return
+    path = list(proof)
+    if old_size & (old_size - 1) == 0:  # a complete tree is its own first node
+        path.insert(0, old_root)
+    if not path:
+        _broken("the consistency proof is too short")
+    position, last = old_size - 1, new_size - 1
+    while position % 2:
+        position >>= 1
+        last >>= 1
+    old = new = path[0]
+    for sibling in path[1:]:
+        if last == 0:
+            _broken("the consistency proof is too long")
+        if position % 2 or position == last:
+            old, new = node_hash(sibling, old), node_hash(sibling, new)
+            while position and not position % 2:
+                position >>= 1
+                last >>= 1
+        else:
+            new = node_hash(new, sibling)
+        position >>= 1
+        last >>= 1
+    if last != 0:
+        _broken("the consistency proof is too short")
+    if not (compare_digest(old, old_root) and compare_digest(new, new_root)):
+        _broken("the consistency proof does not lead to both roots")
+
+
+# Tiles: https://c2sp.org/tlog-tiles
+
+
+def tile_path(level: int, index: int, width: int = TILE_WIDTH) -> str:
+    """Where a tile of hashes lies, e.g. ``tile/0/x001/x234/067`` or ``tile/1/000.p/3``."""
+    if not 0 <= level <= 63:
+        raise PinwardenError("LOG_PROOF_INVALID", f"there is no tile level {level}")
+    return _tile(str(level), index, width)
+
+
+def entries_path(index: int, width: int = TILE_WIDTH) -> str:
+    """Where a bundle of entries lies."""
+    return _tile("entries", index, width)
+
+
+def tiles_of(size: int) -> list[tuple[int, int, int]]:
+    """Every tile (level, index, width) of a tree, full and partial; empty tiles do not exist."""
+    tiles = []
+    level = 0
+    while nodes := size >> (TILE_HEIGHT * level):
+        full, rest = divmod(nodes, TILE_WIDTH)
+        tiles += [(level, index, TILE_WIDTH) for index in range(full)]
+        if rest:
+            tiles.append((level, full, rest))
+        level += 1
+    return tiles
+
+
+def pack_entries(entries: Iterable[bytes]) -> bytes:
+    """An entry bundle: each entry after its length in two bytes."""
+    packed = bytearray()
+    for entry in entries:
+        if len(entry) > 0xFFFF:
+            raise PinwardenError("LOG_PROOF_INVALID", "a log entry has at most 65535 bytes")
+        packed += len(entry).to_bytes(2, "big") + entry
+    return bytes(packed)
+
+
+def unpack_entries(bundle: bytes) -> list[bytes]:
+    """The entries of a bundle."""
+    entries: list[bytes] = []
+    place = 0
+    while place < len(bundle):
+        start = place + 2
+        place = start + int.from_bytes(bundle[place:start], "big")
+        if place > len(bundle) or len(entries) == TILE_WIDTH:
+            _broken("the entry bundle is cut off or too long")
+        entries.append(bundle[start:place])
+    return entries
+
+
+def _tile(kind: str, index: int, width: int) -> str:
+    if index < 0 or not 1 <= width <= TILE_WIDTH:
+        raise PinwardenError("LOG_PROOF_INVALID", f"there is no tile {index} of width {width}")
+    groups = [f"{index % 1000:03d}"]
+    while index := index // 1000:
+        groups.append(f"x{index % 1000:03d}")
+    partial = "" if width == TILE_WIDTH else f".p/{width}"
+    return f"tile/{kind}/{'/'.join(reversed(groups))}{partial}"
+
+
+def _split(count: int) -> int:
+    """The largest power of two below ``count``."""
+    return 1 << (count - 1).bit_length() - 1
+
+
+def _range_hash(low: int, high: int, read: ReadNode) -> bytes:
+    """The hash over leaves from ``low`` to ``high``, where ``low`` is a multiple of the range's first split."""
+    count = high - low
+    if count & (count - 1) == 0:
+        level = count.bit_length() - 1
+        return read(level, low >> level)
+    middle = low + _split(count)
+    return node_hash(_range_hash(low, middle, read), _range_hash(middle, high, read))
+
+
+def _check_hashes(*hashes: bytes) -> None:
+    if any(len(value) != HASH_SIZE for value in hashes):
+        _broken("a hash in the proof does not have 32 bytes")
+
+
+def _broken(why: str) -> NoReturn:
+    raise PinwardenError("LOG_PROOF_INVALID", why)

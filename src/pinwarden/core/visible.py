@@ -1,0 +1,69 @@
+"""What a person cannot see: which characters are invisible, and how to show them.
+
+One table serves the files we write, the diffs we print and the checks we make, so that nothing which steers a
+model can hide from the person who approves it.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Code points that leave no mark, move the cursor, reorder text, look like a plain space, or have no agreed glyph.
+INVISIBLE_RANGES: tuple[tuple[int, int], ...] = (
+    (0x0000, 0x001F),  # C0 controls
+    (0x007F, 0x00A0),  # delete, C1 controls, no-break space
+    (0x00AD, 0x00AD),  # soft hyphen
+    (0x034F, 0x034F),  # combining grapheme joiner
+    (0x0600, 0x0605),  # Arabic number signs (format characters)
+    (0x061C, 0x061C),  # Arabic letter mark
+    (0x06DD, 0x06DD),
+    (0x070F, 0x070F),
+    (0x0890, 0x0891),
+    (0x08E2, 0x08E2),
+    (0x115F, 0x1160),  # Hangul fillers
+    (0x1680, 0x1680),  # Ogham space
+    (0x17B4, 0x17B5),  # Khmer inherent vowels
+    (0x180B, 0x180F),  # Mongolian variation selectors and vowel separator
+    (0x2000, 0x200F),  # spaces of all widths, zero width, direction marks
+    (0x2028, 0x202F),  # line and paragraph separators, direction overrides, narrow space
+    (0x205F, 0x206F),  # mathematical space, invisible operators, direction isolates
+    (0x2800, 0x2800),  # blank Braille pattern
+    (0x3000, 0x3000),  # ideographic space
+    (0x3164, 0x3164),  # Hangul filler
+    (0xD800, 0xDFFF),  # lone surrogates
+    (0xE000, 0xF8FF),  # private use
+    (0xFE00, 0xFE0F),  # variation selectors
+    (0xFEFF, 0xFEFF),  # zero width no-break space
+    (0xFFA0, 0xFFA0),  # half-width Hangul filler
+    (0xFFF0, 0xFFFB),  # unassigned and interlinear annotation
+    (0xFFFE, 0xFFFF),  # not characters
+    (0x110BD, 0x110BD),
+    (0x110CD, 0x110CD),
+    (0x13430, 0x1343F),  # hieroglyph format controls
+    (0x1BCA0, 0x1BCA3),  # shorthand format controls
+    (0x1D159, 0x1D159),
+    (0x1D173, 0x1D17A),  # musical format controls
+    (0xE0000, 0xE0FFF),  # tag block, variation selectors supplement
+    (0xF0000, 0x10FFFF),  # private use
+)
+
+_CLASS = "".join(f"{re.escape(chr(low))}-{re.escape(chr(high))}" for low, high in INVISIBLE_RANGES)
+INVISIBLE = re.compile(f"[{_CLASS}]")
+
+
+def show_invisible(text: str) -> str:
+    """Text for a terminal or page on one line: every invisible character as ``<U+XXXX>``."""
+    return INVISIBLE.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)
+
+
+def escape_in_json(json_text: str) -> str:
+    """JSON text with every invisible character as its JSON escape. Line feeds between members stay."""
+    return INVISIBLE.sub(_json_escape, json_text)
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    character = found[0]
+    if character == "\n":
+        return character
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))

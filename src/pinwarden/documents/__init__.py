@@ -1,0 +1,1 @@
+"""Frozen values: ``parse(bytes) -> value -> bytes``. Unknown members survive."""

@@ -1,0 +1,236 @@
+"""A server's surface: everything it tells a model or host about itself, exactly as it was sent.
+
+Items are kept verbatim with a digest over every member. Absent, null and empty are three different things. An
+item that has no canonical form (a member twice, a lone surrogate, a 400-digit integer) is kept as *undigestable*
+with its reason; it never hides the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pinwarden.core import strict_json
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.documents.json_file import to_json_file
+
+FORMAT = "pinwarden-surface/1"
+SERVER_MEMBERS = ("serverInfo", "capabilities", "instructions")
+_MAX_RAW = 4096  # how much of an undigestable item's text is kept for the reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One of the four lists a server offers."""
+
+    entity: str
+    """What one item is called in changes and findings."""
+    member: str
+    """The member of the list result and of the surface document."""
+    method: str
+    key: str
+    """The member that identifies an item in its list."""
+
+
+TOOL = Kind(entity="tool", member="tools", method="tools/list", key="name")
+PROMPT = Kind(entity="prompt", member="prompts", method="prompts/list", key="name")
+RESOURCE = Kind(entity="resource", member="resources", method="resources/list", key="uri")
+TEMPLATE = Kind(
+    entity="resourceTemplate", member="resourceTemplates", method="resources/templates/list", key="uriTemplate"
+)
+KINDS = (TOOL, PROMPT, RESOURCE, TEMPLATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One tool, prompt, resource or template, as it was sent."""
+
+    kind: Kind
+    value: Any
+    """The whole item; for an undigestable one what could be read of it, or None."""
+    digest: Digest | None
+    problem: str | None = None
+    """Why the item cannot be digested."""
+
+    @classmethod
+    def of(cls, kind: Kind, value: Any) -> Item:
+        """An item from a value that was read strictly."""
+        key = value.get(kind.key) if isinstance(value, dict) else None
+        if not isinstance(key, str) or not key:
+            return cls(kind=kind, value=value, digest=None, problem=f"it has no {kind.key}")
+        try:
+            return cls(kind=kind, value=value, digest=Digest.of(canonicalize(value)))
+        except PinwardenError as err:
+            return cls(kind=kind, value=_readable(value), digest=None, problem=err.message)
+
+    @classmethod
+    def of_text(cls, kind: Kind, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Item:
+        """An item from its own JSON text; text that cannot be read strictly becomes an undigestable item."""
+        try:
+            return cls.of(kind, strict_json.parse(data, limits))
+        except PinwardenError as err:
+            shown = data[:_MAX_RAW].decode("utf-8", "backslashreplace")
+            return cls(kind=kind, value={"text": shown}, digest=None, problem=err.message)
+
+    @property
+    def key(self) -> str:
+        """What identifies the item in its list: the name, or the address of a resource."""
+        key = self.value.get(self.kind.key) if isinstance(self.value, dict) else None
+        return key if isinstance(key, str) else ""
+
+    @property
+    def name(self) -> str:
+        """What people call the item."""
+        name = self.value.get("name") if isinstance(self.value, dict) else None
+        return name if isinstance(name, str) and name else self.key
+
+    def field_digests(self) -> dict[str, str]:
+        """The digest of each member on its own."""
+        return {name: str(Digest.of(canonicalize(member))) for name, member in self.value.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surface:
+    """What one probe saw. ``observed`` says how it was seen; it is not part of what is compared."""
+
+    server: Mapping[str, Any] | None
+    """Those of serverInfo, capabilities and instructions that were sent; None if that answer was not recorded."""
+    items: Mapping[str, tuple[Item, ...]]
+    """The items of each list by its member name, in the order sent. A list that is not offered is absent."""
+    observed: Mapping[str, Any]
+
+    def list_of(self, kind: Kind) -> tuple[Item, ...]:
+        """The items of one kind; none if the list is not offered."""
+        return self.items.get(kind.member, ())
+
+    def all_items(self) -> Iterable[Item]:
+        """Every item of every kind."""
+        for kind in KINDS:
+            yield from self.list_of(kind)
+
+    @property
+    def undigestable(self) -> tuple[Item, ...]:
+        """The items that cannot be digested, and so can be neither approved nor served."""
+        return tuple(item for item in self.all_items() if item.digest is None)
+
+    @property
+    def digest(self) -> Digest | None:
+        """One digest over everything compared, whatever the order of items; None if an item has none."""
+        if self.undigestable:
+            return None
+        lists = {
+            kind.member: sorted([item.key, str(item.digest)] for item in self.list_of(kind))
+            for kind in KINDS
+            if kind.member in self.items
+        }
+        return Digest.of(canonicalize({"format": FORMAT, "server": dict(self.server or {}), **lists}))
+
+
+def to_bytes(surface: Surface) -> bytes:
+    """The surface as a file: items in order of their keys, digests beside them."""
+    document: dict[str, Any] = {"format": FORMAT, "observed": dict(surface.observed)}
+    if surface.server is not None:
+        document["server"] = dict(surface.server)
+    digests: dict[str, Any] = {}
+    for kind in KINDS:
+        if kind.member not in surface.items:
+            continue
+        ordered = sorted(surface.list_of(kind), key=_order)
+        document[kind.member] = [item.value for item in ordered if item.digest is not None]
+        digests[kind.member] = [
+            {"key": item.key, "item": str(item.digest), "fields": item.field_digests()}
+            for item in ordered
+            if item.digest is not None
+        ]
+    if surface.undigestable:
+        document["undigestable"] = [
+            {"kind": item.kind.entity, "key": item.key, "problem": item.problem, "seen": item.value}
+            for item in sorted(surface.undigestable, key=_order)
+        ]
+    digests["surface"] = str(surface.digest) if surface.digest else None
+    document["digests"] = digests
+    return to_json_file(document)
+
+
+def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
+    """Read a surface file. A digest in it that does not belong to its text is an error, never a warning."""
+    document = strict_json.parse(data, limits)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        _corrupt(f"not a surface document of format {FORMAT}")
+    server = document.get("server")
+    if server is not None and not isinstance(server, dict):
+        _corrupt("server is not an object")
+    observed = document.get("observed")
+    if not isinstance(observed, dict):
+        _corrupt("observed is not an object")
+    surface = Surface(server=server, items=_items_of(document, _undigestable(document)), observed=observed)
+    if strict_json.parse(to_bytes(surface)) != document:
+        _corrupt("its digests do not belong to its text")
+    return surface
+
+
+def from_listing(listing: Any) -> Surface:
+    """A surface from a plain object with any of serverInfo, capabilities, instructions and the four lists.
+
+    The first three come in one answer: if none of them is there, that answer was not recorded, and they are not
+    compared. A recording with ``initialize`` has them inside it.
+    """
+    if not isinstance(listing, dict):
+        _corrupt("a listing is an object")
+    facts = listing.get("initialize", listing)
+    if not isinstance(facts, dict):
+        _corrupt("initialize is not an object")
+    server = {member: facts[member] for member in SERVER_MEMBERS if member in facts}
+    return Surface(server=server or None, items=_items_of(listing, []), observed={})
+
+
+def parse_any(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
+    """Read a surface document or a plain listing."""
+    document = strict_json.parse(data, limits)
+    if isinstance(document, dict) and "format" in document:
+        return parse(data, limits)
+    return from_listing(document)
+
+
+def _items_of(document: Mapping[str, Any], undigestable: list[Item]) -> dict[str, tuple[Item, ...]]:
+    lists: dict[str, tuple[Item, ...]] = {}
+    for kind in KINDS:
+        if kind.member not in document:
+            continue
+        values = document[kind.member]
+        if not isinstance(values, list):
+            _corrupt(f"{kind.member} is not a list")
+        bad = tuple(item for item in undigestable if item.kind is kind)
+        lists[kind.member] = tuple(Item.of(kind, value) for value in values) + bad
+    return lists
+
+
+def _undigestable(document: Mapping[str, Any]) -> list[Item]:
+    rows = document.get("undigestable", [])
+    kinds = {kind.entity: kind for kind in KINDS}
+    items: list[Item] = []
+    for row in rows if isinstance(rows, list) else [None]:
+        kind = kinds.get(row.get("kind", "")) if isinstance(row, dict) else None
+        if kind is None or not isinstance(row.get("problem"), str):
+            _corrupt("its list of undigestable items is malformed")
+        items.append(Item(kind=kind, value=row.get("seen"), digest=None, problem=row["problem"]))
+    return items
+
+
+def _order(item: Item) -> tuple[str, str]:
+    return item.key, str(item.digest)
+
+
+def _readable(value: Any) -> Any:
+    """What can be shown of a value that has no canonical form: its text, cut off."""
+    from json import dumps
+
+    return {"text": dumps(value, default=str)[:_MAX_RAW]}
+
+
+def _corrupt(why: str) -> NoReturn:
+    raise PinwardenError("SURFACE_INVALID", why)

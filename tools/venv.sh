@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Usage: tools/venv.sh FOLDER NAME. Creates the virtual environment FOLDER if it is not there, installs
+# requirements/NAME.txt (pinned, with hashes) and this package into it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=$1 name=$2
+
+python=
+for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
+  if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    python=$candidate
+    break
+  fi
+done
+if [ -z "$python" ]; then
+  echo "error: Python 3.11 or newer is needed" >&2
+  echo "hint: apt-get install python3 python3-venv" >&2
+  exit 1
+fi
+
+if [ ! -x "$folder/bin/pip" ]; then
+  echo "==> creating $folder with $("$python" --version)"
+  rm -rf "$folder"
+  if ! "$python" -m venv "$folder" >/dev/null 2>&1; then
+    # Debian ships venv apart from Python.
+    tools/system-packages.sh python3-venv
+    "$python" -m venv "$folder"
+  fi
+fi
+
+echo "==> installing requirements/$name.txt into $folder"
+pip=("$folder/bin/python" -m pip --disable-pip-version-check --no-input)
+"${pip[@]}" install --quiet --require-hashes -r "requirements/$name.txt"
+"${pip[@]}" install --quiet --no-deps --no-build-isolation --editable .
