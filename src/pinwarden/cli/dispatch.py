@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import NoReturn
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_UNCHECKED, PinwardenError
@@ -76,9 +77,7 @@ def _unknown(name: str, commands: Mapping[str, str]) -> str:
 
 def _wants_json(arguments: Sequence[str]) -> bool:
     """Whether to answer in JSON, decided before parsing because parsing may be what fails."""
-    return "--format=json" in arguments or any(
-        pair == ("--format", "json") for pair in zip(arguments, arguments[1:], strict=False)
-    )
+    return "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
 
 
 def _report(err: PinwardenError, wants_json: bool) -> None:

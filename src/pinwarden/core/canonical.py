@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
@@ -31,6 +31,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 from pinwarden.core.numbers import MAX_SAFE_INTEGER, ecmascript_number
 
+_DIGITS_TO_ZERO = bytes.maketrans(b"0123456789", b"0000000000")
 _MAX_ARRAY_INDEX = 2**32 - 2  # ECMAScript lists names that are array indexes before all others
 
 
@@ -53,11 +54,12 @@ class Profile:
 def canonicalize(data: Any, profile: str = "jcs", limits: Limits = DEFAULT_LIMITS) -> bytes:
     """The canonical bytes of a value, or of JSON text if ``data`` is ``bytes``."""
     form = profile_named(profile)
-    value = form.read(data, limits) if isinstance(data, bytes) else data
+    value = form.read(data, limits) if type(data) is bytes else data
     plain = encode_plain(value)
-    if plain is not None and form.plain_if(plain[0]):
-        return _within(plain[0], limits)
-    return _within(_encode_exactly(value, form), limits)
+    canonical = plain[0] if plain is not None and form.plain_if(plain[0]) else _encode_exactly(value, form)
+    if len(canonical) > limits.max_bytes:
+        _refuse(f"the canonical form has {len(canonical)} bytes, at most {limits.max_bytes} are allowed")
+    return canonical
 
 
 def profile_named(name: str) -> Profile:
@@ -74,8 +76,8 @@ def encode_plain(value: Any) -> tuple[bytes, bytes] | None:
 
     That excludes floating-point numbers, whose text differs between encoders and even between releases of one,
     and integers beyond 53 bits, which orjson refuses here. A float is found in the DAG-CBOR: its head byte is
-    FB, which UTF-8 text cannot contain. A length or small integer can; then the value is not called plain,
-    which costs time and nothing else. orjson goes first because it bounds the depth.
+    FB, which UTF-8 text cannot contain. A length or an integer can; then the JSON text is looked at. orjson goes
+    first because it bounds the depth.
     """
     dumps, options, encode_dag_cbor = _encoders()
     try:
@@ -83,12 +85,22 @@ def encode_plain(value: Any) -> tuple[bytes, bytes] | None:
         cbor = encode_dag_cbor(value)
     except (TypeError, ValueError):
         return None
-    return None if b"\xfb" in cbor else (text, cbor)
+    return None if b"\xfb" in cbor and _may_hold_float(text) else (text, cbor)
+
+
+def _may_hold_float(text: bytes) -> bool:
+    """Whether compact JSON may hold a number with a fraction or an exponent. Strings can raise false alarm."""
+    text = b":" + text
+    without_digits = text.translate(None, b"0123456789")
+    if any(mark in without_digits for mark in (b":.", b",.", b"[.", b"-.")):
+        return True
+    shape = text.translate(_DIGITS_TO_ZERO)  # a mantissa without a point has one digit
+    return any(mark in shape for mark in (b":0e", b",0e", b"[0e", b"-0e"))
 
 
 @cache
 def _encoders() -> tuple[Callable[..., bytes], int, Callable[[Any], bytes]]:
-    # Imported on first use: orjson brings in a dozen modules that light commands do not need.
+    # On first use and not before: orjson brings in a dozen modules that light commands do not need.
     import libipld
     import orjson
 
@@ -100,12 +112,6 @@ def _encoders() -> tuple[Callable[..., bytes], int, Callable[[Any], bytes]]:
         | orjson.OPT_PASSTHROUGH_SUBCLASS
     )
     return orjson.dumps, options, libipld.encode_dag_cbor
-
-
-def _within(data: bytes, limits: Limits) -> bytes:
-    if len(data) > limits.max_bytes:
-        _refuse(f"the canonical form has {len(data)} bytes, at most {limits.max_bytes} are allowed")
-    return data
 
 
 # The exact path
@@ -270,13 +276,13 @@ def _javascript_double(value: float) -> str:
 def _python_double(value: float) -> str:
     if isfinite(value):
         return repr(value)
-    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 # When orjson's bytes are the canonical ones
 
 
-def _always(text: bytes) -> bool:
+def _always(_: bytes) -> bool:
     return True
 
 
@@ -287,9 +293,6 @@ def _printable_ascii(text: bytes) -> bool:
 def _without_astral(text: bytes) -> bool:
     """UTF-16 and code point order part only at U+10000 and above: a UTF-8 head byte from F0 to F4."""
     return text.isascii() or not any(head in text for head in (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4"))
-
-
-_DIGITS_TO_ZERO = bytes.maketrans(b"0123456789", b"0000000000")
 
 
 def _javascript_plain(text: bytes) -> bool:

@@ -74,7 +74,7 @@ def blob_cid(data: bytes) -> Cid:
 
 
 def manifest_root_cid(manifest: Any) -> Cid:
-    """The root CID of a bundle manifest: only the three members of section 4.2.3, never the links to other documents."""
+    """The root CID of a bundle manifest: only the three members of section 4.2.3, never links to other documents."""
     if isinstance(manifest, bytes):
         manifest = parse(manifest)
     if type(manifest) is not dict:
@@ -97,4 +97,3 @@ def document_cbor(document: Any) -> bytes:
 
     cbor: bytes = libipld.encode_dag_cbor(parse(canonicalize(document, "rulebook")))
     return cbor
-

@@ -25,13 +25,14 @@ class Digest:
     def __init__(self, raw: bytes, algorithm: str = "sha256") -> None:
         if _SIZES.get(algorithm) != len(raw):
             raise PinwardenError("DIGEST_INVALID", f"{len(raw)} bytes are not a digest named {algorithm[:20]!a}")
-        object.__setattr__(self, "algorithm", algorithm)
-        object.__setattr__(self, "raw", raw)
+        _SET_ALGORITHM(self, algorithm)
+        _SET_RAW(self, raw)
 
     @classmethod
     def of(cls, data: bytes, algorithm: str = "sha256") -> Digest:
         """The digest of bytes."""
-        return cls(_hasher(algorithm, data).digest(), algorithm)
+        raw = hashlib.sha256(data).digest() if algorithm == "sha256" else _hasher(algorithm, data).digest()
+        return cls(raw, algorithm)
 
     @classmethod
     def of_stream(cls, stream: BinaryIO, algorithm: str = "sha256") -> Digest:
@@ -82,9 +83,12 @@ class Digest:
         return Digest, (self.raw, self.algorithm)
 
 
+# The slots themselves, past __setattr__: digests are made by the thousand.
+_SET_ALGORITHM = Digest.__dict__["algorithm"].__set__
+_SET_RAW = Digest.__dict__["raw"].__set__
+
+
 def _hasher(algorithm: str, data: bytes = b"") -> hashlib._Hash:
-    if algorithm == "sha256":
-        return hashlib.sha256(data)
     if algorithm not in _SIZES:
         raise PinwardenError("DIGEST_INVALID", f"no digest is named {str(algorithm)[:20]!a}")
     return hashlib.new(algorithm, data)

@@ -16,26 +16,29 @@ def resolve(document: Any, pointer: str) -> Any:
     if not pointer.startswith("/"):
         _invalid(pointer, "does not begin with /")
     value = document
-    for token in pointer[1:].split("/"):
-        value = _step(value, _unescape(token, pointer), pointer)
+    for step in pointer[1:].split("/"):
+        value = _step(value, _unescape(step, pointer), pointer)
     return value
 
 
-def _unescape(token: str, pointer: str) -> str:
-    pieces = token.split("~")
+def _unescape(step: str, pointer: str) -> str:
+    pieces = step.split("~")
     if any(piece[:1] not in ("0", "1") for piece in pieces[1:]):
         _invalid(pointer, "holds ~ without 0 or 1 after it")
-    return token.replace("~1", "/").replace("~0", "~")
+    return step.replace("~1", "/").replace("~0", "~")
 
 
-def _step(value: Any, token: str, pointer: str) -> Any:
-    if type(value) is dict:
-        if token in value:
-            return value[token]
-    elif type(value) is list and token.isascii() and token.isdigit() and (token == "0" or token[0] != "0"):
-        if len(token) <= len(str(len(value))) and int(token) < len(value):
-            return value[int(token)]
+def _step(value: Any, step: str, pointer: str) -> Any:
+    if type(value) is dict and step in value:
+        return value[step]
+    if type(value) is list and _is_index(step, len(value)):
+        return value[int(step)]
     _invalid(pointer, "names nothing in the document")
+
+
+def _is_index(step: str, length: int) -> bool:
+    plain = step.isascii() and step.isdigit() and (step == "0" or step[0] != "0")
+    return plain and len(step) <= len(str(length)) and int(step) < length
 
 
 def _invalid(pointer: str, why: str) -> NoReturn:

@@ -90,13 +90,13 @@ def dsse_sign(payload_type: str, payload: bytes, keys: Iterable[PrivateKey]) -> 
     return {
         "payloadType": payload_type,
         "payload": b64encode(payload).decode(),
-        "signatures": [
-            {"keyid": key.public_key.did, "sig": b64encode(key.sign(preimage)).decode()} for key in keys
-        ],
+        "signatures": [{"keyid": key.public_key.did, "sig": b64encode(key.sign(preimage)).decode()} for key in keys],
     }
 
 
-def dsse_verify(envelope: Any, payload_type: str, known_keys: Iterable[PublicKey]) -> tuple[bytes, tuple[PublicKey, ...]]:
+def dsse_verify(
+    envelope: Any, payload_type: str, known_keys: Iterable[PublicKey]
+) -> tuple[bytes, tuple[PublicKey, ...]]:
     """The payload, and which known keys signed it. Raises if no known key did, or the type is another."""
     if type(envelope) is not dict or envelope.get("payloadType") != payload_type:
         raise PinwardenError("SIGNATURE_INVALID", f"not a DSSE envelope of type {payload_type}")

@@ -130,9 +130,7 @@ def verify_inclusion(leaf: bytes, index: int, size: int, root: bytes, proof: Seq
         _broken("the inclusion proof does not lead to the root")
 
 
-def verify_consistency(
-    old_size: int, new_size: int, old_root: bytes, new_root: bytes, proof: Sequence[bytes]
-) -> None:
+def verify_consistency(old_size: int, new_size: int, old_root: bytes, new_root: bytes, proof: Sequence[bytes]) -> None:
     """Raises unless the old tree is a prefix of the new one (RFC 9162, section 2.1.4.2)."""
     _check_hashes(old_root, new_root, *proof)
     if not 0 <= old_size <= new_size:

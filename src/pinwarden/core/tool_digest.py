@@ -12,6 +12,7 @@ from typing import Any
 from pinwarden.core.canonical import canonicalize, profile_named
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import DEFAULT_LIMITS
 
 _HANGAR_MEMBERS = ("name", "description", "inputSchema", "outputSchema")
 
@@ -23,9 +24,7 @@ def tool_digest(tool: Any, profile: str = "pinwarden") -> Digest:
     except (KeyError, TypeError):
         known = ", ".join(TOOL_PROFILES)
         raise PinwardenError("PROFILE_UNKNOWN", f"no tool digest is named {profile!a}; known: {known}") from None
-    if isinstance(tool, bytes):
-        from pinwarden.core.limits import DEFAULT_LIMITS
-
+    if type(tool) is bytes:
         tool = profile_named(form).read(tool, DEFAULT_LIMITS)
     if type(tool) is not dict:
         raise PinwardenError("TOOL_INVALID", f"a tool is an object, not {type(tool).__name__}")

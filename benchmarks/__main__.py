@@ -1,0 +1,29 @@
+"""``python -m benchmarks [NAME…]`` runs all reports, or those named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from benchmarks import core, startup
+
+REPORTS: dict[str, Callable[[], str]] = {
+    "digest": core.digest_report,
+    "cid": core.cid_report,
+    "parse": core.parse_report,
+    "startup": startup.report,
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in REPORTS]
+    if unknown:
+        print(f"unknown: {', '.join(unknown)}; known: {', '.join(REPORTS)}", file=sys.stderr)
+        return 2
+    for name in names or REPORTS:
+        print(f"\n{REPORTS[name]()}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""Interleaved rounds and the median of per-round ratios: what survives a noisy machine."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One candidate: its median time and its ratio to the baseline."""
+
+    name: str
+    microseconds: float
+    ratio: float
+
+
+def compare(candidates: Mapping[str, Callable[[], object]], *, baseline: str, rounds: int) -> list[Row]:
+    """Run every candidate once per round, in turn, and compare within each round."""
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for run in candidates.values():
+        run()  # warm up: imports, caches
+    gc.freeze()  # what the peers imported must not burden everyone's garbage collection
+    for number in range(rounds):
+        names = list(candidates)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            gc.collect()
+            start = time.perf_counter()
+            candidates[name]()
+            seconds[name].append(time.perf_counter() - start)
+    return [
+        Row(
+            name=name,
+            microseconds=statistics.median(times) * 1e6,
+            ratio=statistics.median(t / b for t, b in zip(times, seconds[baseline], strict=True)),
+        )
+        for name, times in seconds.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """A ratio that one candidate must keep towards another."""
+
+    name: str
+    against: str
+    at_most: float
+
+    def verdict(self, rows: list[Row]) -> str:
+        """A line that says what was reached."""
+        ratios = {row.name: row.ratio for row in rows}
+        reached = ratios[self.name] / ratios[self.against]
+        shown, limit = f"{reached:.2f}x", f"at most {self.at_most:g}x"
+        if self.at_most < 0.2:
+            shown, limit = f"{1 / reached:.1f}x faster", f"at least {1 / self.at_most:g}x"
+        met = "met" if reached <= self.at_most else "NOT MET"
+        return f"goal: {self.name} against {self.against}: {shown} ({limit}): {met}"
+
+
+def table(title: str, rows: list[Row], unit: int, goals: list[Goal]) -> str:
+    """A table for people; ``unit`` is how many items one run handles."""
+    width = max(len(row.name) for row in rows)
+    lines = [title, f"  {'':{width}}  {'median us':>10}  {'ratio':>7}"]
+    lines += [f"  {row.name:{width}}  {row.microseconds / unit:10.2f}  {row.ratio:7.3f}" for row in rows]
+    lines += [f"  {goal.verdict(rows)}" for goal in goals]
+    return "\n".join(lines)

@@ -1,0 +1,64 @@
+"""A command line that starts slowly is not used: which modules the light commands may load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# Everything that costs more than a few milliseconds to import.
+HEAVY = {
+    "argparse",
+    "asyncio",
+    "cryptography",
+    "dataclasses",
+    "hashlib",
+    "httpx",
+    "json",
+    "mcp",
+    "orjson",
+    "pydantic",
+    "re",
+    "subprocess",
+    "typing",
+    "urllib3",
+}
+
+PROBE = """
+import sys
+before = set(sys.modules)
+from pinwarden.cli.main import main
+try:
+    main(sys.argv[1:])
+finally:
+    sys.stderr.write("\\n".join(sorted(set(sys.modules) - before)))
+"""
+
+
+def modules_after(*arguments: str) -> set[str]:
+    done = subprocess.run([sys.executable, "-c", PROBE, *arguments], capture_output=True, check=True)
+    return {name.split(".")[0] for name in done.stderr.decode().split()}
+
+
+def test_version_loads_nothing_but_its_own_module() -> None:
+    loaded = modules_after("--version")
+    assert loaded & HEAVY == set()
+    assert loaded == {"__future__", "pinwarden"}
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",)])
+def test_help_loads_neither_encoders_nor_cryptography(arguments: tuple[str, ...]) -> None:
+    assert modules_after(*arguments) & HEAVY <= {"argparse", "re", "typing"}
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    code = "import sys; before = set(sys.modules); import pinwarden; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert set(done.stdout.decode().split()) == {"__future__", "pinwarden"}
+
+
+def test_canonicalizing_loads_no_cryptography_and_no_network() -> None:
+    code = "import sys, pinwarden; pinwarden.canonicalize({}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert not {"cryptography", "urllib3", "asyncio", "mcp"} & set(done.stdout.decode().split())

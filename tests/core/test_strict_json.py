@@ -1,0 +1,188 @@
+"""Strict JSON: what is refused, with which code, and that nothing else ever escapes."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pinwarden import Limits, PinwardenError, parse_json
+from pinwarden.core import strict_json
+
+
+def code_of(data: bytes, limits: Limits | None = None) -> str:
+    with pytest.raises(PinwardenError) as caught:
+        parse_json(data, limits or Limits())
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"null", None),
+        (b' {"a" : [1, -2.5e3, true] }\n', {"a": [1, -2500.0, True]}),
+        (b'"\\ud83d\\ude00"', "\U0001f600"),
+        (b"123456789012345678901234567890", 123456789012345678901234567890),
+        (b"9" * 1000, int("9" * 1000)),
+        (b'"' + b"7" * 5000 + b'"', "7" * 5000),
+        (b'{"hash":"1e999","n":1}', {"hash": "1e999", "n": 1}),
+        (b"1e-9999", 0.0),
+        (b"0." + b"0" * 400 + b"1e401", 1.0),
+        (b"1" * 308 + b".5", float("1" * 308 + ".5")),
+    ],
+)
+def test_strict_json_is_read_with_its_exact_values(data: bytes, value: Any) -> None:
+    assert parse_json(data) == value
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[1,]",
+        b"NaN",
+        b"[-Infinity]",
+        b"1e400",
+        b"-1E+400",
+        b'{"a":1e400}',
+        b"9" * 400 + b".0",
+        b"9" * 300 + b"e10",
+        b"1" * 100 + b"E+250",
+        b"0.0001e9999",
+        b"\xef\xbb\xbf{}",
+        b"\xff\xfe{\x00}\x00",
+        b'"\xed\xa0\x80"',
+        b'"\xc0\xaf"',
+        b"'a'",
+        b"01",
+        b'"a\nb"',
+        b"{} {}",
+        b'{"a":1,"a":2',
+        b'{"a":1,"a":2} x',
+    ],
+)
+def test_text_that_is_not_json_is_a_parse_error(data: bytes) -> None:
+    assert code_of(data) == "JSON_PARSE_ERROR"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"a":1,"a":1}',
+        b'{"a":{"b":[{"c":1,"\\u0063":2}]}}',
+        b'"\\ud800"',
+        b'{"\\udc00":1}',
+        b'["\\ude00\\ud83d"]',
+    ],
+)
+def test_well_formed_text_without_a_single_meaning_is_a_canonicalization_error(data: bytes) -> None:
+    assert code_of(data) == "JSON_CANONICALIZATION_ERROR"
+
+
+def test_a_syntax_error_answers_before_a_repeated_member() -> None:
+    assert code_of(b'{"a":1,"a":2,}') == "JSON_PARSE_ERROR"
+    assert code_of(b'{"a":1,"a":1e400}') == "JSON_PARSE_ERROR"
+
+
+def test_the_repeated_member_is_named_with_its_invisible_characters_shown() -> None:
+    with pytest.raises(PinwardenError, match=r"'a\\u200b' occurs more than once"):
+        parse_json('{"a\u200b":1,"a\u200b":2}'.encode())
+
+
+def test_only_bytes_are_json_text() -> None:
+    with pytest.raises(PinwardenError) as caught:
+        parse_json("{}")  # type: ignore[arg-type]
+    assert caught.value.code == "JSON_PARSE_ERROR"
+
+
+class TestLimits:
+    def test_201_levels_are_read_and_202_are_not(self) -> None:
+        assert parse_json(b"[" * 201 + b"]" * 201) is not None
+        assert code_of(b"[" * 202 + b"]" * 202) == "JSON_PARSE_ERROR"
+        assert code_of(b'{"a":' * 202 + b"1" + b"}" * 202) == "JSON_PARSE_ERROR"
+
+    def test_a_lower_depth_limit_is_exact(self) -> None:
+        limits = Limits(max_depth=3)
+        assert parse_json(b'[{"a":[1]}]', limits) == [{"a": [1]}]
+        assert code_of(b'[{"a":[[]]}]', limits) == "JSON_PARSE_ERROR"
+
+    def test_a_higher_depth_limit_than_the_reader_has_changes_nothing(self) -> None:
+        assert code_of(b"[" * 202 + b"]" * 202, Limits(max_depth=10_000)) == "JSON_PARSE_ERROR"
+
+    def test_the_same_depth_holds_for_lenient_readers(self) -> None:
+        assert strict_json.parse_last_wins(b"[" * 201 + b"]" * 201) is not None
+        with pytest.raises(PinwardenError):
+            strict_json.parse_last_wins(b"[" * 202 + b"]" * 202)
+
+    @pytest.mark.parametrize("number", [b"9" * 1001, b"0." + b"1" * 5000, b"1e" + b"0" * 1001, b"-" + b"1" * 5000])
+    def test_a_very_long_number_is_refused_unread(self, number: bytes) -> None:
+        with pytest.raises(PinwardenError, match="digits in a row") as caught:
+            parse_json(b"[" + number + b"]")
+        assert caught.value.code == "JSON_PARSE_ERROR"
+
+    def test_a_string_of_50_megabytes_is_refused_in_bounded_memory(self) -> None:
+        data = b'"' + b"a" * 50_000_000 + b'"'
+        tracemalloc.start()
+        try:
+            with pytest.raises(PinwardenError, match="too many bytes"):
+                parse_json(data)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+
+    @pytest.mark.parametrize("bomb", [b"[" * 30_000_000, b'{"a":' * 6_000_000, b"[[],{}," * 4_000_000])
+    def test_a_depth_bomb_ends_in_an_error(self, bomb: bytes) -> None:
+        assert code_of(bomb) == "JSON_PARSE_ERROR"
+
+    def test_many_repeated_members_do_not_cost_quadratic_time(self) -> None:
+        members = b",".join(b'"k%d":0' % (n // 2) for n in range(400_000))
+        assert code_of(b"{" + members + b"}") == "JSON_CANONICALIZATION_ERROR"
+
+
+json_like = st.text(alphabet='{}[]",:\\ue0123456789.+-E\ud800\u200baN', max_size=60).map(
+    lambda text: text.encode("utf-8", "surrogatepass")
+)
+
+
+@given(st.binary(max_size=200) | json_like)
+@example(b"\x00")
+@example(b'{"a":1e309}')
+def test_for_any_bytes_only_a_pinwarden_error_escapes(data: bytes) -> None:
+    for read in (parse_json, strict_json.parse_last_wins):
+        try:
+            read(data)
+        except PinwardenError as err:
+            assert err.code in ("JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR")
+
+
+@given(json_like)
+def test_what_the_strict_reader_accepts_the_standard_library_reads_alike(data: bytes) -> None:
+    try:
+        value = parse_json(data)
+    except PinwardenError:
+        return
+    assert value == json.loads(data.decode())
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(values)
+def test_whatever_the_standard_library_writes_is_read_back_equal(value: Any) -> None:
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
+        assert parse_json(text.encode()) == value
