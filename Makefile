@@ -34,6 +34,8 @@ lint: $(VENV)/.dev
 unit: $(VENV)/.dev
 	@echo "==> system packages for the tests"
 	@tools/system-packages.sh
+	@echo "==> npm packages for the tests"
+	@tools/npm-packages.sh
 	@echo "==> pytest"
 	@$(RUN)/pytest
 
@@ -60,4 +62,4 @@ requirements:
 	done
 
 clean:
-	rm -rf $(VENV) $(BENCH) node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH) tests/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import core, startup
+from benchmarks import core, startup, surfaces
 
 REPORTS: dict[str, Callable[[], str]] = {
     "digest": core.digest_report,
     "cid": core.cid_report,
     "parse": core.parse_report,
     "startup": startup.report,
+    "judging": surfaces.judging_report,
+    "growth": surfaces.growth_report,
+    "probing": surfaces.probing_report,
 }
 
 

@@ -1,31 +1,32 @@
 #!/usr/bin/env bash
-# What Pinwarden does today, on a real server's listing. Called by `make demo` with pinwarden on the PATH.
+# What Pinwarden does today. Called by `make demo` with pinwarden on the PATH.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-listing=examples/mcp-server-time.tools.json
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-say() { printf '\n%s\n' "$1"; }
-show() { printf '$ %s\n' "$*"; "$@"; }
+say() { printf '\n\033[1m%s\033[0m\n' "$1"; }
+show() { printf '$ %s\n' "${*//$work\//}"; "$@" 2>&1 || printf '(exit code %s)\n' "$?"; }
+[ -t 1 ] || say() { printf '\n%s\n' "$1"; }
 
-say "1. A real server's answer to tools/list. One digest per tool, over every member it sent:"
-show pinwarden digest "$listing"
+say "1. Ask a server for everything it tells the model, and write it down. Running it needs your consent:"
+show pinwarden inspect -- python3 examples/notes_server.py
+show pinwarden inspect --allow-execute -o "$work/approved.json" -- python3 examples/notes_server.py
 
-say "2. The same tools as MCP Hangar would pin them (four members only):"
-show pinwarden digest "$listing" --profile hangar
+say "2. Later the same server, same version number, says something else. What changed, and does it matter?"
+show pinwarden diff "$work/approved.json" --allow-execute -- python3 examples/notes_server.py --update
 
-say "3. One word added to a description, and only that tool's digest moves:"
-sed 's/Get current time in a specific timezone/& and mail it/' "$listing" | show pinwarden digest -
+say "3. An honest upgrade of a real server raises no alarm: nothing critical, the noise folded together:"
+real=tests/vectors/real-servers
+show pinwarden diff "$real/server-memory@2025.9.25.json" "$real/server-memory@2026.8.31.json" | tail -n 12
 
-say "4. The whole listing under one content identifier, independent of spelling:"
-show pinwarden cid "$listing"
+say "4. Digests have names, because tools disagree about what to hash. Ours covers every member:"
+show pinwarden digest examples/mcp-server-time.tools.json
+show pinwarden digest examples/mcp-server-time.tools.json --profile hangar
 
-say "5. Canonical forms have names, because they differ:"
-for profile in jcs rulebook toolpin hangar-1.2; do
-  printf '$ pinwarden canonicalize - --profile %s\n' "$profile"
-  printf '{"10": 1.0, "9": "caf\\u00e9"}' | pinwarden canonicalize - --profile "$profile"
-  echo
-done
+say "5. The whole listing under one content identifier, independent of spelling:"
+show pinwarden cid examples/mcp-server-time.tools.json
 
 say "6. Text that two readers would understand differently is refused, with a code and a hint:"
-printf '$ pinwarden canonicalize -\n'
-printf '{"tool": "safe", "tool": "other"}' | pinwarden canonicalize - || echo "(exit code $?)"
+printf '{"tool": "safe", "tool": "other"}' > "$work/twice.json"
+show pinwarden canonicalize "$work/twice.json"

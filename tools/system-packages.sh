@@ -11,6 +11,8 @@ if [ $# -gt 0 ]; then
   missing=("$@")
 else
   need node nodejs
+  need npm npm
+  need bwrap bubblewrap
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 

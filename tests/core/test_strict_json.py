@@ -101,10 +101,10 @@ def test_only_bytes_are_json_text() -> None:
 
 
 class TestLimits:
-    def test_201_levels_are_read_and_202_are_not(self) -> None:
-        assert parse_json(b"[" * 201 + b"]" * 201) is not None
-        assert code_of(b"[" * 202 + b"]" * 202) == "JSON_PARSE_ERROR"
-        assert code_of(b'{"a":' * 202 + b"1" + b"}" * 202) == "JSON_PARSE_ERROR"
+    def test_200_levels_are_read_and_202_are_not(self) -> None:
+        assert parse_json(b"[" * 200 + b"1" + b"]" * 200) is not None
+        for data in (b"[" * 202 + b"]" * 202, b"[" * 201 + b"1" + b"]" * 201, b'{"a":' * 202 + b"1" + b"}" * 202):
+            assert code_of(data) == "JSON_PARSE_ERROR"
 
     def test_a_lower_depth_limit_is_exact(self) -> None:
         limits = Limits(max_depth=3)
@@ -115,7 +115,7 @@ class TestLimits:
         assert code_of(b"[" * 202 + b"]" * 202, Limits(max_depth=10_000)) == "JSON_PARSE_ERROR"
 
     def test_the_same_depth_holds_for_lenient_readers(self) -> None:
-        assert strict_json.parse_last_wins(b"[" * 201 + b"]" * 201) is not None
+        assert strict_json.parse_last_wins(b"[" * 200 + b"1" + b"]" * 200) is not None
         with pytest.raises(PinwardenError):
             strict_json.parse_last_wins(b"[" * 202 + b"]" * 202)
 

@@ -50,9 +50,23 @@ def _run(arguments: Sequence[str], commands: Mapping[str, str]) -> int:
     module = import_module(f"pinwarden.cli.commands.{name}")
     parser = _Parser(prog=f"pinwarden {name}", description=module.__doc__)
     module.configure(parser)
-    exit_code: int = module.run(parser.parse_args(arguments[1:]))
+    options, command = _split_command(arguments[1:])
+    args = parser.parse_args(options)
+    if command and not getattr(module, "TAKES_COMMAND", False):
+        parser.error("no command is expected after --")
+    args.command = command
+    exit_code: int = module.run(args)
     sys.stdout.flush()
     return exit_code
+
+
+def _split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Everything after the first ``--`` is a command with its own options, which are not ours to read."""
+    words = list(arguments)
+    if "--" not in words:
+        return words, []
+    place = words.index("--")
+    return words[:place], words[place + 1 :]
 
 
 def _overview(commands: Mapping[str, str]) -> str:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 # Command -> one line for --help. The module of the same name in cli/commands holds the rest.
 COMMANDS = {
+    "inspect": "ask a server for everything it tells the model",
+    "scan": "look for text that reads like an attack on the model",
+    "diff": "tell what changed between two surfaces, and how much it matters",
     "canonicalize": "print the canonical form of JSON under a named profile",
     "digest": "print the digest of every tool in a listing",
     "cid": "print the content identifier of a document, manifest or blob",

@@ -12,7 +12,7 @@ class Limits:
     max_bytes: int = 32 * 1024 * 1024
     """The largest real listing seen is below 1 MiB; 32 MiB parses in well under a second."""
 
-    max_depth: int = 201
+    max_depth: int = 200
     """What the strict reader takes, and no more. Real schemas stay below 30 levels; encoders stop at 254."""
 
     max_digits: int = 1000

@@ -18,7 +18,7 @@ import libipld
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 
-JITER_DEPTH = 201  # jiter refuses deeper nesting by itself
+JITER_DEPTH = 200  # what jiter reads at most; an empty array or object may stand one level deeper
 
 # Every digit becomes 0 and E becomes e, so that a substring search finds any run of digits or large exponent.
 _SHAPE = bytes.maketrans(b"0123456789E", b"0000000000e")
@@ -159,20 +159,26 @@ def _check_digits(token: str, limits: Limits) -> None:
         _too_much("digits in a row", longest, limits.max_digits)
 
 
-def _check_depth(value: Any, limits: Limits) -> None:
-    allowed = min(limits.max_depth, JITER_DEPTH)
+def depth_of(value: Any) -> int:
+    """How many levels of objects and arrays a value has; no recursion, so any value can be measured."""
     depth = 0
     level = [value] if isinstance(value, dict | list) else []
     while level:
         depth += 1
-        if depth > allowed:
-            _too_much("levels", depth, allowed)
         level = [
             child
             for item in level
             for child in (item.values() if isinstance(item, dict) else item)
             if isinstance(child, dict | list)
         ]
+    return depth
+
+
+def _check_depth(value: Any, limits: Limits) -> None:
+    allowed = min(limits.max_depth, JITER_DEPTH)
+    depth = depth_of(value)
+    if depth > allowed:
+        _too_much("levels", depth, allowed)
 
 
 def _too_much(what: str, found: int, allowed: int) -> NoReturn:

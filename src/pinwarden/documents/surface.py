@@ -8,19 +8,22 @@ with its reason; it never hides the others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.json_slices import object_members
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 from pinwarden.documents.json_file import to_json_file
 
 FORMAT = "pinwarden-surface/1"
 SERVER_MEMBERS = ("serverInfo", "capabilities", "instructions")
 _MAX_RAW = 4096  # how much of an undigestable item's text is kept for the reader
+_MAX_DEPTH = 150  # of one item; the file puts it a few levels deeper, and what is written must be read back
+_KNOWN = frozenset({"format", "observed", "server", "digests", "undigestable", "integrity"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,7 @@ TEMPLATE = Kind(
     entity="resourceTemplate", member="resourceTemplates", method="resources/templates/list", key="uriTemplate"
 )
 KINDS = (TOOL, PROMPT, RESOURCE, TEMPLATE)
+_LISTS = frozenset(kind.member for kind in KINDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +65,15 @@ class Item:
         """An item from a value that was read strictly."""
         key = value.get(kind.key) if isinstance(value, dict) else None
         if not isinstance(key, str) or not key:
-            return cls(kind=kind, value=value, digest=None, problem=f"it has no {kind.key}")
+            return cls(kind=kind, value=_shown(kind, value), digest=None, problem=f"it has no {kind.key}")
         try:
-            return cls(kind=kind, value=value, digest=Digest.of(canonicalize(value)))
+            canonical = canonicalize(value)
         except PinwardenError as err:
-            return cls(kind=kind, value=_readable(value), digest=None, problem=err.message)
+            return cls(kind=kind, value=_shown(kind, value), digest=None, problem=err.message)
+        if canonical.count(b"{") + canonical.count(b"[") > _MAX_DEPTH and strict_json.depth_of(value) > _MAX_DEPTH:
+            problem = f"it is nested more than {_MAX_DEPTH} levels deep"
+            return cls(kind=kind, value=_shown(kind, value), digest=None, problem=problem)
+        return cls(kind=kind, value=value, digest=Digest.of(canonical))
 
     @classmethod
     def of_text(cls, kind: Kind, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Item:
@@ -73,8 +81,7 @@ class Item:
         try:
             return cls.of(kind, strict_json.parse(data, limits))
         except PinwardenError as err:
-            shown = data[:_MAX_RAW].decode("utf-8", "backslashreplace")
-            return cls(kind=kind, value={"text": shown}, digest=None, problem=err.message)
+            return cls(kind=kind, value=_shown_text(kind, data), digest=None, problem=err.message)
 
     @property
     def key(self) -> str:
@@ -102,6 +109,8 @@ class Surface:
     items: Mapping[str, tuple[Item, ...]]
     """The items of each list by its member name, in the order sent. A list that is not offered is absent."""
     observed: Mapping[str, Any]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Members of the file that this release does not know; they survive."""
 
     def list_of(self, kind: Kind) -> tuple[Item, ...]:
         """The items of one kind; none if the list is not offered."""
@@ -118,9 +127,18 @@ class Surface:
         return tuple(item for item in self.all_items() if item.digest is None)
 
     @property
+    def server_problem(self) -> str | None:
+        """Why what the server says of itself cannot be digested, if it cannot."""
+        try:
+            canonicalize(dict(self.server or {}))
+        except PinwardenError as err:
+            return err.message
+        return None
+
+    @property
     def digest(self) -> Digest | None:
-        """One digest over everything compared, whatever the order of items; None if an item has none."""
-        if self.undigestable:
+        """One digest over everything compared, whatever the order of items; None if a part of it has none."""
+        if self.undigestable or self.server_problem:
             return None
         lists = {
             kind.member: sorted([item.key, str(item.digest)] for item in self.list_of(kind))
@@ -131,8 +149,8 @@ class Surface:
 
 
 def to_bytes(surface: Surface) -> bytes:
-    """The surface as a file: items in order of their keys, digests beside them."""
-    document: dict[str, Any] = {"format": FORMAT, "observed": dict(surface.observed)}
+    """The surface as a file: items in order of their keys, digests beside them, and one over the whole file."""
+    document: dict[str, Any] = {**surface.extra, "format": FORMAT, "observed": dict(surface.observed)}
     if surface.server is not None:
         document["server"] = dict(surface.server)
     digests: dict[str, Any] = {}
@@ -153,6 +171,7 @@ def to_bytes(surface: Surface) -> bytes:
         ]
     digests["surface"] = str(surface.digest) if surface.digest else None
     document["digests"] = digests
+    document["integrity"] = str(Digest.of(to_json_file(document)))
     return to_json_file(document)
 
 
@@ -167,8 +186,9 @@ def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
     observed = document.get("observed")
     if not isinstance(observed, dict):
         _corrupt("observed is not an object")
-    surface = Surface(server=server, items=_items_of(document, _undigestable(document)), observed=observed)
-    if strict_json.parse(to_bytes(surface)) != document:
+    extra = {name: value for name, value in document.items() if name not in _KNOWN and name not in _LISTS}
+    surface = Surface(server=server, items=_items_of(document, _undigestable(document)), observed=observed, extra=extra)
+    if strict_json.parse(to_bytes(surface), limits) != document:
         _corrupt("its digests do not belong to its text")
     return surface
 
@@ -225,11 +245,40 @@ def _order(item: Item) -> tuple[str, str]:
     return item.key, str(item.digest)
 
 
-def _readable(value: Any) -> Any:
-    """What can be shown of a value that has no canonical form: its text, cut off."""
+def _shown(kind: Kind, value: Any) -> dict[str, Any]:
+    """What is kept of an item that cannot be digested: its key and name where they are clean, and its text, cut off."""
     from json import dumps
 
-    return {"text": dumps(value, default=str)[:_MAX_RAW]}
+    try:
+        text = dumps(value, default=str)
+    except ValueError:  # an integer with more digits than Python writes
+        text = "unreadable"
+    members = value if isinstance(value, dict) else {}
+    return {**_clean_names(kind, members.items()), "text": text[:_MAX_RAW]}
+
+
+def _shown_text(kind: Kind, data: bytes) -> dict[str, Any]:
+    """The same for an item that could not even be read."""
+    members: list[tuple[str, Any]] = []
+    try:
+        for name, text in object_members(data):
+            if name in (kind.key, "name"):
+                members.append((name, strict_json.parse(text)))
+    except PinwardenError:
+        members = []  # not an object, or its name is part of what is wrong
+    return {**_clean_names(kind, members), "text": data[:_MAX_RAW].decode("utf-8", "backslashreplace")}
+
+
+def _clean_names(kind: Kind, members: Iterable[tuple[Any, Any]]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for name, value in members:
+        if name in (kind.key, "name") and isinstance(value, str) and len(value) <= _MAX_RAW:
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                continue
+            names[name] = value
+    return names
 
 
 def _corrupt(why: str) -> NoReturn:

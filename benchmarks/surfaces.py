@@ -1,0 +1,95 @@
+"""Judging surfaces: diff and scan against parsing, growth with the number of tools, probing many servers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.core import real_tools
+from benchmarks.measure import Goal, Row, compare, table
+from pinwarden.adapters.probe import ProbeOptions, probe, probe_all
+from pinwarden.documents.surface import Surface, from_listing
+from pinwarden.documents.target import StdioTarget
+from pinwarden.rules import drift
+from pinwarden.rules.advisories import scan
+
+SLOW_SERVER = Path(__file__).parent / "waiting_server.py"
+
+
+def listing(count: int, *, changed_every: int = 0) -> dict[str, Any]:
+    """Real tools under many names; every so many of them reworded."""
+    real = real_tools()
+    tools = []
+    for number in range(count):
+        tool = dict(real[number % len(real)])
+        tool["name"] = f"{tool['name']}_{number}"
+        if changed_every and number % changed_every == 0:
+            tool["description"] = f"{tool.get('description', '')} Results are sorted by date."
+        tools.append(tool)
+    return {"serverInfo": {"name": "bench", "version": "1"}, "tools": tools}
+
+
+def judge(before: Surface, after: Surface) -> None:
+    drift.compare(before, after)
+    scan(after)
+
+
+def judging_report() -> str:
+    text = json.dumps(listing(1000, changed_every=20))
+    before, after = from_listing(listing(1000)), from_listing(json.loads(text))
+    rows = compare(
+        {
+            "json.loads of the listing": lambda: json.loads(text),
+            "diff": lambda: drift.compare(before, after),
+            "scan": lambda: scan(after),
+            "diff + scan": lambda: judge(before, after),
+            "read + digest + diff + scan": lambda: judge(before, from_listing(json.loads(text))),
+        },
+        baseline="json.loads of the listing",
+        rounds=9,
+    )
+    goals = [Goal(name="diff + scan", against="json.loads of the listing", at_most=10)]
+    return table("Judging a surface of 1,000 tools, 50 of them changed (per tool)", rows, 1000, goals)
+
+
+def growth_report() -> str:
+    rows = []
+    first = 0.0
+    for count in (1_000, 10_000, 100_000):
+        before, after = from_listing(listing(count)), from_listing(listing(count, changed_every=20))
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            judge(before, after)
+            times.append(time.perf_counter() - start)
+        each = min(times) / count
+        first = first or each
+        rows.append(Row(name=f"{count:,} tools", microseconds=each * 1e6, ratio=each / first))
+    goals = [Goal(name="100,000 tools", against="1,000 tools", at_most=2)]
+    return table("Diff + scan: cost of one tool as a surface grows (flat is linear)", rows, 1, goals)
+
+
+def probing_report() -> str:
+    """Twenty servers that each need a second before they answer, as real ones do."""
+    targets = [StdioTarget(command=(sys.executable, str(SLOW_SERVER))) for _ in range(20)]
+    options = ProbeOptions(allow_execute=True, timeout=60)
+    rows = compare(
+        {
+            "one server": lambda: probe(targets[0], options),
+            "20 servers at once": lambda: _all_answer(targets, options),
+        },
+        baseline="one server",
+        rounds=3,
+    )
+    goals = [Goal(name="20 servers at once", against="one server", at_most=3)]
+    return table("Probing stdio servers", rows, 1, goals)
+
+
+def _all_answer(targets: list[StdioTarget], options: ProbeOptions) -> None:
+    outcomes = probe_all(targets, options)
+    failed = [outcome for outcome in outcomes if not isinstance(outcome, Surface)]
+    if failed:
+        raise failed[0]

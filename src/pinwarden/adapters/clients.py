@@ -1,0 +1,200 @@
+"""The configuration files of MCP clients on this machine: found, read, and edited one server at a time.
+
+Finding never fails: a file that cannot be read or understood is a value that says so. Editing either changes exactly
+the server in question or refuses with a code and changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pinwarden.adapters.files import read_file, write_atomically
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.client_config import ConfigFile, entry_in, format_of, read_config, read_document
+from pinwarden.documents.clients import CLIENTS, FOLDERS, Client, Place, System, client_of, installation_place
+
+MAX_CONFIG_BYTES = 16 * 1024 * 1024
+"""Claude Code keeps its history in the file that also names servers; such files reach some megabytes."""
+
+MAX_FILES_PER_PLACE = 200  # a folder of configuration blocks holds a handful
+
+Action = Literal["created", "updated", "unchanged", "removed", "missing"]
+
+
+def this_system() -> System:
+    """The system that Pinwarden runs on, as the table of clients calls it."""
+    return "windows" if sys.platform == "win32" else "mac" if sys.platform == "darwin" else "linux"
+
+
+def discover(
+    project: Path, home: Path, system: System, env: Mapping[str, str], *, root: Path = Path("/")
+) -> list[ConfigFile]:
+    """Every configuration file that exists for this project and user, in the order of the table of clients.
+
+    A file that several clients read is listed once, under the first of them. ``root`` is the top of the file system,
+    under which administrators put files.
+    """
+    found: dict[Path, ConfigFile] = {}
+    for client in CLIENTS.values():
+        for place in client.places:
+            if system not in place.systems:
+                continue
+            for path in _paths(place, _Folders(project, home, system, env, root)):
+                if path not in found and _is_there(path):
+                    found[path] = load(path, client, place, within=(project, home))
+    return list(found.values())
+
+
+def load(path: Path, client: Client, place: Place, *, within: tuple[Path, ...] = ()) -> ConfigFile:
+    """One configuration file as it lies there. It never raises."""
+    link = _link(path, within)
+    try:
+        data = read_file(path, MAX_CONFIG_BYTES)
+    except PinwardenError as err:
+        return ConfigFile(
+            client=client.id,
+            scope=place.scope,
+            path=str(path),
+            fault="unreadable",
+            problem=err.message.removeprefix(f"{path}").lstrip(": "),
+            link=link,
+            settings=place.settings,
+        )
+    return read_config(data, client=client, place=place, path=str(path), link=link)
+
+
+def installation_paths(project: Path, home: Path, system: System, env: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    """The file that each client and scope is installed to."""
+    folders = _Folders(project, home, system, env, Path("/"))
+    found: dict[tuple[str, str], str] = {}
+    for client in CLIENTS.values():
+        for scope in ("project", "global"):
+            place = installation_place(client, scope)
+            if place is not None:
+                found[client.id, scope] = str(folders.fill_in(place.path))
+    return found
+
+
+def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
+    """Put a server into a client's file: replaced if it is there, added if not; everything else stays as it is.
+
+    ``fragment`` is a configuration of that client which holds the server, as a lock keeps it.
+    """
+    from pinwarden.documents.config_edit import with_entry  # readers of configurations need no editors
+
+    known = client_of(client)
+    entry = entry_in(fragment, known, name)
+    if type(entry) is not dict or not name:
+        raise PinwardenError("CONFIG_UNEDITABLE", f"the fragment does not hold the server {name[:80]!a}")
+    before = _read_or_none(path)
+    after = with_entry(before or b"", form=format_of(path.name), client=known, name=name, fragment=fragment)
+    if after == before:
+        return "unchanged"
+    _write(path, before, after)
+    return "created" if before is None else "updated"
+
+
+def remove_entry(path: Path, client: str, name: str) -> Action:
+    """Take a server out of a client's file; everything else stays as it is."""
+    from pinwarden.documents.config_edit import without_entry
+
+    known = client_of(client)
+    before = _read_or_none(path)
+    if before is None or entry_in(read_document(before, path.name), known, name) is None:
+        return "missing"
+    _write(path, before, without_entry(before, form=format_of(path.name), client=known, name=name))
+    return "removed"
+
+
+def _read_or_none(path: Path) -> bytes | None:
+    _refuse_link(path)
+    if not _is_there(path):
+        return None
+    return read_file(path, MAX_CONFIG_BYTES)
+
+
+def _write(path: Path, before: bytes | None, after: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
+    # Clients write their files too. Whoever wrote since we read must not lose that.
+    if _read_or_none(path) != before:
+        raise PinwardenError("CONFIG_UNEDITABLE", f"{path} was changed by somebody else; try again")
+    write_atomically(path, after)
+
+
+def _refuse_link(path: Path) -> None:
+    """Replacing a link by a file, or writing where a repository's link leads, are both surprises."""
+    if path.is_symlink():
+        raise PinwardenError(
+            "CONFIG_UNEDITABLE",
+            f"{path} is a symbolic link",
+            hint="Edit the file that it leads to, or remove the link.",
+        )
+
+
+class _Folders:
+    """Fills in the folders that the paths of the table begin with."""
+
+    def __init__(self, project: Path, home: Path, system: System, env: Mapping[str, str], root: Path) -> None:
+        self.system = system
+        self.env = env
+        self.known = {"project": project, "home": home, "root": root}
+
+    def fill_in(self, path: str) -> Path:
+        name, rest = re.fullmatch(r"\{(\w+)\}/?(.*)", path).groups()  # type: ignore[union-attr]  # so is the table
+        return self._folder(name) / rest if rest else self._folder(name)
+
+    def _folder(self, name: str) -> Path:
+        if name in self.known:
+            return self.known[name]
+        folder = FOLDERS[name]
+        value = self.env.get(folder.variable, "") if folder.variable and self.system in folder.variable_on else ""
+        # A relative folder would depend on where Pinwarden runs, and no client means that.
+        if value and Path(value).is_absolute():
+            return Path(value)
+        return self.fill_in(folder.otherwise[self.system])
+
+
+def _paths(place: Place, folders: _Folders) -> Iterator[Path]:
+    path = folders.fill_in(place.path)
+    if "*" not in path.name:
+        yield path
+        return
+    try:
+        names = sorted(each.name for each in path.parent.iterdir() if each.match(path.name))
+    except OSError:
+        return
+    for name in names[:MAX_FILES_PER_PLACE]:
+        yield path.parent / name
+
+
+def _is_there(path: Path) -> bool:
+    """Whether something has that name, a link to nowhere included. A folder that may not be entered counts as well."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _link(path: Path, within: tuple[Path, ...]) -> str | None:
+    """Where the path leads if it, or a folder between it and the project or home, is a link."""
+    tops = [top for top in within if path.is_relative_to(top)]
+    steps = [
+        path,
+        *(parent for parent in path.parents if any(parent.is_relative_to(top) and parent != top for top in tops)),
+    ]
+    if not any(step.is_symlink() for step in steps):
+        return None
+    try:
+        return str(path.resolve())
+    except (OSError, RuntimeError):  # a link that leads to itself
+        return ""

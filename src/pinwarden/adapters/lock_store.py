@@ -1,0 +1,270 @@
+"""The lockfile and its folder of approved surfaces on disk.
+
+One writer at a time holds an exclusive lock on a sibling file. The lockfile is replaced in one step, and it is the
+moment of decision for the surfaces too:
+
+1. New surfaces are written beside the old ones, as ``<name>.json.pending``.
+2. The lockfile, which pins their digests, is replaced.
+3. The pending files take the place of the old ones.
+
+After a crash before 2 the pending files fit no pin and are swept away by the next writer; after 2, a reader takes a
+pending file if it is the one that the pin names, and the next writer finishes step 3.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from glob import escape
+from pathlib import Path
+
+from pinwarden.adapters.files import read_file, write_atomically
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents import lockfile
+from pinwarden.documents.lock_entry import LOCK_LIMITS
+from pinwarden.documents.lock_extension import SurfacePin
+from pinwarden.documents.lock_verification import surface_pins
+from pinwarden.documents.lockfile import Lock
+
+MAX_WAIT_SECONDS = 10.0
+"""A writer holds the lock for the time of one write, not of a download: ten seconds mean that something hangs."""
+
+_POLL_SECONDS = 0.01
+_LOOKS = 10  # how often a reader looks before it takes a text that does not fit for changed
+_PENDING = ".pending"
+_TEMPORARY = re.compile(r"[a-z0-9_]{8}")  # what tempfile puts after the prefix of write_atomically
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What to write: the lock, and the approved texts by the path that the lock names."""
+
+    lock: Lock
+    surfaces: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def now() -> str:
+    """This moment as lockfiles write it; with ``SOURCE_DATE_EPOCH`` set, that moment, for reproducible files."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    if epoch is None:
+        moment = datetime.now(UTC)
+    else:
+        try:
+            moment = datetime.fromtimestamp(int(epoch), UTC)
+        except (ValueError, OverflowError, OSError) as err:
+            raise PinwardenError("USAGE", f"SOURCE_DATE_EPOCH is {epoch[:40]!a}, not a number of seconds") from err
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def read(path: Path) -> Lock | None:
+    """The lock at a path; None if there is no file. Reading does not verify."""
+    data = _read_if_there(path)
+    return None if data is None else lockfile.parse(data)
+
+
+def read_with_surfaces(path: Path) -> tuple[Lock | None, dict[str, bytes]]:
+    """The lock, and the approved texts that it pins by their path; a text that is not there is absent.
+
+    Readers take no lock. One that looks while a writer is between two steps sees a text that does not fit, and looks
+    again; what still does not fit then is for ``verify_surfaces`` to judge.
+    """
+    for _ in range(_LOOKS):
+        lock = read(path)
+        pins = () if lock is None else tuple(pin for _, pin in surface_pins(lock))
+        texts = {pin.path: _surface_text(path, pin) for pin in pins}
+        if all(_fits(texts[pin.path], pin) for pin in pins):
+            break
+    return lock, {name: text for name, text in texts.items() if text is not None}
+
+
+def _surface_text(path: Path, pin: SurfacePin) -> bytes | None:
+    place = _surface_place(path, pin.path)
+    settled = _read_if_there(place)
+    if _fits(settled, pin):
+        return settled
+    pending = _read_if_there(_pending(place))
+    return pending if _fits(pending, pin) else settled
+
+
+def _fits(text: bytes | None, pin: SurfacePin) -> bool:
+    return text is not None and Digest.of(text) == pin.file_digest
+
+
+def _read_if_there(path: Path) -> bytes | None:
+    _refuse_link(path)
+    try:
+        return read_file(path, LOCK_LIMITS.max_bytes)
+    except PinwardenError as err:
+        if isinstance(err.__cause__, FileNotFoundError):
+            return None
+        raise
+
+
+def surfaces_folder(path: Path) -> str:
+    """The folder of approved texts that belongs to a lockfile: ``mcp-lock.surfaces`` for ``mcp-lock.json``."""
+    return f"{path.stem}.surfaces"
+
+
+def update(path: Path, change: Callable[[Lock | None], Change], *, wait_seconds: float = MAX_WAIT_SECONDS) -> Lock:
+    """Read, change and write under the lock. If ``change`` raises or returns what it was given, nothing is written."""
+    with exclusive(path, wait_seconds):
+        _finish_earlier_write(path)
+        old = read(path)
+        changed = change(old)
+        places = {_surface_place(path, name): data for name, data in changed.surfaces.items()}
+        places = {place: data for place, data in places.items() if _read_if_there(place) != data}
+        for place, data in places.items():
+            _make_folder(place.parent)
+            write_atomically(_pending(place), data)
+        if changed.lock is not old:
+            write_atomically(path, lockfile.to_bytes(changed.lock))
+        for place in places:
+            _settle(place)
+        _remove_unpinned(path, old, changed.lock)
+        return changed.lock
+
+
+@contextmanager
+def exclusive(path: Path, wait_seconds: float = MAX_WAIT_SECONDS) -> Iterator[None]:
+    """Hold off every other writer of this file. The system frees the lock of a process that dies."""
+    _refuse_link(path)
+    sibling = path.with_name(f".{path.name}.lock")
+    descriptor = _locked(sibling, time.monotonic() + wait_seconds)
+    try:
+        yield
+    finally:
+        # Removed while it is still held: who waits for it finds that the name is gone, and starts anew.
+        if os.name == "posix":
+            sibling.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(sibling: Path, deadline: float) -> int:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    while True:
+        try:
+            descriptor = os.open(sibling, flags, 0o666)
+            try:
+                held = _try_lock(descriptor) and _is_still(sibling, descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        except OSError as err:
+            raise PinwardenError("FILE_UNWRITABLE", f"{sibling}: {err.strerror or err}") from err
+        if held:
+            return descriptor
+        os.close(descriptor)
+        if time.monotonic() >= deadline:
+            raise PinwardenError("LOCK_BUSY", f"{sibling} is held by another process")
+        time.sleep(_POLL_SECONDS)
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Whether the lock was free. A file system that knows no locks is an error, and not a busy neighbour."""
+    try:
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+    except OSError as err:
+        if err.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+            return False
+        raise
+    return True
+
+
+def _is_still(sibling: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(sibling.stat(follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _finish_earlier_write(path: Path) -> None:
+    """Sweep up after a writer that was killed: its temporary files, and surfaces that it did not settle."""
+    folder = path.with_name(surfaces_folder(path))
+    _refuse_link(folder)
+    for leftover in (*path.parent.glob(f".{escape(path.name)}.*"), *folder.glob(f".*{_PENDING}.*")):
+        if _TEMPORARY.fullmatch(leftover.name.rpartition(".")[2]):
+            _remove(leftover)
+    pending = list(folder.glob(f"*.json{_PENDING}"))
+    if not pending:
+        return
+    lock = read(path)
+    pins = {} if lock is None else {_surface_place(path, pin.path): pin.file_digest for _, pin in surface_pins(lock)}
+    for file in pending:
+        _refuse_link(file)
+        place = file.with_name(file.name.removesuffix(_PENDING))
+        if place in pins and Digest.of(read_file(file, LOCK_LIMITS.max_bytes)) == pins[place]:
+            _settle(place)
+        else:
+            _remove(file)
+
+
+def _remove_unpinned(path: Path, old: Lock | None, new: Lock) -> None:
+    """Approved texts that the old lock pinned and the new one does not."""
+    if old is None or old is new:
+        return
+    pinned = {pin.path for _, pin in surface_pins(new)}
+    for _, pin in surface_pins(old):
+        if pin.path not in pinned:
+            _remove(_surface_place(path, pin.path))
+
+
+def _settle(place: Path) -> None:
+    try:
+        _pending(place).replace(place)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{place}: {err.strerror or err}") from err
+
+
+def _remove(file: Path) -> None:
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{file}: {err.strerror or err}") from err
+
+
+def _surface_place(path: Path, relative: str) -> Path:
+    """The place of a surface file. The form of the name was checked when the lock was read."""
+    folder, _, name = relative.partition("/")
+    place = path.parent / folder / name
+    if place.parent.parent != path.parent or not name or not folder.endswith(".surfaces"):
+        raise PinwardenError("LOCK_INVALID", f"{relative[:200]!a} is not in a folder of surfaces")
+    _refuse_link(path.parent / folder)
+    return place
+
+
+def _pending(place: Path) -> Path:
+    return place.with_name(place.name + _PENDING)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
+
+
+def _refuse_link(path: Path) -> None:
+    """A link would make us read or replace a file that nobody named."""
+    try:
+        mode = path.stat(follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        raise PinwardenError("FILE_UNREADABLE", f"{path}: {err.strerror or err}") from err
+    if stat.S_ISLNK(mode):
+        raise PinwardenError("FILE_UNREADABLE", f"{path} is a symbolic link", hint="Replace the link by the file.")

@@ -1,0 +1,110 @@
+"""Ending a process together with everything it started."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+
+_MAX_DESCENDANTS = 1000
+
+
+class ProcessTree:
+    """A started process and its descendants. The process leads its own group and session."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._strays: dict[int, int] = {}
+        self._lock = Lock()
+        self._gone = False
+
+    def watch(self) -> None:
+        """Remember descendants as they are now, for those that leave the group of their parent.
+
+        Linux only. A descendant that detaches itself completely (a double fork) is not found; the sandbox ends
+        those too.
+        """
+        if not hasattr(os, "pidfd_open"):
+            return
+        pending = [self._process.pid]
+        with self._lock:
+            while pending and len(self._strays) < _MAX_DESCENDANTS:
+                for child in _children(pending.pop()):
+                    if child not in self._strays:
+                        with suppress(OSError):
+                            self._strays[child] = os.pidfd_open(child)  # still this process if its number is reused
+                            pending.append(child)
+
+    def end(self, grace: float, *, at_once: bool = False) -> None:
+        """Wait for the process to end by itself, then ask it to, then make it; nothing of it stays."""
+        try:
+            if not at_once and not self._ended(grace):
+                self.watch()
+                self._signal_group(signal.SIGTERM)
+                self._ended(grace)
+        finally:
+            self.watch()
+            self._signal_group(getattr(signal, "SIGKILL", signal.SIGTERM))
+            self._kill_strays()
+            self._process.wait()
+            self._gone = True
+
+    def kill(self) -> None:
+        """End everything now. Safe from any thread; the owner still calls ``end``."""
+        self.watch()
+        self._signal_group(getattr(signal, "SIGKILL", signal.SIGTERM))
+
+    def _ended(self, seconds: float) -> bool:
+        if self._process.poll() is not None:
+            return True
+        with suppress(OSError), _handle_of(self._process.pid) as handle:
+            # Waits without polling; without such a handle, the standard library looks again and again.
+            ending = select.poll()
+            ending.register(handle, select.POLLIN)
+            ending.poll(seconds * 1000)
+            seconds = 0
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+            return True
+        return False
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if self._gone:
+            return  # by now its number may belong to somebody else
+        with suppress(OSError):
+            if hasattr(os, "killpg"):
+                os.killpg(self._process.pid, number)  # the leader's number is the group's, also after it ended
+            else:
+                self._process.kill()
+
+    def _kill_strays(self) -> None:
+        with self._lock:
+            for handle in self._strays.values():
+                with suppress(OSError):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                os.close(handle)
+            self._strays.clear()
+
+
+@contextmanager
+def _handle_of(number: int) -> Iterator[int]:
+    if not hasattr(os, "pidfd_open"):
+        raise OSError("no handles of processes here")
+    handle = os.pidfd_open(number)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _children(number: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError, ValueError):
+        for children in Path(f"/proc/{number}/task").glob("*/children"):
+            found += [int(word) for word in children.read_text().split()]
+    return found

@@ -1,0 +1,69 @@
+"""Running a server inside bubblewrap: the system read-only, private home and temporary folders, no network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from pinwarden.adapters.probe_limits import failed
+from pinwarden.core.errors import PinwardenError
+
+# Programs and libraries. Of /etc only what programs need to start; the rest holds keys and passwords.
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
+_SETTINGS = (
+    *("alternatives", "ca-certificates", "group", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime"),
+    *("mime.types", "nsswitch.conf", "passwd", "pki", "ssl/certs", "ssl/openssl.cnf", "timezone"),
+)
+_HOME = "/home/sandbox"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """What a sandboxed server may see besides the system: its program, its working folder, and these paths."""
+
+    readable: tuple[str, ...] = ()
+
+
+def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | None, sandbox: Sandbox) -> list[str]:
+    """The command line that runs the command in a sandbox. Its environment is given to bubblewrap as it is."""
+    wrapper = shutil.which("bwrap")
+    if wrapper is None:
+        raise PinwardenError(
+            "PROBE_FAILED",
+            "the sandbox needs bubblewrap, which is not installed",
+            hint="Run: apt-get install bubblewrap",
+            data={"reason": "start"},
+        )
+    folder = str(Path(cwd or ".").resolve())
+    line = [wrapper, "--die-with-parent", "--new-session", "--unshare-all"]
+    for path in (*_SYSTEM, *(f"/etc/{name}" for name in _SETTINGS)):
+        line += ["--ro-bind-try", path, path]
+    line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", _HOME]  # noqa: S108  a private one
+    shown = [*_program_folders(command[0], environment, folder), *sandbox.readable]
+    if folder in ("/", str(Path(environment.get("HOME", "/")).resolve())):
+        folder = _HOME  # to show this one would be to show everything
+    else:
+        shown.append(folder)
+    for path in shown:
+        if not Path(path).exists():
+            raise failed("start", f"{path} is not there and cannot be shown to the sandbox")
+        line += ["--ro-bind", path, path]
+    line += ["--setenv", "HOME", _HOME, "--setenv", "TMPDIR", "/tmp", "--chdir", folder]  # noqa: S108
+    return [*line, "--", *command]
+
+
+def _program_folders(program: str, environment: dict[str, str], folder: str) -> list[str]:
+    """Where the program lies; for one of a Python virtual environment, all of that."""
+    found = shutil.which(program, path=environment.get("PATH", os.defpath))
+    path = Path(found) if found else Path(folder) / program
+    if not path.exists():
+        raise failed("start", f"{program} could not be started: no such program")
+    folders: list[str] = []
+    for place in (path.absolute(), path.resolve()):
+        if place.is_relative_to("/usr") or place.is_relative_to("/bin"):
+            continue
+        home = place.parent.parent
+        folders.append(str(home if (home / "pyvenv.cfg").is_file() else place.parent))
+    return folders

@@ -1,0 +1,40 @@
+"""Tell what changed between two surfaces, how much it matters, and whether it needs a decision.
+
+Each side is a surface file, a plain listing, a URL or a server from a client config; a command after -- is the second
+side. Exit code 1 if anything needs review or looks like an attack.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.targets import add_probe_arguments, command_target, probe_target, surface_of
+from pinwarden.core.errors import PinwardenError
+from pinwarden.flows.compare import compare_surfaces
+
+TAKES_COMMAND = True
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument("sides", nargs="*", metavar="SIDE", help="what was approved, then what is there now")
+    parser.add_argument("--before", metavar="SIDE", help="the same as the first SIDE")
+    parser.add_argument("--after", metavar="SIDE", help="the same as the second SIDE")
+    add_format_argument(parser)
+    add_probe_arguments(parser)
+
+
+def run(args: Namespace) -> int:
+    """Compare and report."""
+    names = [*([args.before] if args.before else []), *args.sides, *([args.after] if args.after else [])]
+    if len(names) + bool(args.command) != 2:
+        raise PinwardenError("USAGE", "two sides are compared: two names, or one name and a command after --")
+    before = surface_of(names[0], args)
+    if args.command:
+        shown = " ".join(args.command)
+        after = probe_target(command_target(args.command, args), args)
+    else:
+        shown = names[1]
+        after = surface_of(names[1], args)
+    return emit(compare_surfaces(before, after, f"{names[0]} -> {shown}"), args.format)

@@ -1,0 +1,67 @@
+"""Ask a server for everything it tells the model: tools, prompts, resources, templates and instructions.
+
+Name a URL, a server from a client config, or give a command after --. Starting a command needs --allow-execute.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.targets import add_probe_arguments, command_target, options_of, probe_target, target_of
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.surface import KINDS, Surface, to_bytes
+from pinwarden.flows.inspect import compare_clients, inspect_surface
+
+TAKES_COMMAND = True
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument("target", nargs="?", help="URL, or name from a client config; or a command after --")
+    parser.add_argument("--output", "-o", metavar="FILE", help="write the surface document there")
+    parser.add_argument("--compare-client", metavar="NAME", help="ask again under this name and report differences")
+    add_format_argument(parser)
+    add_probe_arguments(parser)
+
+
+def run(args: Namespace) -> int:
+    """Probe and report."""
+    if bool(args.target) == bool(args.command):
+        raise PinwardenError("USAGE", "name one server, or give a command after --")
+    target = command_target(args.command, args) if args.command else target_of(args.target, args)
+    subject = args.target or " ".join(args.command)
+    if args.compare_client:
+        from pinwarden.adapters.mcp_session import ClientIdentity
+        from pinwarden.adapters.probe import probe_as_two_clients
+
+        other = ClientIdentity(name=args.compare_client)
+        first, second = probe_as_two_clients(target, options_of(args), other)
+        return emit(compare_clients(first, second, subject), args.format)
+    surface = probe_target(target, args)
+    if args.output:
+        from pinwarden.adapters.files import write_atomically
+
+        write_atomically(Path(args.output), to_bytes(surface))
+    if args.format == "text":
+        sys.stdout.write(_table(surface))
+    return emit(inspect_surface(surface, subject), args.format)
+
+
+def _table(surface: Surface) -> str:
+    """What was seen, one line an item, safe to print."""
+    from pinwarden.core.visible import show_invisible
+
+    lines: list[str] = []
+    instructions = (surface.server or {}).get("instructions")
+    if isinstance(instructions, str):
+        lines.append(f"instructions      {len(instructions)} characters: {show_invisible(instructions[:60])}")
+    for kind in KINDS:
+        for item in surface.list_of(kind):
+            text = item.value.get("description") if isinstance(item.value, dict) else None
+            first = show_invisible(text.strip().split("\n")[0][:60]) if isinstance(text, str) else ""
+            digest = item.digest.hex[:12] if item.digest else "undigestable"
+            lines.append(f"{kind.entity:16}  {digest:12}  {show_invisible(item.name)[:40]:28}  {first}".rstrip())
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,34 @@
+"""Look for text that reads like an attack on the model, in one or more surfaces. Advisory, local, deterministic.
+
+Name surface files, URLs or servers from a client config, or give one command after --. Servers named together are
+also checked against each other.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.targets import add_probe_arguments, command_target, probe_target, surface_of
+from pinwarden.core.errors import PinwardenError
+from pinwarden.flows.scan import scan_surfaces
+
+TAKES_COMMAND = True
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument("target", nargs="*", help="surface file, URL, or name from a client config")
+    parser.add_argument("--fail-on-warning", action="store_true", help="exit with 1 if there is a warning")
+    add_format_argument(parser)
+    add_probe_arguments(parser)
+
+
+def run(args: Namespace) -> int:
+    """Scan and report."""
+    surfaces = {name: surface_of(name, args) for name in args.target}
+    if args.command:
+        surfaces[" ".join(args.command)] = probe_target(command_target(args.command, args), args)
+    if not surfaces:
+        raise PinwardenError("USAGE", "name a surface to scan, or give a command after --")
+    return emit(scan_surfaces(surfaces, fail_on_warning=args.fail_on_warning), args.format)

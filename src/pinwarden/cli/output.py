@@ -1,0 +1,25 @@
+"""Printing a report: the chosen format to stdout, colour only where someone sees it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.render import FORMATS, render
+
+if TYPE_CHECKING:
+    from pinwarden.flows.report import Report
+
+
+def add_format_argument(parser: ArgumentParser) -> None:
+    """``--format``."""
+    parser.add_argument("--format", default="text", choices=FORMATS)
+
+
+def emit(report: Report, form: str) -> int:
+    """Print the report and return its exit code."""
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    sys.stdout.write(render(report, form, colour=colour))
+    return report.exit_code

@@ -1,0 +1,22 @@
+"""One report, several faces: text, JSON, SARIF, Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pinwarden.flows.report import Report
+
+FORMATS = ("text", "json", "sarif", "markdown")
+
+
+def render(report: Report, form: str, *, colour: bool = False) -> str:
+    """The report as text in one of the formats. Only the module of that format is loaded."""
+    if form == "text":
+        from pinwarden.cli.render.text import render_text
+
+        return render_text(report, colour=colour)
+    function: Callable[[Report], str] = import_module(f"pinwarden.cli.render.{form}").render
+    return function(report)

@@ -1,0 +1,87 @@
+"""A report for a terminal: understandable without colour, safe to print whatever the server sent."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from typing import TYPE_CHECKING
+
+from pinwarden.core.visible import show_invisible
+from pinwarden.rules.text_diff import text_diff
+
+if TYPE_CHECKING:
+    from pinwarden.flows.report import Report, Row
+
+_PAINT = {"critical": "1;31", "review": "33", "warning": "33", "info": "36", "add": "32", "remove": "31"}
+_WIDTH = 8  # of the column that names the level
+
+
+def render_text(report: Report, *, colour: bool = False) -> str:
+    """Rows in order of weight, then notes and a line that sums up."""
+    width = max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
+    lines: list[str] = []
+    for row, names in _alike(report.rows):
+        lines += _row(row, names, width, colour)
+    lines += [f"note: {show_invisible(note)}" for note in report.notes]
+    lines.append(show_invisible(report.summary))
+    return "\n".join(lines) + "\n"
+
+
+def _alike(rows: tuple[Row, ...]) -> list[tuple[Row, list[str]]]:
+    """Rows that say the same of several items, together: thirteen tools that lost one keyword are one thing to read."""
+    groups: dict[tuple[object, ...], tuple[Row, list[str]]] = {}
+    for row in rows:
+        same = (row.level, row.entity, row.path, row.code, row.message, row.before, row.after, row.excerpt)
+        groups.setdefault(same, (row, []))[1].append(row.name)
+    return list(groups.values())
+
+
+def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
+    level = _paint(f"{row.level:{_WIDTH}}", row.level, colour)
+    path = f"  {row.path}" if row.path else ""
+    if len(names) == 1:
+        lines = [f"{level}  {show_invisible(f'{row.entity} {row.name}'.strip() + path)}"]
+    else:
+        lines = [f"{level}  {len(names)} {row.entity}s{show_invisible(path)}"]
+        lines += _wrapped(show_invisible(", ".join(names)), width)
+    lines += _wrapped(f"{row.message} ({row.code})", width)
+    if row.before is not None and row.after is not None:
+        lines += _wrapped(_inline(row.before, row.after), width, colour=colour)
+    elif row.before is not None:
+        lines += _wrapped(f"[-{show_invisible(row.before)}-]", width, colour=colour)
+    elif row.after is not None:
+        lines += _wrapped("{+" + show_invisible(row.after) + "+}", width, colour=colour)
+    elif row.excerpt:
+        lines += _wrapped(f"> {show_invisible(row.excerpt)}", width)
+    return lines
+
+
+def _inline(before: str, after: str) -> str:
+    """Like ``git diff --word-diff``: removed text in [-…-], added text in {+…+}."""
+    marks = {"equal": ("", ""), "delete": ("[-", "-]"), "insert": ("{+", "+}")}
+    return "".join(text.join(marks[operation]) for operation, text in text_diff(before, after))
+
+
+def _wrapped(text: str, width: int, *, colour: bool = False) -> list[str]:
+    indent = " " * (_WIDTH + 2)
+    lines = textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True
+    )
+    if not colour:
+        return lines
+    # Painted after wrapping, so that escape codes do not count as width; a mark may span lines.
+    painted, open_mark = [], ""
+    for line in lines:
+        shown = open_mark + line[len(indent) :]
+        for start, end, name in (("[-", "-]", "remove"), ("{+", "+}", "add")):
+            shown = shown.replace(start, f"\x1b[{_PAINT[name]}m{start}").replace(end, f"{end}\x1b[0m")
+            if line.rfind(start) > line.rfind(end):
+                open_mark = f"\x1b[{_PAINT[name]}m"
+            elif end in line:
+                open_mark = ""
+        painted.append(indent + shown + "\x1b[0m")
+    return painted
+
+
+def _paint(text: str, name: str, colour: bool) -> str:
+    return f"\x1b[{_PAINT[name]}m{text}\x1b[0m" if colour else text

@@ -1,0 +1,113 @@
+"""From what a user names on the command line to a surface: a file, a URL, a command, or a server in a client config."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.adapters.files import read_file
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.surface import Surface, parse_any
+
+if TYPE_CHECKING:
+    from pinwarden.adapters.probe import ProbeOptions
+    from pinwarden.documents.target import Target
+
+
+def add_probe_arguments(parser: ArgumentParser) -> None:
+    """The options of every command that may ask a live server."""
+    live = parser.add_argument_group("asking a live server")
+    live.add_argument("--allow-execute", action="store_true", help="consent to starting the server's command")
+    live.add_argument("--allow-private", action="store_true", help="allow loopback and private addresses")
+    live.add_argument("--allow-redirects", action="store_true", help="follow redirects, each checked anew")
+    live.add_argument("--sandbox", action="store_true", help="start the command in bubblewrap, without network")
+    live.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="for the whole probe (60)")
+    live.add_argument("--client-name", default="pinwarden", metavar="NAME", help="the client to introduce ourselves as")
+    live.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="${VAR} is filled in here")
+    live.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the started command")
+    live.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="inherit this variable")
+    live.add_argument("--config", metavar="FILE", help="client config in which names are looked up")
+
+
+def surface_of(name: str, args: Namespace) -> Surface:
+    """The surface that a user named: read from a file, or asked from a live server."""
+    if name != "-" and "://" not in name and Path(name).is_file():
+        return parse_any(read_file(Path(name)))
+    return probe_target(target_of(name, args), args)
+
+
+def probe_target(target: Target, args: Namespace) -> Surface:
+    """Ask a live server, with a sign of life on the terminal."""
+    from pinwarden.adapters.probe import probe
+    from pinwarden.cli.progress import Progress
+
+    with Progress("asking the server"):
+        return probe(target, options_of(args))
+
+
+def options_of(args: Namespace) -> ProbeOptions:
+    """The probe's options from the command line."""
+    from pinwarden.adapters.mcp_session import ClientIdentity
+    from pinwarden.adapters.probe import ProbeOptions
+    from pinwarden.adapters.sandbox import Sandbox
+
+    return ProbeOptions(
+        allow_execute=args.allow_execute,
+        allow_private=args.allow_private,
+        allow_redirects=args.allow_redirects,
+        sandbox=Sandbox() if args.sandbox else None,
+        timeout=args.timeout,
+        client=ClientIdentity(name=args.client_name),
+        env_allow=tuple(args.pass_env),
+    )
+
+
+def command_target(command: list[str], args: Namespace) -> Target:
+    """The command that stood after ``--``."""
+    from pinwarden.documents.target import StdioTarget
+
+    return StdioTarget(command=tuple(command), env=dict(_pair(text, "=", "--env") for text in args.env))
+
+
+def target_of(name: str, args: Namespace) -> Target:
+    """A URL, or a server that a client config names."""
+    from pinwarden.documents.target import HttpTarget
+
+    if name.startswith(("https://", "http://")):
+        return HttpTarget(url=name, headers=dict(_pair(text, ":", "--header") for text in args.header))
+    return _configured(name, args)
+
+
+def _configured(name: str, args: Namespace) -> Target:
+    from pinwarden.core.strict_json import parse
+    from pinwarden.documents.client_config import servers_in
+
+    files = [Path(args.config)] if args.config else [path for path in map(Path, _PROJECT_CONFIGS) if path.is_file()]
+    for path in files:
+        servers = servers_in(parse(read_file(path)))
+        if name in servers:
+            return servers[name]
+    looked = ", ".join(map(str, files)) or "no client config in this folder"
+    raise PinwardenError(
+        "TARGET_INVALID",
+        f"{name[:80]!a} is neither a file, a URL, nor a server in {looked}",
+        hint="Give a surface file, an https URL, a name from a client config, or a command after --",
+    )
+
+
+_PROJECT_CONFIGS = (".mcp.json", ".cursor/mcp.json", ".vscode/mcp.json", ".gemini/settings.json", ".roo/mcp.json")
+
+
+def _pair(text: str, mark: str, option: str) -> tuple[str, str]:
+    name, found, value = text.partition(mark)
+    if not found or not name.strip():
+        raise PinwardenError("USAGE", f"{option} takes NAME{mark}VALUE")
+    return name.strip(), value.strip() if mark == ":" else value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 3600:
+        raise ValueError
+    return value

@@ -1,0 +1,310 @@
+"""The clients that start MCP servers: where each keeps its configuration, and how it spells a server.
+
+Everything that differs between clients is data in ``CLIENTS``. A path begins with the name of a folder in braces;
+``FOLDERS`` says where that folder is, and whoever touches the disk fills it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NoReturn
+
+from pinwarden.core.errors import PinwardenError
+
+System = Literal["linux", "mac", "windows"]
+Scope = Literal["project", "global", "local"]
+Format = Literal["json", "toml", "yaml"]
+
+SYSTEMS: tuple[System, ...] = ("linux", "mac", "windows")
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {".json": "json", ".jsonc": "json", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
+)
+"""The format of a file, by how its name ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """A folder that paths begin with: what a variable says, or else a fixed place."""
+
+    variable: str | None = None
+    variable_on: tuple[System, ...] = SYSTEMS
+    otherwise: Mapping[System, str]
+    """By system, a path that itself begins with ``{home}``, ``{project}`` or the root of the file system."""
+
+
+def _everywhere(path: str) -> Mapping[System, str]:
+    return MappingProxyType(dict.fromkeys(SYSTEMS, path))
+
+
+def _by_system(linux: str, mac: str, windows: str) -> Mapping[System, str]:
+    return MappingProxyType({"linux": linux, "mac": mac, "windows": windows})
+
+
+FOLDERS: Mapping[str, Folder] = MappingProxyType(
+    {
+        "roaming": Folder(
+            variable="APPDATA",
+            variable_on=("windows",),
+            otherwise=_by_system("{home}/.config", "{home}/Library/Application Support", "{home}/AppData/Roaming"),
+        ),
+        "config": Folder(variable="XDG_CONFIG_HOME", otherwise=_everywhere("{home}/.config")),
+        "claude": Folder(variable="CLAUDE_CONFIG_DIR", otherwise=_everywhere("{home}/.claude")),
+        "claude_state": Folder(variable="CLAUDE_CONFIG_DIR", otherwise=_everywhere("{home}")),
+        "codex": Folder(variable="CODEX_HOME", otherwise=_everywhere("{home}/.codex")),
+        "managed_claude": Folder(
+            otherwise=_by_system(
+                "{root}/etc/claude-code",
+                "{root}/Library/Application Support/ClaudeCode",
+                "{root}/Program Files/ClaudeCode",
+            )
+        ),
+        "managed_gemini": Folder(
+            otherwise=_by_system(
+                "{root}/etc/gemini-cli",
+                "{root}/Library/Application Support/GeminiCli",
+                "{root}/ProgramData/gemini-cli",
+            )
+        ),
+    }
+)
+"""By name. ``roaming`` is where desktop programs keep their settings; ``{root}`` is the top of the file system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One file, or with ``*`` in its name several, that a client reads."""
+
+    scope: Scope
+    path: str
+    systems: tuple[System, ...] = SYSTEMS
+    root: tuple[str, ...] | None = None
+    """Where the servers are, if not under the client's usual member."""
+    installs: bool = False
+    """Whether this is the file that an installation is written to."""
+    folders: str | None = None
+    """A member that holds, by project folder, more objects with servers."""
+    settings: bool = False
+    """The file holds no servers but decides about them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How a client spells one server."""
+
+    url: tuple[str, ...] = ("url",)
+    """Members that hold an address, the one that counts first."""
+    headers: tuple[str, ...] = ("headers",)
+    """The path to the headers inside the entry."""
+    env: str = "env"
+    off: tuple[str, bool] = ("disabled", True)
+    """The member, and its value, that switch a server off."""
+    local: str | None = None
+    """The ``type`` of a server that is a command, where one is written."""
+    command_list: bool = False
+    """Program and arguments are one list in ``command``."""
+    named_list: bool = False
+    """Servers are a list of objects with a ``name``, not the members of an object."""
+    url_transport: str = "auto"
+    """The transport of an address that names none."""
+    consent: tuple[str, ...] = ()
+    """Members that let calls pass without asking the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """A program that starts MCP servers."""
+
+    id: str
+    title: str
+    root: tuple[str, ...]
+    dialect: Dialect
+    places: tuple[Place, ...]
+    toolpin: bool = True
+    """Whether ToolPin knows this client, so that its lock may name it."""
+
+
+_SERVERS = ("mcpServers",)
+_CODES = ("Code", "Code - Insiders", "VSCodium")
+
+
+def _project(path: str, *, installs: bool = False, root: tuple[str, ...] | None = None) -> Place:
+    return Place(scope="project", path="{project}/" + path, installs=installs, root=root)
+
+
+def _global(path: str, *, installs: bool = False, root: tuple[str, ...] | None = None) -> Place:
+    return Place(scope="global", path=path, installs=installs, root=root)
+
+
+def _extension(extension: str, file: str) -> tuple[Place, ...]:
+    """Where an extension of VS Code and its relatives keeps a file."""
+    return tuple(_global(f"{{roaming}}/{code}/User/globalStorage/{extension}/settings/{file}") for code in _CODES)
+
+
+_TABLE: tuple[Client, ...] = (
+    Client(
+        id="claude",
+        title="Claude Code",
+        root=_SERVERS,
+        dialect=Dialect(),
+        places=(
+            _project(".mcp.json", installs=True),
+            Place(scope="global", path="{claude_state}/.claude.json", folders="projects"),
+            _global("{managed_claude}/managed-mcp.json"),
+            Place(scope="project", path="{project}/.claude/settings.json", settings=True),
+            Place(scope="project", path="{project}/.claude/settings.local.json", settings=True),
+            Place(scope="global", path="{claude}/settings.json", settings=True),
+            Place(scope="global", path="{claude}/settings.local.json", settings=True),
+            Place(scope="global", path="{managed_claude}/managed-settings.json", settings=True),
+        ),
+    ),
+    Client(
+        id="claude-desktop",
+        title="Claude Desktop",
+        root=_SERVERS,
+        dialect=Dialect(),
+        places=(_global("{roaming}/Claude/claude_desktop_config.json", installs=True),),
+        toolpin=False,
+    ),
+    Client(
+        id="cursor",
+        title="Cursor",
+        root=_SERVERS,
+        dialect=Dialect(),
+        places=(_project(".cursor/mcp.json", installs=True), _global("{home}/.cursor/mcp.json", installs=True)),
+    ),
+    Client(
+        id="vscode",
+        title="VS Code",
+        root=("servers",),
+        dialect=Dialect(),
+        places=(
+            _project(".vscode/mcp.json", installs=True),
+            _global("{roaming}/Code/User/mcp.json", installs=True),
+            _global("{roaming}/Code - Insiders/User/mcp.json"),
+            _global("{roaming}/VSCodium/User/mcp.json"),
+            # Until mid-2025 servers were a part of the settings; old files are still read.
+            _project(".vscode/settings.json", root=("mcp", "servers")),
+            *(_global(f"{{roaming}}/{code}/User/settings.json", root=("mcp", "servers")) for code in _CODES),
+        ),
+    ),
+    Client(
+        id="codex",
+        title="Codex",
+        root=("mcp_servers",),
+        dialect=Dialect(headers=("http_headers",), off=("enabled", False)),
+        places=(_project(".codex/config.toml", installs=True), _global("{codex}/config.toml", installs=True)),
+    ),
+    Client(
+        id="opencode",
+        title="opencode",
+        root=("mcp",),
+        dialect=Dialect(env="environment", off=("enabled", False), local="local", command_list=True),
+        places=(
+            _project("opencode.json", installs=True),
+            _project("opencode.jsonc"),
+            _project(".opencode/opencode.json"),
+            _project(".opencode/opencode.jsonc"),
+            _global("{config}/opencode/opencode.json", installs=True),
+            _global("{config}/opencode/opencode.jsonc"),
+        ),
+    ),
+    Client(
+        id="windsurf",
+        title="Windsurf",
+        root=_SERVERS,
+        dialect=Dialect(url=("serverUrl", "url"), consent=("alwaysAllow",)),
+        places=(
+            _global("{home}/.codeium/windsurf/mcp_config.json", installs=True),
+            _global("{home}/.codeium/windsurf-next/mcp_config.json"),
+        ),
+    ),
+    Client(
+        id="cline",
+        title="Cline",
+        root=_SERVERS,
+        dialect=Dialect(consent=("autoApprove", "alwaysAllow")),
+        places=(
+            _global("{home}/.cline/mcp.json", installs=True),
+            _global("{home}/.cline/data/settings/cline_mcp_settings.json"),
+            *_extension("saoudrizwan.claude-dev", "cline_mcp_settings.json"),
+        ),
+    ),
+    Client(
+        id="continue",
+        title="Continue",
+        root=_SERVERS,
+        dialect=Dialect(headers=("requestOptions", "headers"), named_list=True),
+        places=(
+            _global("{home}/.continue/config.yaml", installs=True),
+            _global("{home}/.continue/config.yml"),
+            _project(".continue/config.yaml"),
+            _project(".continue/mcpServers/*.yaml"),
+            _project(".continue/mcpServers/*.yml"),
+            _project(".continue/mcpServers/*.json"),
+        ),
+    ),
+    Client(
+        id="gemini",
+        title="Gemini CLI",
+        root=_SERVERS,
+        dialect=Dialect(url=("httpUrl", "url"), url_transport="sse", consent=("trust",)),
+        places=(
+            _project(".gemini/settings.json", installs=True),
+            _global("{home}/.gemini/settings.json", installs=True),
+            _global("{managed_gemini}/settings.json"),
+        ),
+    ),
+    Client(
+        id="zed",
+        title="Zed",
+        root=("context_servers",),
+        dialect=Dialect(off=("enabled", False)),
+        places=(
+            _project(".zed/settings.json"),
+            Place(scope="global", path="{config}/zed/settings.json", systems=("linux", "mac")),
+            Place(scope="global", path="{roaming}/Zed/settings.json", systems=("windows",)),
+        ),
+    ),
+    Client(
+        id="roo",
+        title="Roo Code",
+        root=_SERVERS,
+        dialect=Dialect(consent=("alwaysAllow",)),
+        places=(
+            _project(".roo/mcp.json", installs=True),
+            *_extension("rooveterinaryinc.roo-cline", "mcp_settings.json"),
+        ),
+    ),
+    Client(
+        id="generic",
+        title="any client that reads mcpServers",
+        root=_SERVERS,
+        dialect=Dialect(consent=("autoApprove", "alwaysAllow", "trust")),
+        places=(
+            _project(".mcp.json", installs=True),
+            _global("{home}/.config/toolpin/generic-mcp.json", installs=True),
+        ),
+    ),
+)
+
+CLIENTS: Mapping[str, Client] = MappingProxyType({client.id: client for client in _TABLE})
+"""Every client, by its identifier."""
+
+
+def client_of(identifier: str) -> Client:
+    """The client of that name."""
+    if identifier not in CLIENTS:
+        _unknown(identifier)
+    return CLIENTS[identifier]
+
+
+def installation_place(client: Client, scope: str) -> Place | None:
+    """The file that an installation for this client and scope is written to; none if that is not offered."""
+    return next((place for place in client.places if place.installs and place.scope == scope), None)
+
+
+def _unknown(identifier: str) -> NoReturn:
+    raise PinwardenError("CLIENT_UNKNOWN", f"there is no client {identifier[:40]!a}", data={"clients": list(CLIENTS)})

@@ -1,0 +1,328 @@
+"""JSON with comments and trailing commas: read with the place of every value, and edited without touching the rest.
+
+Editors and assistants keep their settings in this form, written by people. An edit therefore changes only the
+characters of the member it is about; order, comments, indentation and line ends around it stay.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from json.decoder import scanstring  # type: ignore[attr-defined]  # there at run time, unknown to the stubs
+from math import isfinite
+from typing import Any, NoReturn
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.core.visible import escape_in_json
+
+_TRIVIA = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*+", re.DOTALL)
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_WORD = re.compile(r"true|false|null")
+_WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
+_REST_OF_LINE = re.compile(r"[ \t]*\r?\n")
+_BLANKS = re.compile(r"[ \t]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A member of an object, and where its name begins."""
+
+    name: str
+    start: int
+    value: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A value and the characters it takes: ``text[start:end]``."""
+
+    value: Any = field(repr=False)
+    start: int
+    end: int
+    members: tuple[Member, ...] = ()
+    trailing_comma: bool = False
+    """Whether a comma stands between the last member and the closing brace."""
+
+    def member(self, name: str) -> Member | None:
+        """The member of that name."""
+        return next((member for member in self.members if member.name == name), None)
+
+
+def decode(data: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
+    """The text of a file; a byte order mark stays in it."""
+    if len(data) > limits.max_bytes:
+        raise PinwardenError("CONFIG_INVALID", f"larger than {limits.max_bytes} bytes")
+    try:
+        return data.decode("utf-8", "strict")
+    except UnicodeDecodeError as err:
+        raise PinwardenError("CONFIG_INVALID", f"not UTF-8 at byte {err.start}") from err
+
+
+def read(text: str, limits: Limits = DEFAULT_LIMITS) -> Node:
+    """The one value of a text. A member twice in one object is refused: which one counts depends on the reader."""
+    start = 1 if text.startswith("\ufeff") else 0
+    try:
+        node = _Reader(text, limits).value(_after_trivia(text, start), 1)
+    except RecursionError as err:
+        raise PinwardenError("CONFIG_INVALID", "nested more deeply than can be read") from err
+    end = _after_trivia(text, node.end)
+    if end != len(text):
+        _invalid(text, end, "something follows the end of the value")
+    return node
+
+
+class _Reader:
+    """Reads one text, recursively; how deep is limited."""
+
+    def __init__(self, text: str, limits: Limits) -> None:
+        self.text = text
+        self.limits = limits
+
+    def value(self, place: int, depth: int) -> Node:
+        if depth > self.limits.max_depth:
+            _invalid(self.text, place, "nested too deeply")
+        first = self.text[place : place + 1]
+        if first == "{":
+            return self._object(place, depth)
+        if first == "[":
+            return self._array(place, depth)
+        if first == '"':
+            value, end = self._string(place)
+            return Node(value=value, start=place, end=end)
+        word = _WORD.match(self.text, place)
+        if word:
+            return Node(value=_WORDS[word[0]], start=place, end=word.end())
+        return self._number(place)
+
+    def _object(self, start: int, depth: int) -> Node:
+        members: dict[str, Member] = {}
+        place = _after_trivia(self.text, start + 1)
+        comma = False
+        while self.text[place : place + 1] != "}":
+            if members and not comma:
+                _invalid(self.text, place, "expected , or }")
+            if self.text[place : place + 1] != '"':
+                _invalid(self.text, place, "expected a member name or }")
+            name, end = self._string(place)
+            colon = _after_trivia(self.text, end)
+            if self.text[colon : colon + 1] != ":":
+                _invalid(self.text, colon, "expected :")
+            if name in members:
+                _invalid(self.text, place, f"member {name[:80]!a} occurs more than once in one object")
+            value = self.value(_after_trivia(self.text, colon + 1), depth + 1)
+            members[name] = Member(name=name, start=place, value=value)
+            place, comma = self._after_comma(value.end)
+        return Node(
+            value={name: member.value.value for name, member in members.items()},
+            start=start,
+            end=place + 1,
+            members=tuple(members.values()),
+            trailing_comma=comma,
+        )
+
+    def _array(self, start: int, depth: int) -> Node:
+        values: list[Any] = []
+        place = _after_trivia(self.text, start + 1)
+        comma = False
+        while self.text[place : place + 1] != "]":
+            if values and not comma:
+                _invalid(self.text, place, "expected , or ]")
+            element = self.value(place, depth + 1)
+            values.append(element.value)
+            place, comma = self._after_comma(element.end)
+        return Node(value=values, start=start, end=place + 1)
+
+    def _after_comma(self, place: int) -> tuple[int, bool]:
+        place = _after_trivia(self.text, place)
+        if self.text[place : place + 1] != ",":
+            return place, False
+        return _after_trivia(self.text, place + 1), True
+
+    def _string(self, place: int) -> tuple[str, int]:
+        try:
+            value, end = scanstring(self.text, place + 1, True)
+            value.encode()
+        except UnicodeEncodeError:
+            _invalid(self.text, place, "a string holds a lone surrogate")
+        except ValueError:
+            _invalid(self.text, place, "a string does not end or holds a bad escape or control character")
+        return value, end
+
+    def _number(self, place: int) -> Node:
+        found = _NUMBER.match(self.text, place)
+        if not found:
+            _invalid(self.text, place, "expected a value")
+        if len(found[0]) > self.limits.max_digits:
+            _invalid(self.text, place, "a number has too many digits")
+        number: int | float = float(found[0]) if found[1] or found[2] else int(found[0])
+        if not isfinite(number):
+            _invalid(self.text, place, "a number is too large")
+        return Node(value=number, start=place, end=found.end())
+
+
+def put(text: str, path: tuple[str, ...], value: Any) -> str:
+    """The text with the member at ``path`` set to ``value``. Objects on the way are made where there are none.
+
+    Where there is an object already and ``value`` is one, only the members that differ are touched, so that comments
+    inside it stay as well.
+    """
+    node = read(text)
+    for depth, name in enumerate(path):
+        if type(node.value) is not dict:
+            raise PinwardenError("CONFIG_UNEDITABLE", f"{'/'.join(path[:depth]) or 'the file'} is not an object")
+        member = node.member(name)
+        if member is None:
+            for inner in reversed(path[depth + 1 :]):
+                value = {inner: value}
+            return _insert(text, node, name, value)
+        node = member.value
+    if _same(node.value, value):
+        return text
+    if type(node.value) is dict and type(value) is dict:
+        for name in node.value:
+            if name not in value:
+                text = remove(text, (*path, name))
+        for name, inner in value.items():
+            text = put(text, (*path, name), inner)
+        return text
+    return text[: node.start] + _render(value, _Style.of(text), _indent_at(text, node.start)) + text[node.end :]
+
+
+def remove(text: str, path: tuple[str, ...]) -> str:
+    """The text without the member at ``path``. Comments around it stay."""
+    node = read(text)
+    for name in path[:-1]:
+        member = node.member(name)
+        if member is None:
+            return text
+        node = member.value
+    names = [member.name for member in node.members]
+    if path[-1] not in names:
+        return text
+    return _remove(text, node, names.index(path[-1]))
+
+
+def render_file(value: Any) -> str:
+    """A new file: two spaces, line feeds, a final newline."""
+    return _render(value, _Style(indent="  ", newline="\n"), "") + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Style:
+    """How a text is laid out."""
+
+    indent: str
+    newline: str
+
+    @classmethod
+    def of(cls, text: str) -> _Style:
+        first = text.find("\n")
+        newline = "\r\n" if first > 0 and text[first - 1] == "\r" else "\n"
+        indented = re.search(r"\n([ \t]+)\"", text)
+        return cls(indent=indented[1] if indented else "  ", newline=newline)
+
+
+def _insert(text: str, node: Node, name: str, value: Any) -> str:
+    """A new last member, after the comments that stand before the closing brace."""
+    style = _Style.of(text)
+    last = node.members[-1] if node.members else None
+    closing = node.end - 1
+    place = closing
+    while text[place - 1] in " \t\r\n":
+        place -= 1
+    brace_on_own_line = "\n" in text[place:closing]
+    if last is not None and not brace_on_own_line and not _begins_line(text, last.start):
+        comma = "," if node.trailing_comma else ""
+        return _spliced(text, node, place, f" {json_text(name)}: {json_text(value)}{comma}", place)
+    outer = _indent_at(text, node.start)
+    inner = _indent_at(text, last.start) if last is not None else outer + style.indent
+    added = f"{style.newline}{inner}{json_text(name)}: {_render(value, style, inner)}"
+    added += "," if node.trailing_comma else ""
+    if brace_on_own_line:
+        return _spliced(text, node, place, added, place)
+    return _spliced(text, node, place, added + style.newline + outer, closing)
+
+
+def _spliced(text: str, node: Node, start: int, added: str, end: int) -> str:
+    """``added`` in place of ``text[start:end]``, and a comma after the member that was the last one."""
+    if not node.members or node.trailing_comma:
+        return text[:start] + added + text[end:]
+    after = node.members[-1].value.end
+    return text[:after] + "," + text[after:start] + added + text[end:]
+
+
+def _remove(text: str, node: Node, index: int) -> str:
+    start, end = node.members[index].start, node.members[index].value.end
+    cuts: list[tuple[int, int]] = []
+    if index < len(node.members) - 1 or node.trailing_comma:
+        comma = _after_trivia(text, end)
+        if comma == end:
+            end += 1
+        else:  # a comment between the value and its comma stays
+            cuts.append((comma, comma + 1))
+    elif index > 0:
+        comma = _after_trivia(text, node.members[index - 1].value.end)
+        cuts.append((comma, comma + 1))
+    line_end = _REST_OF_LINE.match(text, end)
+    if not _begins_line(text, start):
+        while text[start - 1] in " \t":
+            start -= 1
+    elif line_end:
+        start, end = text.rfind("\n", 0, start) + 1, line_end.end()
+    for cut_start, cut_end in sorted([*cuts, (start, end)], reverse=True):
+        text = text[:cut_start] + text[cut_end:]
+    return _collapsed(text, node.start) if len(node.members) == 1 else text
+
+
+def _collapsed(text: str, start: int) -> str:
+    """An object with nothing but spaces in it is written as ``{}``."""
+    end = start + 1
+    while text[end] in " \t\r\n":
+        end += 1
+    return text[: start + 1] + text[end:] if text[end] == "}" else text
+
+
+def _render(value: Any, style: _Style, outer: str) -> str:
+    """The value over several lines, as ``JSON.stringify`` with an indentation writes it."""
+    inner = outer + style.indent
+    between = "," + style.newline + inner
+    if type(value) is dict and value:
+        members = between.join(f"{json_text(name)}: {_render(item, style, inner)}" for name, item in value.items())
+        return "{" + style.newline + inner + members + style.newline + outer + "}"
+    if type(value) is list and value:
+        elements = between.join(_render(item, style, inner) for item in value)
+        return "[" + style.newline + inner + elements + style.newline + outer + "]"
+    return json_text(value)
+
+
+def json_text(value: Any) -> str:
+    """The value on one line; what a person cannot see is spelt as an escape."""
+    return escape_in_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def _indent_at(text: str, place: int) -> str:
+    """The spaces and tabs at the beginning of the line of ``place``."""
+    found = _BLANKS.match(text, text.rfind("\n", 0, place) + 1, place)
+    return found[0] if found else ""
+
+
+def _begins_line(text: str, place: int) -> bool:
+    return not text[text.rfind("\n", 0, place) + 1 : place].strip(" \t")
+
+
+def _after_trivia(text: str, place: int) -> int:
+    found = _TRIVIA.match(text, place)
+    return found.end() if found else place
+
+
+def _same(one: Any, other: Any) -> bool:
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _invalid(text: str, place: int, why: str) -> NoReturn:
+    line = text.count("\n", 0, place) + 1
+    column = place - text.rfind("\n", 0, place)
+    raise PinwardenError("CONFIG_INVALID", f"line {line}, column {column}: {why}", data={"line": line})

@@ -1,0 +1,69 @@
+"""The words of a command line: options with and without values, as the usual launchers read them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_PROGRAM_ENDING = re.compile(r"\.(?:exe|cmd|bat|ps1|com)$", re.IGNORECASE)
+_ABSOLUTE = re.compile(r"(?:/|~|[A-Za-z]:[\\/]|\\\\|\$|%[A-Za-z_]+%)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options before the first word that is none, and the words from there on."""
+
+    values: Mapping[str, tuple[str, ...]]
+    rest: tuple[str, ...]
+
+    def get(self, *names: str) -> str | None:
+        """The value of the first of these options that was given."""
+        return next((self.values[name][0] for name in names if self.values.get(name)), None)
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these options was given."""
+        return any(name in self.values for name in names)
+
+
+def names(text: str) -> frozenset[str]:
+    """Option names as a set, from one line of them."""
+    return frozenset(text.split())
+
+
+def read_options(words: Sequence[str], with_value: frozenset[str]) -> Options:
+    """Options up to the first other word; those of ``with_value`` take the next word unless they hold ``=``."""
+    values: dict[str, tuple[str, ...]] = {}
+    place = 0
+    while place < len(words) and words[place].startswith("-") and words[place] != "-":
+        word = words[place]
+        place += 1
+        if word == "--":
+            break
+        name, equals, value = word.partition("=")
+        if not equals and name in with_value and place < len(words):
+            value = words[place]
+            place += 1
+        elif not equals and not name.startswith("--") and len(name) > 2 and name[:2] in with_value:
+            name, value = name[:2], name[2:]
+        values[name] = (*values.get(name, ()), value)
+    return Options(values=values, rest=tuple(words[place:]))
+
+
+def split_line(line: str) -> list[str]:
+    """The words of a line as a shell would split it; none if its quotes do not close."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return []
+
+
+def program_name(program: str) -> str:
+    """The name of a program without its folder and without the ending that Windows gives it."""
+    return _PROGRAM_ENDING.sub("", re.split(r"[\\/]", program)[-1]).lower()
+
+
+def is_absolute(path: str) -> bool:
+    """Whether a path means the same from every folder. One that begins with a variable is taken at its word."""
+    return bool(_ABSOLUTE.match(path))

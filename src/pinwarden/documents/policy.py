@@ -1,0 +1,461 @@
+"""Policies: ToolPin's ``.toolpin/policy.json`` as it lies, and our own, the table ``[policy]`` of ``pinwarden.toml``.
+
+Neither is read half: an unknown key is an error that names it, because a rule with a typing error is a rule that nobody
+follows. Ours also refuses to be empty or to contradict itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, NoReturn
+
+from pinwarden.core import strict_json
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.lock_shape import CLIENTS, TIERS
+
+# ToolPin's policy
+
+_TOOLPIN_SOURCES = ("toolpin", "official", "docker", "pulsemcp", "smithery", "glama")
+_SOURCE_ALIASES = {"pulse": "pulsemcp"}
+_FLAGS = (
+    "requireToolPinVerifiedEvidence",
+    "denyRemoteEndpoints",
+    "denyRequiredSecrets",
+    "requireDigestPinnedOci",
+    "requireMcpbSha256",
+)
+_LISTS = (
+    "allowedSources",
+    "deniedSources",
+    "allowedClients",
+    "deniedClients",
+    "deniedServers",
+    "deniedPackageTypes",
+    "deniedTransports",
+    "deniedRemoteHosts",
+)
+_TOOLPIN_ORDER = (
+    "version",
+    "minTrustScore",
+    "minTrustTier",
+    "requireToolPinVerifiedEvidence",
+    *_LISTS,
+    "denyRemoteEndpoints",
+    "denyRequiredSecrets",
+    "requireDigestPinnedOci",
+    "requireMcpbSha256",
+)
+
+RECOMMENDED: Mapping[str, Any] = {
+    "version": 1,
+    "minTrustTier": "conditional",
+    "requireToolPinVerifiedEvidence": False,
+    "requireDigestPinnedOci": True,
+    "requireMcpbSha256": True,
+}
+"""What ToolPin writes with ``policy init --recommended``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPinPolicy:
+    """ToolPin's policy. Members have ToolPin's names; those that are absent say nothing."""
+
+    members: Mapping[str, Any]
+
+    @property
+    def digest(self) -> Digest:
+        """The digest that a lock signature names."""
+        return Digest.of(canonicalize(dict(self.members), "toolpin"))
+
+    def listed(self, member: str) -> tuple[str, ...]:
+        """One of the lists; empty if absent."""
+        return tuple(self.members.get(member, ()))
+
+    def flag(self, member: str) -> bool:
+        """One of the switches; off if absent."""
+        return self.members.get(member) is True
+
+
+def parse_toolpin_policy(data: bytes) -> ToolPinPolicy:
+    """Read ``.toolpin/policy.json``."""
+    value = strict_json.parse(data)
+    if not isinstance(value, dict):
+        _invalid("policy", "is not an object")
+    for key in value:
+        if key not in _TOOLPIN_ORDER:
+            _invalid(key, "is not a key of ToolPin's policy")
+    _check_toolpin(value)
+    for member in ("allowedSources", "deniedSources"):
+        if member in value:
+            value[member] = [_source(member, name) for name in value[member]]
+    return ToolPinPolicy(members={member: value[member] for member in _TOOLPIN_ORDER if member in value})
+
+
+def _check_toolpin(value: dict[str, Any]) -> None:
+    if "version" in value and (value["version"] != 1 or isinstance(value["version"], bool)):
+        _invalid("version", "is not 1")
+    score = value.get("minTrustScore", 0)
+    if not isinstance(score, int | float) or isinstance(score, bool) or not 0 <= score <= 100:
+        _invalid("minTrustScore", "is not a number from 0 to 100")
+    if "minTrustTier" in value and value["minTrustTier"] not in TIERS:
+        _invalid("minTrustTier", f"is not one of {', '.join(TIERS)}")
+    for member in _FLAGS:
+        if not isinstance(value.get(member, False), bool):
+            _invalid(member, "is neither true nor false")
+    for member in _LISTS:
+        listed = value.get(member, [])
+        if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
+            _invalid(member, "is not a list of texts")
+    for member in ("allowedClients", "deniedClients"):
+        for client in value.get(member, []):
+            if client not in CLIENTS:
+                _invalid(member, f"names the unknown client {client[:40]!a}")
+
+
+def _source(member: str, name: str) -> str:
+    known = _SOURCE_ALIASES.get(name, name)
+    if known not in _TOOLPIN_SOURCES:
+        # ToolPin's policy can name its own registries only. Ours can name any.
+        _invalid(member, f"names the registry {name[:40]!a}, which ToolPin does not know")
+    return known
+
+
+# Our own policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """A glob: ``*`` stands for any characters but a slash, ``**`` for any, ``?`` for one."""
+
+    text: str
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name fits the pattern."""
+        return re.fullmatch(_glob(self.text), name) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is allowed and what is denied. Denial wins; without an allow list everything else is allowed."""
+
+    allow: tuple[Pattern, ...] | None = None
+    deny: tuple[Pattern, ...] = ()
+
+    def denied_by(self, *spellings: str) -> Pattern | None:
+        """The pattern that denies a thing, under any of its spellings."""
+        return next((pattern for pattern in self.deny if any(map(pattern.matches, spellings))), None)
+
+    def allows(self, *spellings: str) -> bool:
+        """Whether the allow list, if there is one, has a pattern for it."""
+        return self.allow is None or any(pattern.matches(name) for pattern in self.allow for name in spellings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiver:
+    """A rule that is not followed for some servers, for a reason, on somebody's account, until a day."""
+
+    servers: Pattern
+    code: str
+    reason: str
+    owner: str
+    expires: date
+    """The last day on which it holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Our own policy."""
+
+    servers: Choice
+    namespaces: Choice
+    hosts: Choice
+    registries: Choice
+    clients: Choice
+    package_types: Choice
+    transports: Choice
+    minimum_tier: Mapping[str, str]
+    """By environment; ``default`` counts for those that are not named."""
+    minimum_score: int | None
+    required_evidence: tuple[str, ...]
+    minimum_age_days: int | None
+    age_exempt: tuple[Pattern, ...]
+    digest_pinned_images: bool
+    bundle_hashes: bool
+    deny_remotes: bool
+    deny_secrets: bool
+    waivers: tuple[Waiver, ...]
+    table: Mapping[str, Any]
+    """The table as it was read, with dates as text."""
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of everything the policy says."""
+        return Digest.of(canonicalize(dict(self.table)))
+
+
+_CHOICES = ("servers", "namespaces", "hosts", "registries", "clients", "package-types", "transports")
+_CHOICE_KEYS = ("allow", "deny")
+_REQUIRE = ("digest-pinned-images", "bundle-hashes", "no-remotes", "no-secrets")
+_KEYS = (*_CHOICES, "version", "minimum-tier", "minimum-score", "evidence", "release-age", "require", "waivers")
+EVIDENCE_CODES = (
+    "package_pin",
+    "digest_present",
+    "file_hash_present",
+    "attestation_declared",
+    "npm_integrity_verified",
+    "oci_digest_verified",
+    "mcpb_sha256_verified",
+    "tool_description_hash",
+    "tool_surface_hash",
+    "lock_integrity",
+    "artifact_verified",
+)
+"""Codes that can be required. ``artifact_verified`` is any fresh proof of the artifact's bytes."""
+WAIVABLE_CODES = (
+    "server_denied",
+    "server_not_allowed",
+    "namespace_denied",
+    "namespace_not_allowed",
+    "host_denied",
+    "host_not_allowed",
+    "registry_denied",
+    "registry_not_allowed",
+    "client_denied",
+    "client_not_allowed",
+    "package_type_denied",
+    "package_type_not_allowed",
+    "transport_denied",
+    "transport_not_allowed",
+    "tier_below_minimum",
+    "score_below_minimum",
+    "evidence_missing",
+    "release_too_young",
+    "release_age_unknown",
+    "image_not_pinned",
+    "bundle_hash_missing",
+    "remote_denied",
+    "secrets_denied",
+    "entry_deleted",
+)
+"""Rules that a waiver can lift. ``verdict_blocked`` is not among them: a blocked server stays blocked."""
+
+
+def parse_policy(data: bytes) -> Policy:
+    """Read the table ``[policy]`` of ``pinwarden.toml``; a file without one is an error, not a policy that allows."""
+    import tomllib
+
+    try:
+        document = tomllib.loads(data.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
+        raise PinwardenError("POLICY_INVALID", f"the file is not TOML: {err}") from err
+    if "policy" not in document:
+        _invalid("policy", "is missing: the file has no table of that name")
+    return policy_from_table(document["policy"])
+
+
+def policy_from_table(value: Any) -> Policy:
+    """A policy from the values of its table."""
+    table = _Table(value, "policy")
+    table.refuse_unknown(_KEYS)
+    if table.value.get("version", 1) != 1:
+        table.invalid("version", "is not 1")
+    age = table.table("release-age", ("minimum-days", "exempt"))
+    require = table.table("require", _REQUIRE) or _Table({}, "policy.require")
+    evidence = table.table("evidence", ("require",))
+    policy = Policy(
+        servers=_choice(table.table("servers", _CHOICE_KEYS)),
+        namespaces=_choice(table.table("namespaces", _CHOICE_KEYS)),
+        hosts=_choice(table.table("hosts", _CHOICE_KEYS)),
+        registries=_choice(table.table("registries", _CHOICE_KEYS)),
+        clients=_choice(table.table("clients", _CHOICE_KEYS)),
+        package_types=_choice(table.table("package-types", _CHOICE_KEYS)),
+        transports=_choice(table.table("transports", _CHOICE_KEYS)),
+        minimum_tier=_minimum_tier(table),
+        minimum_score=table.number("minimum-score", 100),
+        required_evidence=_evidence(evidence),
+        minimum_age_days=age.number("minimum-days", 3650) if age else None,
+        age_exempt=age.patterns("exempt") or () if age else (),
+        digest_pinned_images=require.flag("digest-pinned-images"),
+        bundle_hashes=require.flag("bundle-hashes"),
+        deny_remotes=require.flag("no-remotes"),
+        deny_secrets=require.flag("no-secrets"),
+        waivers=_waivers(table),
+        table=_as_json(table.value),
+    )
+    if not _says_anything(policy):
+        _invalid("policy", "has no rule, so it would allow everything")
+    return policy
+
+
+def _choice(table: _Table | None) -> Choice:
+    if table is None:
+        return Choice()
+    allow, deny = table.patterns("allow"), table.patterns("deny")
+    if allow is None and deny is None:
+        _invalid(table.path, "has neither allow nor deny")
+    for pattern in allow or ():
+        if pattern in (deny or ()):
+            _invalid(table.path, f"both allows and denies {pattern.text[:80]!a}")
+    return Choice(allow=allow, deny=deny or ())
+
+
+def _minimum_tier(table: _Table) -> Mapping[str, str]:
+    value = table.value.get("minimum-tier", {})
+    tiers = {"default": value} if isinstance(value, str) else value
+    if not isinstance(tiers, dict):
+        table.invalid("minimum-tier", "is neither a tier nor a table of tiers by environment")
+    for environment, tier in tiers.items():
+        if tier not in TIERS or tier == "blocked":
+            table.invalid(f"minimum-tier.{environment}", "is not one of verified, conditional, unverified")
+    if tiers and "default" not in tiers:
+        table.invalid("minimum-tier", "has no default for environments that it does not name")
+    return tiers
+
+
+def _evidence(table: _Table | None) -> tuple[str, ...]:
+    if table is None:
+        return ()
+    codes = table.texts("require")
+    for code in codes or ():
+        if code not in EVIDENCE_CODES:
+            table.invalid("require", f"names the unknown evidence {code[:40]!a}")
+    return codes or ()
+
+
+def _waivers(table: _Table) -> tuple[Waiver, ...]:
+    rows = table.value.get("waivers", [])
+    if not isinstance(rows, list):
+        table.invalid("waivers", "is not a list of tables")
+    return tuple(_waiver(_Table(row, f"policy.waivers[{number}]")) for number, row in enumerate(rows))
+
+
+def _waiver(table: _Table) -> Waiver:
+    table.refuse_unknown(("server", "code", "reason", "owner", "expires"))
+    code = table.required_text("code")
+    if code not in WAIVABLE_CODES:
+        table.invalid("code", f"is {code[:40]!a}, which no waiver can lift")
+    return Waiver(
+        servers=table.pattern(table.required_text("server")),
+        code=code,
+        reason=table.required_text("reason"),
+        owner=table.required_text("owner"),
+        expires=table.day("expires"),
+    )
+
+
+def _says_anything(policy: Policy) -> bool:
+    choices = (policy.servers, policy.namespaces, policy.hosts, policy.registries)
+    kinds = (policy.clients, policy.package_types, policy.transports)
+    switches = (policy.digest_pinned_images, policy.bundle_hashes, policy.deny_remotes, policy.deny_secrets)
+    return (
+        any(choice.allow is not None or choice.deny for choice in (*choices, *kinds))
+        or bool(policy.minimum_tier)
+        or policy.minimum_score is not None
+        or bool(policy.required_evidence)
+        or policy.minimum_age_days is not None
+        or any(switches)
+    )
+
+
+class _Table:
+    """A table together with where it stands."""
+
+    __slots__ = ("path", "value")
+
+    def __init__(self, value: Any, path: str) -> None:
+        if not isinstance(value, dict):
+            _invalid(path, "is not a table")
+        self.value: dict[str, Any] = value
+        self.path = path
+
+    def refuse_unknown(self, known: Iterable[str]) -> None:
+        for key in self.value:
+            if key not in known:
+                self.invalid(key, f"is not a key that is known here; known: {', '.join(known)}")
+
+    def table(self, key: str, known: tuple[str, ...]) -> _Table | None:
+        if key not in self.value:
+            return None
+        inner = _Table(self.value[key], f"{self.path}.{key}")
+        inner.refuse_unknown(known)
+        if not inner.value:
+            _invalid(inner.path, "is empty")
+        return inner
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        if key not in self.value:
+            return None
+        listed = self.value[key]
+        if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):
+            self.invalid(key, "is not a list of texts")
+        if not listed:
+            self.invalid(key, "is empty, which could mean everything or nothing")
+        return tuple(listed)
+
+    def patterns(self, key: str) -> tuple[Pattern, ...] | None:
+        listed = self.texts(key)
+        return None if listed is None else tuple(self.pattern(text) for text in listed)
+
+    def pattern(self, text: str) -> Pattern:
+        if text.count("*") > 8 or len(text) > 300:
+            _invalid(self.path, f"has a pattern with too many stars or characters: {text[:80]!a}")
+        return Pattern(text=text)
+
+    def required_text(self, key: str) -> str:
+        found = self.value.get(key)
+        if not isinstance(found, str) or not found.strip():
+            self.invalid(key, "is missing or empty")
+        return found
+
+    def flag(self, key: str) -> bool:
+        found = self.value.get(key, False)
+        if not isinstance(found, bool):
+            self.invalid(key, "is neither true nor false")
+        return found
+
+    def number(self, key: str, largest: int) -> int | None:
+        found = self.value.get(key)
+        if found is None:
+            return None
+        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= largest:
+            self.invalid(key, f"is not a whole number from 0 to {largest}")
+        return found
+
+    def day(self, key: str) -> date:
+        found = self.value.get(key)
+        if isinstance(found, str):
+            try:
+                return date.fromisoformat(found)
+            except ValueError:
+                self.invalid(key, "is not a day like 2026-12-31")
+        if not isinstance(found, date) or isinstance(found, datetime):
+            self.invalid(key, "is missing or not a day like 2026-12-31; a waiver that never ends is not a waiver")
+        return found
+
+    def invalid(self, key: str, why: str) -> NoReturn:
+        _invalid(f"{self.path}.{key}", why)
+
+
+def _glob(pattern: str) -> str:
+    pieces = re.split(r"(\*+|\?)", pattern)
+    meaning = {"*": "[^/]*", "?": "[^/]"}
+    return "".join(
+        meaning.get(piece, ".*" if piece.startswith("**") else re.escape(piece)) for piece in pieces if piece
+    )
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _invalid(path: str, why: str) -> NoReturn:
+    raise PinwardenError("POLICY_INVALID", f"{path[:200]} {why}", data={"key": path})

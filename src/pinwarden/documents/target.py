@@ -1,0 +1,155 @@
+"""What can be probed: a command that speaks MCP on its standard streams, or an address.
+
+A target is written down as its owner wrote it. ``${NAME}``, ``${env:NAME}`` and ``${NAME:-default}`` stay as they
+are until the moment of use, so that no secret is ever part of a target, of its ``repr`` or of a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NoReturn
+from urllib.parse import urlsplit
+
+from pinwarden.core.errors import PinwardenError
+
+Transport = Literal["auto", "streamable-http", "sse"]
+
+_PLACEHOLDER = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # a header name, RFC 9110 section 5.6.2
+_UNSAFE_IN_URL = re.compile(r"[\x00-\x20\x7f\\]")  # readers of addresses disagree about these
+_UNSAFE_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StdioTarget:
+    """A command to run. It is never given to a shell."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.command or not self.command[0]:
+            _invalid("a command has at least a program")
+        texts = (*self.command, *self.env, *self.env.values(), self.cwd or "")
+        if any("\0" in text for text in texts):
+            _invalid("a command, variable or folder holds a NUL character")
+        if any(not name or "=" in name for name in self.env):
+            _invalid("the name of an environment variable is empty or holds =")
+
+    def __repr__(self) -> str:
+        return f"StdioTarget(command={self.command!r}, env={sorted(self.env)!r}, cwd={self.cwd!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class HttpTarget:
+    """An address that answers MCP. ``auto`` tries Streamable HTTP first, then the older HTTP+SSE."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    transport: Transport = "auto"
+
+    def __post_init__(self) -> None:
+        if self.transport not in ("auto", "streamable-http", "sse"):
+            _invalid(f"there is no transport {str(self.transport)[:40]!a}")
+        for name, value in self.headers.items():
+            if not _TOKEN.fullmatch(name):
+                _invalid(f"{name[:40]!a} is not a header name")
+            if _UNSAFE_IN_HEADER.search(value) or not _fits_latin1(value):
+                _invalid(f"the value of header {name} holds a character that cannot be sent")
+        if not _PLACEHOLDER.search(self.url):
+            Address.parse(self.url)
+
+    def __repr__(self) -> str:
+        return (
+            f"HttpTarget(url={shown_url(self.url)!r}, headers={sorted(self.headers)!r}, transport={self.transport!r})"
+        )
+
+
+Target = StdioTarget | HttpTarget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Address:
+    """The parts of a web address. It is taken apart once, so that no two readers can see different hosts in it."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    """Path and query, as they go into the request line."""
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Read an http or https address; user names, passwords and fragments have no place in it."""
+        if not url.isascii() or _UNSAFE_IN_URL.search(url):
+            _invalid("an address is ASCII without spaces, control characters and backslashes")
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as err:
+            raise PinwardenError("TARGET_INVALID", "the address is malformed") from err
+        if parts.scheme not in _PORTS:
+            _invalid("an address begins with https:// or http://")
+        if not parts.hostname or "@" in parts.netloc or parts.fragment:
+            _invalid("an address has a host, and no user name, password or fragment")
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        return cls(
+            scheme=parts.scheme, host=parts.hostname, port=_PORTS[parts.scheme] if port is None else port, path=path
+        )
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        """What must stay the same for credentials to be sent again."""
+        return self.scheme, self.host, self.port
+
+    @property
+    def host_header(self) -> str:
+        """The host as HTTP names it: IPv6 in brackets, the port only where it is not the usual one."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        # The query may hold a key.
+        return f"{self.scheme}://{self.host_header}{self.path.partition('?')[0]}"
+
+    __repr__ = __str__
+
+
+def fill_in(text: str, variables: Mapping[str, str]) -> str:
+    """The text with each placeholder replaced by its variable; a default counts where that is unset or empty."""
+
+    def value(found: re.Match[str]) -> str:
+        name, default = found[1], found[2]
+        if default is not None:
+            return variables.get(name) or default
+        if name not in variables:
+            raise PinwardenError("VARIABLE_MISSING", f"the variable {name} is not set", data={"variable": name})
+        return variables[name]
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+def placeholder_values(text: str, variables: Mapping[str, str]) -> list[str]:
+    """What the placeholders of a text stand for, each on its own."""
+    return [fill_in(found[0], variables) for found in _PLACEHOLDER.finditer(text)]
+
+
+def shown_url(url: str) -> str:
+    """An address for people: without its query, which may hold a key."""
+    return url.partition("?")[0].partition("#")[0]
+
+
+def _fits_latin1(text: str) -> bool:
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _invalid(why: str) -> NoReturn:
+    raise PinwardenError("TARGET_INVALID", why)

@@ -1,0 +1,162 @@
+"""TOML edited as text: the tables of one server are replaced, added or taken out, and nothing else moves."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.visible import INVISIBLE
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+# Enough of TOML's words to know where a statement ends; the text has been read by tomllib before.
+_TOKEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}|'
+    r"'''.*?'{3,5}|"
+    r'"(?:[^"\\\n]|\\.)*"|'
+    r"'[^'\n]*'|"
+    r"#[^\r\n]*|"
+    r"[\[\]{}\n]|"
+    r"[ \t\r]+|"
+    r"[^\"'#\[\]{}\s]+",
+    re.DOTALL,
+)
+_SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Section:
+    """A table header with its statements: ``text[start:end]``, without the blank lines and comments that follow."""
+
+    path: tuple[str, ...]
+    start: int
+    end: int
+
+
+def read_toml(text: str) -> Any:
+    """The document as values."""
+    try:
+        return tomllib.loads(text.removeprefix("\ufeff"))
+    except RecursionError as err:
+        raise PinwardenError("CONFIG_INVALID", "nested more deeply than can be read") from err
+    except ValueError as err:
+        place = re.search(r"\(at [a-z0-9, ]+\)", str(err))  # the rest of the message may quote a secret
+        raise PinwardenError("CONFIG_INVALID", f"not TOML {place[0] if place else ''}".strip()) from err
+
+
+def put_table(text: str, path: tuple[str, ...], value: dict[str, Any]) -> str:
+    """The text with the table at ``path`` set to ``value``."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    rendered = newline.join(_lines(path, value))
+    sections = [section for section in _sections(text) if section.path[: len(path)] == path]
+    if not sections:
+        kept = text.rstrip("\r\n")
+        if not kept:
+            return rendered + newline
+        gap = newline if text.endswith("\n") else newline * 2
+        blank = "" if re.search(r"\n\r?\n\Z", text) else gap
+        return (text if text.endswith("\n") else kept) + blank + rendered + newline
+    first, *others = sections
+    for section in reversed(others):
+        text = _without(text, section)
+    return text[: first.start] + rendered + text[first.end :]
+
+
+def remove_table(text: str, path: tuple[str, ...]) -> str:
+    """The text without the table at ``path`` and those inside it."""
+    for section in reversed(_sections(text)):
+        if section.path[: len(path)] == path:
+            text = _without(text, section)
+    return text
+
+
+def basic_string(text: str) -> str:
+    """A string in double quotes as TOML and YAML both read it; what a person cannot see is spelt as an escape."""
+    escaped = "".join(_SHORT_ESCAPES.get(character, character) for character in text)
+    return '"' + INVISIBLE.sub(lambda found: _escape(found[0]), escaped) + '"'
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def _without(text: str, section: _Section) -> str:
+    """The section goes with the line end after it and, where it stood between two blank lines, one of these."""
+    before, after = text[: section.start], text[section.end :]
+    after = re.sub(r"\A\r?\n", "", after, count=1)
+    if not before or re.search(r"\n\r?\n\Z", before):
+        after = re.sub(r"\A\r?\n", "", after, count=1)
+    if not after:
+        before = re.sub(r"(?:\r?\n)+\Z", lambda found: "\r\n" if found[0][0] == "\r" else "\n", before)
+    return before + after
+
+
+def _sections(text: str) -> list[_Section]:
+    found: list[_Section] = []
+    header: tuple[tuple[str, ...], int] | None = None
+    end = 0
+    depth = 0
+    statement: int | None = None  # where the statement that is being read began
+    place = 1 if text.startswith("\ufeff") else 0
+    while place < len(text):
+        token = _TOKEN.match(text, place)
+        if token is None:
+            raise PinwardenError("CONFIG_UNEDITABLE", "the TOML is written in a way that is not understood here")
+        word, start, place = token[0], place, token.end()
+        if word == "\n" and depth == 0:
+            statement = None
+        elif word[0] not in " \t\r\n#":
+            if statement is None and word == "[":
+                if header:
+                    found.append(_Section(path=header[0], start=header[1], end=end))
+                header = _header(text, start), start
+            statement = start if statement is None else statement
+            depth += (word in "[{") - (word in "]}")
+        if statement is not None and word[0] not in "\n\r \t":
+            end = place  # a comment on the line of a statement belongs to it
+    if header:
+        found.append(_Section(path=header[0], start=header[1], end=end))
+    return found
+
+
+def _header(text: str, start: int) -> tuple[str, ...]:
+    line_end = text.find("\n", start)
+    table: Any = tomllib.loads(text[start : line_end + 1 if line_end >= 0 else len(text)])
+    path: list[str] = []
+    while type(table) is dict and table:
+        name, table = next(iter(table.items()))
+        path.append(name)
+        if type(table) is list:
+            table = table[0]
+    return tuple(path)
+
+
+def _lines(path: tuple[str, ...], value: dict[str, Any]) -> list[str]:
+    """Plain members first, then a table for each member that is a table; empty ones are left out."""
+    lines = [f"[{'.'.join(map(_key, path))}]"]
+    lines += [f"{_key(name)} = {_value(item)}" for name, item in value.items() if type(item) is not dict]
+    for name, item in value.items():
+        if type(item) is dict and item:
+            lines += _lines((*path, name), item)
+    return lines
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else basic_string(name)
+
+
+def _value(value: Any) -> str:
+    if type(value) is str:
+        return basic_string(value)
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) in (int, float):
+        return repr(value)
+    if type(value) is list:
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if type(value) is dict:
+        return "{" + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + "}"
+    raise PinwardenError("CONFIG_UNEDITABLE", f"TOML cannot hold a value of type {type(value).__name__}")

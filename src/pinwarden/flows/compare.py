@@ -1,0 +1,81 @@
+"""Compare an approved surface with another: what changed, how much it matters, and whether it is blocked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
+from pinwarden.documents.surface import KINDS, Surface
+from pinwarden.flows.report import Report, Row
+from pinwarden.rules.changes import ABSENT, CHANGE_KINDS, Change
+from pinwarden.rules.drift import blocked_by_default, compare
+
+
+def compare_surfaces(before: Surface, after: Surface, subject: str) -> Report:
+    """The report of ``pinwarden diff``."""
+    changes = compare(before, after)
+    blocked = blocked_by_default(changes)
+    counts = Counter(change.severity for change in changes)
+    return Report(
+        command="diff",
+        subject=subject,
+        summary=_summary(counts, blocked),
+        exit_code=EXIT_REFUSED if blocked else EXIT_CLEAN,
+        rows=tuple(row_of(change) for change in changes),
+        notes=_notes(before, after),
+        facts={
+            "changes": [change.as_json() for change in changes],
+            "blocked_by_default": blocked,
+            "counts": {level: counts[level] for level in ("critical", "review", "info")},
+            "digests": {"before": _text(before), "after": _text(after)},
+            "notes": list(_notes(before, after)),
+        },
+        rule_texts={kind: rule.reason for kind, rule in CHANGE_KINDS.items()},
+    )
+
+
+def row_of(change: Change) -> Row:
+    """A change as a row of a report."""
+    return Row(
+        code=change.kind,
+        level=change.severity,
+        entity=change.entity,
+        name=change.name,
+        path=change.path,
+        message=change.reason,
+        before=_shown(change.before),
+        after=_shown(change.after),
+    )
+
+
+def _shown(value: Any) -> str | None:
+    if value is ABSENT:
+        return None
+    if isinstance(value, str):
+        return value
+    from json import dumps
+
+    text = dumps(value, ensure_ascii=False)
+    return text if len(text) <= 400 else text[:400] + "…"
+
+
+def _summary(counts: Counter[str], blocked: bool) -> str:
+    if not counts:
+        return "no change"
+    told = ", ".join(f"{counts[level]} {level}" for level in ("critical", "review", "info") if counts[level])
+    return f"{told}: {'blocked until someone approves it' if blocked else 'nothing that needs a decision'}"
+
+
+def _notes(before: Surface, after: Surface) -> tuple[str, ...]:
+    notes: list[str] = []
+    if before.server is None or after.server is None:
+        notes.append("server information and instructions were not recorded on both sides and are not compared")
+    for name, surface in (("first", before), ("second", after)):
+        if surface.server is None and not any(kind.member in surface.items for kind in KINDS):
+            notes.append(f"the {name} input holds none of a surface's members; is it the right file?")
+    return tuple(notes)
+
+
+def _text(surface: Surface) -> str | None:
+    return str(surface.digest) if surface.digest else None

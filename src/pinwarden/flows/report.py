@@ -1,0 +1,45 @@
+"""What a flow found, in one form that every face can show.
+
+A report holds rows (one per thing a person should look at), facts (what ``--format json`` prints), and the exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+LEVELS = ("critical", "review", "warning", "info")
+"""From what looks like an attack to what only deserves a note. Advisory findings are warning or info."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One change or finding, and where it is."""
+
+    code: str
+    level: str
+    entity: str
+    name: str
+    path: str
+    message: str
+    before: str | None = None
+    """The approved text, where the row is about changed text."""
+    after: str | None = None
+    excerpt: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The outcome of one command."""
+
+    command: str
+    subject: str
+    summary: str
+    exit_code: int
+    facts: Mapping[str, Any]
+    rows: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Things to tell a person that are not findings: what was not compared, what was assumed."""
+    rule_texts: Mapping[str, str] = field(default_factory=dict)
+    """What each row code means, for formats that list their rules."""

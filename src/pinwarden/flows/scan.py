@@ -1,0 +1,54 @@
+"""Scan surfaces for text that looks like an attack. Findings inform; they do not fail a build by themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
+from pinwarden.documents.surface import Surface
+from pinwarden.flows.report import Report, Row
+from pinwarden.rules.advisories import Finding, scan
+
+
+def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = False) -> Report:
+    """The report of ``pinwarden scan`` over one or more named servers, each also seen beside the others."""
+    found: list[tuple[str, Finding]] = []
+    for name, surface in surfaces.items():
+        neighbours = [(other, beside) for other, beside in surfaces.items() if other != name]
+        found += [(name, finding) for finding in scan(surface, neighbours)]
+    warnings = sum(finding.severity == "warning" for _, finding in found)
+    counts: Counter[str] = Counter(finding.severity for _, finding in found)
+    several = len(surfaces) > 1
+    return Report(
+        command="scan",
+        subject=", ".join(surfaces),
+        summary=_summary(counts, len(surfaces)),
+        exit_code=EXIT_REFUSED if fail_on_warning and warnings else EXIT_CLEAN,
+        rows=tuple(row_of(finding, name if several else "") for name, finding in found),
+        facts={
+            "findings": [{"server": name, **asdict(finding)} for name, finding in found],
+            "counts": {"warning": counts["warning"], "info": counts["info"]},
+        },
+    )
+
+
+def row_of(finding: Finding, server: str = "") -> Row:
+    """A finding as a row of a report."""
+    return Row(
+        code=finding.code,
+        level=finding.severity,
+        entity=f"{server}: {finding.entity}" if server else finding.entity,
+        name=finding.name,
+        path=finding.path,
+        message=finding.message,
+        excerpt=finding.excerpt,
+    )
+
+
+def _summary(counts: Mapping[str, int], servers: int) -> str:
+    over = f" in {servers} servers" if servers > 1 else ""
+    if not sum(counts.values()):
+        return f"nothing suspicious found{over}"
+    return f"{counts.get('warning', 0)} warnings, {counts.get('info', 0)} notes{over} (advisory)"

@@ -1,0 +1,106 @@
+"""Changes of what a server says about itself: instructions, capabilities, identity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pinwarden.rules.alarms import Approved
+from pinwarden.rules.changes import ABSENT, Change
+from pinwarden.rules.item_drift import MemberRule, picture_changes, website_changes
+from pinwarden.rules.json_values import same
+from pinwarden.rules.place import Place, text_changes, value_changes
+
+_NOTICES = frozenset({"listChanged", "subscribe"})
+
+
+def server_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[Change]:
+    """Every change of the server's own members; none if one of the two answers was not recorded."""
+    if before is None or after is None:
+        return
+    approved = Approved(dict(before))
+    for member in dict(before) | dict(after):
+        old, new = before.get(member, ABSENT), after.get(member, ABSENT)
+        if not same(old, new):
+            place = Place(entity="server", name="", field=member, approved=approved).down(member)
+            yield from _RULES.get(member, _other_changes)(place, old, new)
+
+
+def same_release(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
+    """Whether both answers come from one release, as far as anybody said: what is not stated is not another one."""
+    old, new = _version(before), _version(after)
+    return old is ABSENT or new is ABSENT or same(old, new)
+
+
+def _version(server: Mapping[str, Any] | None) -> Any:
+    info = (server or {}).get("serverInfo")
+    return info.get("version", ABSENT) if isinstance(info, dict) else ABSENT
+
+
+def _other_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
+    yield from value_changes(place, old, new, "member_changed")
+
+
+def _capability_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
+    """Down to the first member that appeared, went or changed."""
+    if same(old, new):
+        return
+    if place.member in _NOTICES and all(side is ABSENT or type(side) is bool for side in (old, new)):
+        yield place.change("notice_changed", old, new)
+    elif _is_empty(old) and _is_empty(new) and place.path == "/capabilities":
+        yield place.change("same_meaning", old, new)
+    elif _may_be_walked(old, place) and _may_be_walked(new, place):
+        was = old if isinstance(old, dict) else {}
+        is_now = new if isinstance(new, dict) else {}
+        for name in was | is_now:
+            yield from _capability_changes(place.down(name), was.get(name, ABSENT), is_now.get(name, ABSENT))
+    elif old is ABSENT:
+        yield place.change("capability_added", old, new)
+    elif new is ABSENT:
+        yield place.change("capability_removed", old, new)
+    else:
+        yield place.change("capability_changed", old, new)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is ABSENT or value == {}
+
+
+def _may_be_walked(value: Any, place: Place) -> bool:
+    """Only the whole member may be absent and still be walked, so that each capability is named by itself."""
+    return isinstance(value, dict) or (value is ABSENT and place.path == "/capabilities")
+
+
+def _identity_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
+    if new is ABSENT:
+        yield place.change("identity_unstated", old, new)
+    elif not isinstance(old, dict) or not isinstance(new, dict):
+        yield place.change("identity_changed", old, new)
+    else:
+        for member in old | new:
+            was, is_now = old.get(member, ABSENT), new.get(member, ABSENT)
+            if not same(was, is_now):
+                yield from _IDENTITY_RULES.get(member, _other_changes)(place.down(member), was, is_now)
+
+
+def _name_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
+    yield place.change("identity_changed", old, new)
+
+
+def _version_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
+    yield place.change("version_changed", old, new)
+
+
+_IDENTITY_RULES: dict[str, MemberRule] = {
+    "name": _name_changes,
+    "title": text_changes,
+    "description": text_changes,
+    "version": _version_changes,
+    "websiteUrl": website_changes,
+    "icons": picture_changes,
+}
+_RULES: dict[str, MemberRule] = {
+    "instructions": text_changes,
+    "capabilities": _capability_changes,
+    "serverInfo": _identity_changes,
+}

@@ -1,0 +1,144 @@
+"""Two texts side by side, word by word, with everything that a person cannot see spelt out.
+
+The shortest edit script (Myers, 1986) costs time in proportion to the length times the number of differences. Both
+are bounded: texts that differ too much are shown as one text gone and one text new, which is what they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from pinwarden.core.visible import show_invisible
+
+Operation = Literal["equal", "delete", "insert"]
+MAX_DIFFERENCES = 400
+"""Words gone plus words new that are still sorted out one by one. No reader follows more."""
+MAX_WORDS = 20_000
+"""Words of each text that are compared one by one, after what both begin and end with."""
+
+_WORD = re.compile(r"\s*\S+|\s+")  # a word with the space before it, so that the pieces put together are the text
+
+
+class Piece(NamedTuple):
+    """A stretch of text that both sides have, or only the first (delete), or only the second (insert)."""
+
+    operation: Operation
+    text: str
+
+
+def text_diff(before: str, after: str) -> list[Piece]:
+    """The pieces of which both texts consist, ready to be shown.
+
+    Invisible characters are written as ``<U+XXXX>``. Line feeds stay as they are; where they were put in or taken out
+    they are written as well.
+    """
+    return [Piece(operation, _shown(operation, text)) for operation, text in _merged(_steps(before, after))]
+
+
+def _shown(operation: Operation, text: str) -> str:
+    line_end = "\n" if operation == "equal" else "<U+000A>\n"
+    return line_end.join(map(show_invisible, text.split("\n")))
+
+
+def _merged(steps: Iterator[Piece]) -> Iterator[Piece]:
+    """Neighbours of one operation as one piece; between two equal stretches what is gone stands before what is new."""
+    gone: list[str] = []
+    new: list[str] = []
+    equal: list[str] = []
+    for operation, text in steps:
+        if not text:
+            continue
+        if operation == "equal":
+            yield from _joined(delete=gone, insert=new)
+            equal.append(text)
+        else:
+            yield from _joined(equal=equal)
+            (gone if operation == "delete" else new).append(text)
+    yield from _joined(equal=equal)
+    yield from _joined(delete=gone, insert=new)
+
+
+def _joined(
+    *, equal: list[str] | None = None, delete: list[str] | None = None, insert: list[str] | None = None
+) -> Iterator[Piece]:
+    operations: tuple[tuple[Operation, list[str] | None], ...] = (
+        ("equal", equal),
+        ("delete", delete),
+        ("insert", insert),
+    )
+    for operation, texts in operations:
+        if texts:
+            yield Piece(operation, "".join(texts))
+            texts.clear()
+
+
+def _steps(before: str, after: str) -> Iterator[Piece]:
+    old, new = _WORD.findall(before), _WORD.findall(after)
+    # 1. What both begin and end with needs no search.
+    start = _common(old, new)
+    end = min(_common(old[::-1], new[::-1]), len(old) - start, len(new) - start)
+    yield Piece("equal", "".join(old[:start]))
+    # 2. The shortest script between, unless it is out of bounds.
+    inner_old, inner_new = old[start : len(old) - end], new[start : len(new) - end]
+    script = _script(inner_old, inner_new) if max(len(inner_old), len(inner_new)) <= MAX_WORDS else None
+    if script is None:
+        yield Piece("delete", "".join(inner_old))
+        yield Piece("insert", "".join(inner_new))
+    else:
+        yield from script
+    yield Piece("equal", "".join(old[len(old) - end :]))
+
+
+def _common(old: list[str], new: list[str]) -> int:
+    count = 0
+    for one, other in zip(old, new, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count
+
+
+def _script(old: list[str], new: list[str]) -> list[Piece] | None:
+    """The shortest edit script, or None if it has more than ``MAX_DIFFERENCES`` steps."""
+    reach = {1: 0}  # by diagonal (words of old minus words of new), how far into old one gets
+    history: list[dict[int, int]] = []
+    for differences in range(min(len(old) + len(new), MAX_DIFFERENCES) + 1):
+        history.append(dict(reach))
+        for diagonal in range(-differences, differences + 1, 2):
+            x = _advance(reach, diagonal, differences)
+            y = x - diagonal
+            while x < len(old) and y < len(new) and old[x] == new[y]:
+                x, y = x + 1, y + 1
+            reach[diagonal] = x
+            if x >= len(old) and y >= len(new):
+                return _backtrack(history, old, new)
+    return None
+
+
+def _advance(reach: dict[int, int], diagonal: int, differences: int) -> int:
+    down = diagonal == -differences or (diagonal != differences and reach[diagonal - 1] < reach[diagonal + 1])
+    return reach[diagonal + 1] if down else reach[diagonal - 1] + 1
+
+
+def _backtrack(history: list[dict[int, int]], old: list[str], new: list[str]) -> list[Piece]:
+    x, y = len(old), len(new)
+    steps: list[Piece] = []
+    for differences in range(len(history) - 1, -1, -1):
+        reach, diagonal = history[differences], x - y
+        down = diagonal == -differences or (diagonal != differences and reach[diagonal - 1] < reach[diagonal + 1])
+        before = diagonal + 1 if down else diagonal - 1
+        start = reach[before] if differences else 0
+        while x > start and y > start - before and x > 0 and y > 0 and old[x - 1] == new[y - 1]:
+            x, y = x - 1, y - 1
+            steps.append(Piece("equal", old[x]))
+        if differences == 0:
+            break
+        if down:
+            y -= 1
+            steps.append(Piece("insert", new[y]))
+        else:
+            x -= 1
+            steps.append(Piece("delete", old[x]))
+    return steps[::-1]

@@ -1,0 +1,58 @@
+"""Versions: which is newer, and which of them name one release and no other.
+
+``compare_versions`` and ``floats_for_toolpin`` are ToolPin's, because its numbers are hashed. ``is_exact`` is ours.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_PART = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
+_SEMVER = re.compile(
+    rf"v?({_NUMBER})\.({_NUMBER})\.({_NUMBER})(?:-({_PART}(?:\.{_PART})*))?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
+)
+_FLOATING = re.compile(r"[~^x*]", re.IGNORECASE)
+# One release of npm, PyPI, NuGet or Cargo: numbers with dots, then perhaps a suffix. No operators, spaces or names.
+_EXACT = re.compile(
+    r"v?(?:[0-9]+!)?[0-9]+(?:\.[0-9]+)*(?:[-._]?[0-9A-Za-z]+(?:[-._][0-9A-Za-z]+)*)?(?:\+[0-9A-Za-z.-]+)?"
+)
+_WILDCARD_PART = re.compile(r"(?:\A|\.)[xX*](?:\.|\Z)")
+
+
+def compare_versions(one: str, other: str) -> int:
+    """-1, 0 or 1 by Semantic Versioning 2.0.0; two versions of which one does not follow it count as equal."""
+    first, second = _SEMVER.fullmatch(one), _SEMVER.fullmatch(other)
+    if first is None or second is None:
+        return 0
+    left, right = _key(first), _key(second)
+    return (left > right) - (left < right)
+
+
+def comparable(one: str, other: str) -> bool:
+    """Whether the comparison of two versions says anything."""
+    return _SEMVER.fullmatch(one) is not None and _SEMVER.fullmatch(other) is not None
+
+
+def floats_for_toolpin(version: str) -> bool:
+    """Whether ToolPin 0.5.4 holds a version for one that moves.
+
+    Its defect is kept, because the score that depends on it is hashed: the letter x anywhere counts as a wildcard, so
+    1.0.0-next.1 floats, while ">=1" does not.
+    """
+    return version.strip().lower() in ("latest", "*") or _FLOATING.search(version) is not None
+
+
+def is_exact(version: str) -> bool:
+    """Whether a version names one release: no range, wildcard or tag such as latest or next."""
+    return _EXACT.fullmatch(version) is not None and _WILDCARD_PART.search(version) is None
+
+
+_Key = tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]
+
+
+def _key(found: re.Match[str]) -> _Key:
+    suffix = found[4]
+    # A release comes after all its previews; among their parts numbers come before words (section 11).
+    parts = tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in (suffix or "").split("."))
+    return int(found[1]), int(found[2]), int(found[3]), suffix is None, parts if suffix is not None else ()

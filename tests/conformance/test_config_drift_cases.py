@@ -1,0 +1,34 @@
+"""The configuration cases of the drift collection: every one reported, and blocked where it must be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pinwarden.rules.changes import blocked_by_default
+from pinwarden.rules.config_drift import compare_configs
+from tests.conformance.vectors import cases, vectors_dir
+
+
+def _config_cases() -> list[Any]:
+    text = (vectors_dir() / "attacks" / "own" / "drift-cases.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    return cases([row for row in rows if "config_before" in row])
+
+
+@pytest.mark.parametrize("case", _config_cases())
+def test_a_changed_configuration_is_judged_as_the_collection_expects(case: dict[str, Any]) -> None:
+    changes = compare_configs(case["config_before"], case["config_after"])
+    expect = case["expect"]
+    named = {(change.entity, change.name, change.field) for change in changes}
+    assert {tuple(row) for row in expect.get("changed", ())} <= named
+    if expect["must_report"] is not None:
+        assert bool(changes) is expect["must_report"]
+    if expect["must_block_by_default"] is not None:
+        assert blocked_by_default(changes) is expect["must_block_by_default"]
+
+
+def test_there_are_configuration_cases() -> None:
+    assert _config_cases()

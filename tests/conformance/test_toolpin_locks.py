@@ -1,0 +1,100 @@
+"""Lockfiles that the real ToolPin wrote: read, written again, verified and digested to the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pinwarden.documents import lockfile, mcp_lock_1
+from pinwarden.documents.lock_conversion import from_neutral, to_neutral
+from pinwarden.documents.lock_entry import Entry, InstallPlan, integrity_of, new_entry
+from pinwarden.documents.lock_verification import verify
+from pinwarden.documents.lockfile import Lock
+from pinwarden.documents.relock import relock
+from tests.conformance.vectors import load, vectors_dir
+from tests.documents.locks import backwards
+
+SUFFIX = ".mcp-lock.json"
+
+
+def files(folder: str) -> list[Path]:
+    return sorted((vectors_dir() / "toolpin" / folder).glob(f"*{SUFFIX}"))
+
+
+def case(path: Path) -> str:
+    return path.name.removesuffix(SUFFIX)
+
+
+WRITTEN = files("locks")
+SUCCESSIVE = [path for path in WRITTEN if ".all12" in path.name]
+
+
+def test_there_are_vectors_to_look_at() -> None:
+    assert WRITTEN
+    assert SUCCESSIVE
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=case)
+def test_a_lock_comes_out_as_it_went_in_and_is_whole(path: Path) -> None:
+    data = path.read_bytes()
+    lock = lockfile.parse(data)
+    assert lockfile.to_bytes(lock) == data
+    assert lockfile.to_bytes(lock, plain_v2=True) == data
+    assert [integrity_of(entry.document) for entry in lock.entries] == [entry.integrity for entry in lock.entries]
+    assert verify(lock) == ()
+
+
+@pytest.mark.parametrize("path", [*WRITTEN, *files("tamper"), *files("foreign")], ids=case)
+def test_the_whole_lock_digest_is_that_of_toolpin(path: Path) -> None:
+    digest = path.with_name(case(path) + ".digest.json")
+    if not digest.exists() or not digest.read_bytes():
+        return  # ToolPin was not asked, or refused; test_toolpin_tamper.py says what we do
+    assert (
+        lockfile.digest(lockfile.parse(path.read_bytes()))
+        == load(f"toolpin/{path.parent.name}/{digest.name}")["digest"]
+    )
+
+
+def locked_again(old: Entry) -> Entry:
+    """The entry from the facts in it, through our own writer."""
+    evidence = [row for row in old.trust["evidence"] if row["code"] != "lock_integrity"]
+    plan = InstallPlan(
+        name=old.name,
+        version=old.version,
+        client=old.client,
+        scope=old.scope,
+        selected_target=backwards(old.selected_target),
+        trust=backwards({**old.trust, "evidence": evidence}),
+        config=old.config,
+        notes=old.document["notes"],
+        manifest=backwards(old.manifest),
+        source=str(old.source),
+        resolved_at=str(old.resolved_at),
+    )
+    return new_entry(plan, str(old.locked_at))
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=case)
+def test_locking_one_after_the_other_gives_the_file_that_as_many_commands_of_toolpin_gave(path: Path) -> None:
+    data = path.read_bytes()
+    old = lockfile.parse(data)
+    lock: Lock | None = None
+    for entry in old.entries:
+        lock = relock(lock, [locked_again(entry)], str(entry.locked_at), plain_v2=True)
+    assert lock is not None
+    assert lockfile.to_bytes(lock) == data
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=case)
+def test_a_lock_survives_the_way_to_the_neutral_format_and_back(path: Path) -> None:
+    data = path.read_bytes()
+    neutral = mcp_lock_1.parse(mcp_lock_1.to_bytes(to_neutral(lockfile.parse(data))))
+    assert mcp_lock_1.verify(neutral) == ()
+    assert lockfile.to_bytes(from_neutral(neutral)) == data
+
+
+@pytest.mark.parametrize("path", files("foreign"), ids=case)
+def test_a_lock_of_another_writer_is_judged_as_toolpin_judged_it(path: Path) -> None:
+    accepted = load(f"toolpin/foreign/{case(path)}.ci.json")["ok"]
+    assert (verify(lockfile.parse(path.read_bytes())) == ()) is accepted

@@ -1,0 +1,64 @@
+"""ToolPin's policies: which are read, their digests, and what they say about each server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pinwarden import PinwardenError
+from pinwarden.documents.policy import RECOMMENDED, ToolPinPolicy, parse_toolpin_policy
+from pinwarden.rules.plan import Installation, install_plan
+from pinwarden.rules.policy import evaluate_toolpin
+from tests.conformance.toolpin_world import clock, entry, entry_named, files, folder
+from tests.conformance.vectors import load
+
+POLICIES = [path for path in files("policies/*.json") if path.name.count(".") == 1]
+READABLE = [path for path in POLICIES if path.with_suffix(".digest.json").read_bytes().strip()]
+
+
+def policy(path: Path) -> ToolPinPolicy:
+    return parse_toolpin_policy(path.read_bytes())
+
+
+@pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
+def test_a_policy_has_the_same_digest_or_is_refused_as_well(path: Path) -> None:
+    stated = path.with_suffix(".digest.json").read_bytes()
+    if stated.strip():
+        assert policy(path).digest.sri == json.loads(stated)["digest"]
+        return
+    with pytest.raises(PinwardenError) as caught:
+        policy(path)
+    assert caught.value.code == "POLICY_INVALID"
+
+
+@pytest.mark.parametrize("path", files("policies/*.check.*.json"), ids=lambda path: path.stem)
+def test_a_check_reports_the_same(path: Path) -> None:
+    name, _, identifier = path.stem.split(".", 2)
+    expected = json.loads(path.read_bytes())
+    client = expected["reports"][0]["key"].rpartition(":")[2]
+    plan = install_plan(entry(identifier), client, now=clock())
+    report = evaluate_toolpin(policy(folder() / "policies" / f"{name}.json"), plan, now=clock())
+    found = {"ok": report.ok, "reports": [report.to_json()]}
+    assert found == expected
+    assert json.dumps(found) == json.dumps(expected)
+
+
+@pytest.mark.parametrize("path", READABLE, ids=lambda path: path.stem)
+def test_a_whole_lock_fails_for_the_same_entries_and_reasons(path: Path) -> None:
+    expected = json.loads(path.with_suffix(".ci.json").read_bytes())
+    found = {}
+    for locked in load("toolpin/locks/whole.mcp-lock.json")["servers"].values():
+        about = entry_named(locked["name"], locked["resolved"]["source"])
+        how = Installation(scope=locked["scope"])
+        plan = install_plan(about, locked["client"], now=clock(), how=how)
+        report = evaluate_toolpin(policy(path), plan, now=clock())
+        if not report.ok:
+            reasons = "; ".join(f"{issue.code}: {issue.message}" for issue in report.issues)
+            found[locked["name"], locked["client"]] = reasons
+    assert found == {(row["entryName"], row["client"]): row["condition"] for row in expected["failures"]}
+
+
+def test_the_recommended_policy_is_the_one_that_toolpin_writes() -> None:
+    assert dict(RECOMMENDED) == load("toolpin/policies/recommended.json")

@@ -1,0 +1,86 @@
+"""Signatures that the real ToolPin made and judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden import PrivateKey, PublicKey, canonicalize
+from pinwarden.core.digest import Digest
+from pinwarden.documents import lock_signature, lockfile
+from pinwarden.documents.lock_signature import Envelope, RequiredSigners, verify_signatures
+from tests.conformance.vectors import load, vectors_dir
+
+FOLDER = vectors_dir() / "toolpin"
+PUBLIC = PublicKey.from_pem((FOLDER / "signing/fixture-public.pem").read_bytes())
+PRIVATE = PrivateKey.from_seed(bytes.fromhex(load("toolpin/signing/fixture-seed.json")["ed25519_seed_hex"]))
+COMMANDS = [row for row in load("toolpin/MANIFEST.json")["commands"] if "signing/" in str(row.get("out"))]
+
+
+def policy_digest(path: str | None) -> str | None:
+    if path is None or not (FOLDER / path).exists():
+        return None
+    return Digest.of(canonicalize((FOLDER / path).read_bytes(), "toolpin")).sri
+
+
+def option(command: str, name: str) -> str | None:
+    words = command.split()
+    return words[words.index(name) + 1] if name in words else None
+
+
+def asked(kind: str) -> list[dict[str, Any]]:
+    rows = [row for row in COMMANDS if f" {kind} " in row["cmd"]]
+    assert rows
+    return rows
+
+
+def lock_of(command: str) -> bytes:
+    return (FOLDER / str(option(command, "--file"))).read_bytes()
+
+
+def name(row: dict[str, Any]) -> str:
+    return Path(row["out"]).stem
+
+
+def test_the_fingerprint_of_a_key_is_that_of_toolpin() -> None:
+    assert PUBLIC.fingerprint == load("toolpin/signing/fingerprint.json")["fingerprint"]
+    assert PRIVATE.public_key == PUBLIC
+
+
+@pytest.mark.parametrize("row", asked("sign"), ids=name)
+def test_signing_gives_the_envelope_that_toolpin_gave(row: dict[str, Any]) -> None:
+    report = load(f"toolpin/{row['out']}")
+    lock = lockfile.parse(lock_of(row["cmd"]))
+    envelope = lock_signature.sign(
+        lockfile.digest(lock),
+        PRIVATE,
+        report["envelope"]["signedAt"],
+        policy_digest=policy_digest(option(row["cmd"], "--policy")),
+    )
+    written = lock_signature.to_bytes(envelope)
+    assert json.loads(written) == report["envelope"]
+    assert lock_signature.parse(written) == envelope
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "signing").glob("*.sig")), ids=lambda path: path.name)
+def test_an_envelope_comes_out_as_it_went_in(path: Path) -> None:
+    envelope = lock_signature.parse(path.read_bytes())
+    assert isinstance(envelope, Envelope)
+    assert lock_signature.to_bytes(envelope) == path.read_bytes()
+
+
+@pytest.mark.parametrize("row", asked("verify-signature"), ids=name)
+def test_a_signature_is_judged_as_toolpin_judged_it(row: dict[str, Any]) -> None:
+    report = load(f"toolpin/{row['out']}")
+    found = verify_signatures(
+        lock_of(row["cmd"]),
+        [(FOLDER / "signing" / report["signature"]).read_bytes()],
+        {"fixture": PUBLIC},
+        RequiredSigners(names=("fixture",)),
+        policy_digest=policy_digest(option(row["cmd"], "--policy")),
+    )
+    assert found.ok is report["report"]["ok"]
+    assert bool(found.rejected) is not found.ok

@@ -1,0 +1,56 @@
+"""ToolPin's three hashes over tools, byte for byte as the original wrote them into vectors and locks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinwarden.documents.foreign_digests import toolpin_hashes
+from pinwarden.documents.locale_order import locale_sorted
+from tests.conformance.vectors import cases, load, vectors_dir
+
+NAMES = ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash")
+
+
+@pytest.mark.parametrize("case", cases(load("toolpin/micro/tool-hashes.json")))
+def test_tool_hashes_equal_those_of_toolpin(case: dict[str, Any]) -> None:
+    hashes = toolpin_hashes(case["tools"]).to_json()
+    assert {name: hashes[name] for name in NAMES} == {name: case[name] for name in NAMES}
+    assert [tool["name"] for tool in locale_sorted(case["tools"], lambda tool: str(tool["name"]))[0]] == case[
+        "localeOrder"
+    ]
+    assert hashes["localeDependent"] is False
+
+
+def pinned() -> list[Any]:
+    """Every live pin of the tiny server: in each entry of each live lock, in its locked copy, and in the report."""
+    found: list[dict[str, Any]] = []
+    for path in sorted((vectors_dir() / "toolpin/locks").glob("*live*.mcp-lock.json")):
+        for key, entry in load(f"toolpin/locks/{path.name}")["servers"].items():
+            found.append({"id": f"{path.name} {key}", "manifest": entry["capabilityManifest"]})
+            found.append({"id": f"{path.name} {key} locked", "manifest": entry["locked"]["capabilityManifest"]})
+    report = load("toolpin/verify/live-stdio.live.json")
+    found.append({"id": "verify/live-stdio.live.json", "manifest": report["capabilityManifest"]})
+    return cases([row for row in found if "toolSurfaceHash" in row["manifest"]])
+
+
+@pytest.mark.parametrize("case", pinned())
+def test_live_pins_are_the_hashes_of_the_tools_that_were_served(case: dict[str, Any]) -> None:
+    tools = load("toolpin/tools-current.json")
+    hashes = toolpin_hashes(tools).to_json()
+    for name in NAMES:
+        pin = case["manifest"][name]
+        assert (pin["algorithm"], pin["value"], pin["toolCount"]) == ("sha256", hashes[name], len(tools))
+
+
+def test_there_are_live_pins_to_compare_with() -> None:
+    assert len(pinned()) >= 3
+
+
+@pytest.mark.parametrize("change", ["desc-changed", "schema-changed", "tool-removed", "reordered"])
+def test_drift_is_seen_where_toolpin_saw_it(change: str) -> None:
+    before = toolpin_hashes(load("toolpin/tools-current.json"))
+    after = toolpin_hashes(load(f"toolpin/tools-{change}.json"))
+    accepted: bool = load(f"toolpin/ci/live-stdio.live.{change}.json")["ok"]
+    assert (after == before) is accepted

@@ -1,0 +1,99 @@
+"""ToolPin's judgement, number for number and word for word: trust, verdict, target, verification and versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.documents import server_entry
+from pinwarden.documents.server_entry import Remote
+from pinwarden.rules.launch import choose_target
+from pinwarden.rules.trust import judge, verdict_of
+from pinwarden.rules.verification import TRUSTED_BUNDLE_HOSTS, TRUSTED_IMAGE_HOSTS, image_reference, tool_scan
+from pinwarden.rules.versions import compare_versions
+from tests.conformance.toolpin_world import LIVE, clock, entry, files, verification
+from tests.conformance.vectors import cases, load
+
+
+def same_text(found: Any, expected: Any) -> bool:
+    """Equal, and in the same order of members."""
+    return json.dumps(found) == json.dumps(expected)
+
+
+@pytest.mark.parametrize("case", cases(load("toolpin/micro/trust-matrix.json"), label="none"))
+def test_the_matrix_has_the_same_trust_verdict_and_target(case: dict[str, Any]) -> None:
+    about = server_entry.from_value(case["entry"])
+    report = judge(about, now=clock())
+    assert report.to_json() == case["trust"]
+    assert same_text(report.to_json(), case["trust"])
+    assert verdict_of(report, now=clock()).to_json() == case["verdict"]
+    target = choose_target(about)
+    assert target is not None
+    kind, member = ("remote", "remote") if isinstance(target, Remote) else ("package", "pkg")
+    assert {"kind": kind, member: target.raw} == case["launch"]
+
+
+@pytest.mark.parametrize("path", files("info/*.json"), ids=lambda path: path.stem)
+def test_information_about_a_server_is_the_same(path: Path) -> None:
+    expected = json.loads(path.read_bytes())
+    about = entry(path.stem)
+    report = judge(about, now=clock())
+    found = {
+        "server": server_entry.normalised(about),
+        "trust": report.to_json(),
+        "verdict": verdict_of(report, now=clock()).to_json(),
+    }
+    assert found == expected
+    assert same_text(found, expected)
+
+
+@pytest.mark.parametrize("path", files("verify/*.json"), ids=lambda path: path.stem)
+def test_a_verification_reports_the_same(path: Path) -> None:
+    identifier, kind = path.stem.split(".", 1)
+    assert kind in LIVE
+    expected = json.loads(path.read_bytes())
+    found = verification(entry(identifier), kind, expected).to_json()
+    assert found == expected
+    assert same_text(found, expected)
+
+
+@pytest.mark.parametrize("path", files("scan/*.json"), ids=lambda path: path.stem)
+def test_the_scan_of_metadata_finds_the_same(path: Path) -> None:
+    expected = json.loads(path.read_bytes())
+    report = judge(entry(path.stem), now=clock())
+    advised = {(row["code"], f"{row['subject']}: {row['message']}") for row in expected["findings"]}
+    assert advised <= {(issue.code, issue.message) for issue in report.issues}
+    assert ("description-scan-advisory" in report.badges) == bool(advised)
+
+
+@pytest.mark.parametrize("case", cases(load("toolpin/micro/scan-toolsets.json"), label="none"))
+def test_the_scan_of_tools_is_the_same(case: dict[str, Any]) -> None:
+    assert tool_scan(case["tools"], now=case["scan"]["generatedAt"]) == case["scan"]
+
+
+@pytest.mark.parametrize("case", cases(load("toolpin/micro/version-compare.json"), label="a"))
+def test_versions_compare_the_same(case: dict[str, Any]) -> None:
+    assert compare_versions(case["a"], case["b"]) == case["cmp"]
+    assert compare_versions(case["b"], case["a"]) == -case["cmp"]
+
+
+@pytest.mark.parametrize("case", cases(load("toolpin/micro/oci-refs.json"), label="identifier"))
+def test_images_are_taken_apart_the_same(case: dict[str, Any]) -> None:
+    found = image_reference(case["identifier"])
+    if case["canonical"] is None:
+        assert found is None
+        return
+    assert found == (case["canonical"]["host"], case["canonical"]["digest"])
+    assert (found[0] in TRUSTED_IMAGE_HOSTS) == case["trusted"]
+
+
+@pytest.mark.parametrize("case", cases(load("toolpin/micro/mcpb-hosts.json"), label="identifier"))
+def test_bundle_hosts_are_anchors_for_the_same_addresses(case: dict[str, Any]) -> None:
+    from pinwarden.documents.remote_address import remote_address
+
+    address = remote_address(case["identifier"])
+    trusted = address is not None and address.scheme == "https" and address.host in TRUSTED_BUNDLE_HOSTS
+    assert trusted == (case["trustAnchor"] is not None)

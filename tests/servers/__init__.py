@@ -1,0 +1,1 @@
+"""MCP servers that the tests talk to."""
