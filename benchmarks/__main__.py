@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import core, startup, surfaces
+from benchmarks import core, detection, gate, startup, surfaces
 
 REPORTS: dict[str, Callable[[], str]] = {
     "digest": core.digest_report,
@@ -15,6 +15,8 @@ REPORTS: dict[str, Callable[[], str]] = {
     "judging": surfaces.judging_report,
     "growth": surfaces.growth_report,
     "probing": surfaces.probing_report,
+    "detection": detection.report,
+    "gate": gate.report,
 }
 
 

@@ -54,7 +54,7 @@ class Goal:
         ratios = {row.name: row.ratio for row in rows}
         reached = ratios[self.name] / ratios[self.against]
         shown, limit = f"{reached:.2f}x", f"at most {self.at_most:g}x"
-        if self.at_most < 0.2:
+        if self.at_most <= 0.2:
             shown, limit = f"{1 / reached:.1f}x faster", f"at least {1 / self.at_most:g}x"
         met = "met" if reached <= self.at_most else "NOT MET"
         return f"goal: {self.name} against {self.against}: {shown} ({limit}): {met}"

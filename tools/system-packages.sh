@@ -13,6 +13,8 @@ else
   need node nodejs
   need npm npm
   need bwrap bubblewrap
+  need zsh zsh
+  need fish fish
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 

@@ -31,4 +31,8 @@ fi
 echo "==> installing requirements/$name.txt into $folder"
 pip=("$folder/bin/python" -m pip --disable-pip-version-check --no-input)
 "${pip[@]}" install --quiet --require-hashes -r "requirements/$name.txt"
-"${pip[@]}" install --quiet --no-deps --no-build-isolation --editable .
+if [ "$name" = bench ]; then
+  "${pip[@]}" install --quiet --no-deps --no-build-isolation --force-reinstall .
+else
+  "${pip[@]}" install --quiet --no-deps --no-build-isolation --editable .
+fi

@@ -11,8 +11,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -37,4 +35,6 @@ def uncopied(relative: str) -> Path | None:
 
 def cases(rows: list[dict[str, Any]], *, label: str = "id") -> list[Any]:
     """Rows as pytest parameters, each under its own name."""
+    import pytest  # the benchmarks read vectors too, and have no pytest
+
     return [pytest.param(row, id=str(row.get(label, number))[:80]) for number, row in enumerate(rows)]

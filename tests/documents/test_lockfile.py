@@ -17,15 +17,8 @@ from pinwarden.core.digest import Digest
 from pinwarden.documents import lockfile
 from pinwarden.documents.javascript_json import to_javascript_file
 from pinwarden.documents.lock_entry import Entry, with_integrity
-from pinwarden.documents.lock_extension import (
-    Approval,
-    Extension,
-    extended,
-    extension_of,
-    pin_surface,
-    seal_of,
-    surface_path,
-)
+from pinwarden.documents.lock_extension import Approval, Extension, extended, pin_surface, surface_path
+from pinwarden.documents.lock_seal import extension_of, seal_of
 from pinwarden.documents.lock_verification import PROBLEMS, Problem, refuse_if_tampered, verify, verify_surfaces
 from pinwarden.documents.lockfile import Lock
 from pinwarden.documents.relock import relock, without

@@ -13,7 +13,8 @@ import pytest
 from pinwarden import PinwardenError, PrivateKey
 from pinwarden.documents import lock_signature, lockfile
 from pinwarden.documents.lock_entry import Entry, InstallPlan, integrity_of, new_entry
-from pinwarden.documents.lock_extension import extended, extension_of
+from pinwarden.documents.lock_extension import extended
+from pinwarden.documents.lock_seal import extension_of
 from pinwarden.documents.lock_verification import verify
 from pinwarden.documents.lockfile import Lock
 from pinwarden.documents.relock import relock, without

@@ -1,7 +1,7 @@
 """A server that speaks real MCP and does exactly what its script says, also what no honest server would do.
 
-Over stdio: ``python scripted.py '<script as JSON>'``. Over HTTP: see ``scripted_http.py``. It uses the standard
-library only, so that it starts at once and so that what is on the wire is written here and nowhere else.
+Over stdio: ``python scripted.py '<script as JSON>'`` or ``@<file>``. Over HTTP: see ``scripted_http.py``. It uses the
+standard library only, so that it starts at once and so that what is on the wire is written here and nowhere else.
 
 A script is an object with any of:
 
@@ -251,4 +251,5 @@ def main(script: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    text = sys.argv[1]
+    main(json.loads(Path(text[1:]).read_text() if text.startswith("@") else text))

@@ -10,12 +10,14 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.client_config import ConfigFile, entry_in, format_of, read_config, read_document
 from pinwarden.documents.clients import CLIENTS, FOLDERS, Client, Place, System, client_of, installation_place
+
+if TYPE_CHECKING:
+    from pinwarden.documents.client_config import ConfigFile
 
 MAX_CONFIG_BYTES = 16 * 1024 * 1024
 """Claude Code keeps its history in the file that also names servers; such files reach some megabytes."""
@@ -51,6 +53,8 @@ def discover(
 
 def load(path: Path, client: Client, place: Place, *, within: tuple[Path, ...] = ()) -> ConfigFile:
     """One configuration file as it lies there. It never raises."""
+    from pinwarden.documents.client_config import ConfigFile, read_config  # most projects have no such file
+
     link = _link(path, within)
     try:
         data = read_file(path, MAX_CONFIG_BYTES)
@@ -84,6 +88,7 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
 
     ``fragment`` is a configuration of that client which holds the server, as a lock keeps it.
     """
+    from pinwarden.documents.client_config import entry_in, format_of
     from pinwarden.documents.config_edit import with_entry  # readers of configurations need no editors
 
     known = client_of(client)
@@ -100,6 +105,7 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
 
 def remove_entry(path: Path, client: str, name: str) -> Action:
     """Take a server out of a client's file; everything else stays as it is."""
+    from pinwarden.documents.client_config import entry_in, format_of, read_document
     from pinwarden.documents.config_edit import without_entry
 
     known = client_of(client)

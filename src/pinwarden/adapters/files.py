@@ -7,7 +7,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import BinaryIO
 
 from pinwarden.core.digest import Digest
@@ -46,6 +45,8 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file so that every reader, at any instant and after any crash, sees the old or the new content."""
+    from tempfile import NamedTemporaryFile  # commands that only read do without it
+
     try:
         with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
             try:

@@ -24,15 +24,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from glob import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents import lockfile
 from pinwarden.documents.lock_entry import LOCK_LIMITS
-from pinwarden.documents.lock_extension import SurfacePin
 from pinwarden.documents.lock_verification import surface_pins
 from pinwarden.documents.lockfile import Lock
+
+if TYPE_CHECKING:
+    from pinwarden.documents.lock_extension import SurfacePin
 
 MAX_WAIT_SECONDS = 10.0
 """A writer holds the lock for the time of one write, not of a download: ten seconds mean that something hangs."""
@@ -68,6 +71,14 @@ def read(path: Path) -> Lock | None:
     """The lock at a path; None if there is no file. Reading does not verify."""
     data = _read_if_there(path)
     return None if data is None else lockfile.parse(data)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a lockfile, of whatever format; that there is none is an error here."""
+    data = _read_if_there(path)
+    if data is None:
+        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {path}")
+    return data
 
 
 def read_with_surfaces(path: Path) -> tuple[Lock | None, dict[str, bytes]]:

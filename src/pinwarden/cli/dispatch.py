@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
+from types import ModuleType
 from typing import NoReturn
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_UNCHECKED, PinwardenError
@@ -20,6 +22,7 @@ class _Parser(argparse.ArgumentParser):
 
 def dispatch(arguments: Sequence[str], commands: Mapping[str, str]) -> int:
     """Run the command that the arguments name."""
+    gc.set_threshold(100_000, 20, 20)  # a command is short and makes many values; few of them are ever garbage
     wants_json = _wants_json(arguments)
     try:
         return _run(arguments, commands)
@@ -44,13 +47,9 @@ def _run(arguments: Sequence[str], commands: Mapping[str, str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         sys.stdout.write(_overview(commands))
         return EXIT_CLEAN
-    name = arguments[0]
-    if name not in commands:
-        raise PinwardenError("USAGE", _unknown(name, commands), hint="run: pinwarden --help")
-    module = import_module(f"pinwarden.cli.commands.{name}")
-    parser = _Parser(prog=f"pinwarden {name}", description=module.__doc__)
-    module.configure(parser)
-    options, command = _split_command(arguments[1:])
+    name, rest = _named(arguments, commands)
+    module, parser = command_parser(name)
+    options, command = _split_command(rest)
     args = parser.parse_args(options)
     if command and not getattr(module, "TAKES_COMMAND", False):
         parser.error("no command is expected after --")
@@ -58,6 +57,25 @@ def _run(arguments: Sequence[str], commands: Mapping[str, str]) -> int:
     exit_code: int = module.run(args)
     sys.stdout.flush()
     return exit_code
+
+
+def command_parser(name: str) -> tuple[ModuleType, argparse.ArgumentParser]:
+    """The module of a command, and the parser of its arguments."""
+    module = import_module(f"pinwarden.cli.commands.{name.replace(' ', '_').replace('-', '_')}")
+    parser = _Parser(
+        prog=f"pinwarden {name}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    module.configure(parser)
+    return module, parser
+
+
+def _named(arguments: Sequence[str], commands: Mapping[str, str]) -> tuple[str, Sequence[str]]:
+    """The command that the first words name, and the words after it: ``lock digest`` goes before ``lock``."""
+    for count in (2, 1):
+        name = " ".join(arguments[:count])
+        if len(arguments) >= count and name in commands:
+            return name, arguments[count:]
+    raise PinwardenError("USAGE", _unknown(arguments, commands), hint="run: pinwarden --help")
 
 
 def _split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -80,7 +98,11 @@ def _overview(commands: Mapping[str, str]) -> str:
     )
 
 
-def _unknown(name: str, commands: Mapping[str, str]) -> str:
+def _unknown(arguments: Sequence[str], commands: Mapping[str, str]) -> str:
+    name = arguments[0]
+    below = [command for command in commands if command.startswith(f"{name} ")]
+    if below:
+        return f"{name} is followed by one of: {', '.join(command.split()[1] for command in below)}"
     if name.startswith("-"):
         return f"unknown option {name[:80]!a}"
     from difflib import get_close_matches

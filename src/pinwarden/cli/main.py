@@ -10,12 +10,35 @@ if TYPE_CHECKING:
 
 # Command -> one line for --help. The module of the same name in cli/commands holds the rest.
 COMMANDS = {
+    "init": "find the MCP servers that are configured here and lock them",
+    "ci": "check that everything is as it was approved",
+    "lock": "resolve a server and write it into the lock",
+    "add": "lock a server and install it into client configurations",
+    "remove": "take a server out of the lock and the configurations",
+    "approve": "approve what a locked server tells the model now",
+    "verify": "verify a registry's server before it is locked",
+    "outdated": "list the locked servers that have a newer release",
+    "update": "show what newer releases would change, and lock them",
+    "init-ci": "write a workflow that runs pinwarden ci",
     "inspect": "ask a server for everything it tells the model",
     "scan": "look for text that reads like an attack on the model",
     "diff": "tell what changed between two surfaces, and how much it matters",
     "canonicalize": "print the canonical form of JSON under a named profile",
     "digest": "print the digest of every tool in a listing",
     "cid": "print the content identifier of a document, manifest or blob",
+    "lock digest": "print the digest of a whole lockfile",
+    "lock sign": "sign a lockfile",
+    "lock verify-signature": "tell whether enough known keys signed a lockfile",
+    "lock convert": "convert a lockfile between lockfileVersion 2 and mcp-lock/1",
+    "keygen": "make an Ed25519 key pair for signing",
+    "policy init": "write a policy to start from",
+    "policy check": "hold every locked server against the policy",
+    "policy digest": "print the digest of the policy",
+    "explain": "tell what is locked about a server, and why it has its tier",
+    "list": "list the locked servers",
+    "doctor": "compare the clients' configurations with the lock",
+    "secrets audit": "look for secrets that lie open in configurations",
+    "completion": "print a script that completes pinwarden's commands in a shell",
 }
 
 

@@ -12,16 +12,15 @@ _FRAMES = "|/-\\"
 class Progress:
     """Shows what is being done, on stderr and only on a terminal; leaves no trace when it is over."""
 
-    def __init__(self, what: str, total: int = 0) -> None:
+    def __init__(self, what: str) -> None:
         self._what = what
-        self._total = total
-        self._done = 0
+        self._done = self._total = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
 
-    def advance(self) -> None:
-        """One more of the total is done."""
-        self._done += 1
+    def at(self, done: int, total: int) -> None:
+        """So many are done."""
+        self._done, self._total = done, total
 
     def __enter__(self) -> Progress:
         if sys.stderr.isatty():

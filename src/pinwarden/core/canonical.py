@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from math import isfinite, isnan
+from sys import modules
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
@@ -55,7 +56,7 @@ def canonicalize(data: Any, profile: str = "jcs", limits: Limits = DEFAULT_LIMIT
     """The canonical bytes of a value, or of JSON text if ``data`` is ``bytes``."""
     form = profile_named(profile)
     value = form.read(data, limits) if type(data) is bytes else data
-    plain = encode_plain(value)
+    plain = encode_plain(value) if _worth_loading(value) else None
     canonical = plain[0] if plain is not None and form.plain_if(plain[0]) else _encode_exactly(value, form)
     if len(canonical) > limits.max_bytes:
         _refuse(f"the canonical form has {len(canonical)} bytes, at most {limits.max_bytes} are allowed")
@@ -86,6 +87,26 @@ def encode_plain(value: Any) -> tuple[bytes, bytes] | None:
     except (TypeError, ValueError):
         return None
     return None if b"\xfb" in cbor and _may_hold_float(text) else (text, cbor)
+
+
+def _worth_loading(value: Any) -> bool:
+    """Loading orjson takes as long as writing some thousand values exactly, so a short run does without it."""
+    if "orjson" in modules:
+        return True
+    pending, left = [value], _SMALL
+    while pending and left > 0:
+        item = pending.pop()
+        left -= 1
+        if type(item) is dict:
+            pending.extend(item.values())
+        elif type(item) is list:
+            pending.extend(item)
+    _WRITTEN[0] += _SMALL - left
+    return bool(pending) or _WRITTEN[0] > _SMALL
+
+
+_SMALL = 4000  # values; about the fifteen milliseconds that orjson takes to load
+_WRITTEN = [0]
 
 
 def _may_hold_float(text: bytes) -> bool:

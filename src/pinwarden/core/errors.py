@@ -260,6 +260,24 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Check the spelling; names look like io.github.owner/server.",
     ),
     ErrorCode(
+        "POLICY_REFUSED",
+        EXIT_REFUSED,
+        "A policy, or a verdict that blocks, forbids this server.",
+        "Read the reasons; where a rule is meant to have an exception, write a waiver with reason, owner and expiry.",
+    ),
+    ErrorCode(
+        "LOCK_MISSING",
+        EXIT_UNCHECKED,
+        "There is no lockfile to check against.",
+        "Run pinwarden init, or name the file with --file.",
+    ),
+    ErrorCode(
+        "SERVER_NOT_LOCKED",
+        EXIT_REFUSED,
+        "The lock has no entry for that server.",
+        "Run pinwarden list to see what is locked.",
+    ),
+    ErrorCode(
         "USAGE",
         EXIT_USAGE,
         "The command line is not understood.",

@@ -9,16 +9,21 @@ from pinwarden.core.errors import PinwardenError
 
 def resolve(document: Any, pointer: str) -> Any:
     """The value that ``pointer`` names in ``document``."""
+    value = document
+    for step in steps_of(pointer):
+        value = _step(value, step, pointer)
+    return value
+
+
+def steps_of(pointer: str) -> list[str]:
+    """The names and numbers that a pointer leads through, unescaped; none for the whole document."""
     if type(pointer) is not str:
         raise PinwardenError("POINTER_PATH_INVALID", "a JSON Pointer is a string")
     if pointer == "":
-        return document
+        return []
     if not pointer.startswith("/"):
         _invalid(pointer, "does not begin with /")
-    value = document
-    for step in pointer[1:].split("/"):
-        value = _step(value, _unescape(step, pointer), pointer)
-    return value
+    return [_unescape(step, pointer) for step in pointer[1:].split("/")]
 
 
 def _unescape(step: str, pointer: str) -> str:

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+MAX_LINE = 20_000  # splitting takes a microsecond for each character
+
 _PROGRAM_ENDING = re.compile(r"\.(?:exe|cmd|bat|ps1|com)$", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"(?:/|~|[A-Za-z]:[\\/]|\\\\|\$|%[A-Za-z_]+%)")
 
@@ -52,9 +54,9 @@ def read_options(words: Sequence[str], with_value: frozenset[str]) -> Options:
 
 
 def split_line(line: str) -> list[str]:
-    """The words of a line as a shell would split it; none if its quotes do not close."""
+    """The words of a line as a shell would split it; none if its quotes do not close or nobody would write it."""
     try:
-        return shlex.split(line)
+        return shlex.split(line) if len(line) <= MAX_LINE else []
     except ValueError:
         return []
 

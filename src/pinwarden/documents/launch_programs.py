@@ -28,15 +28,15 @@ _FETCHES = re.compile(
     r"\b(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod|certutil|bitsadmin)\b", re.IGNORECASE
 )
 _RUNS = re.compile(
-    r"\|\s*(?:sudo\s+)?(?:\S*/)?(?:sh|bash|zsh|dash|python[0-9.]*|node|perl|ruby|iex|invoke-expression)\b|"
+    r"\|\s{0,99}(?:sudo\s{1,99})?(?:[^\s|]{0,200}/)?(?:sh|bash|zsh|dash|python[0-9.]*|node|perl|ruby|iex|invoke-expression)\b|"
     r"\b(?:iex|invoke-expression|eval|source)\b|<\(|\$\(|`|"
-    r"(?:&&|;)\s*(?:chmod|(?:\S*/)?(?:sh|bash|python[0-9.]*|node)\b|\./|/)",
+    r"(?:&&|;)\s{0,99}(?:chmod|(?:[^\s;&]{0,200}/)?(?:sh|bash|python[0-9.]*|node)\b|\./|/)",
     re.IGNORECASE,
 )
 _OPERATORS = re.compile(r"&&|\|\||[|;`\n]|\$\(|(?:^|\s)&(?:\s|$)|(?:^|\s)(?:>>?|<<?)\s*\S")
 _LONE_OPERATORS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<"})
 # A command after an operator: "a; b" and "x && y", but neither "text/html;q=1" nor a|b in a pattern.
-_COMMAND_AFTER = re.compile(r"&&|\|\||\$\([^)]|`[^`]+`|;\s+\S|\s\|\s|\n\s*\S")
+_COMMAND_AFTER = re.compile(r"&&|\|\||\$\([^)]|`[^`]+`|;\s{1,99}\S|\s\|\s|\n\s{0,99}\S")
 
 
 def docker(name: str, words: Sequence[str]) -> Launched:

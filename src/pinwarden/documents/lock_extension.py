@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.lock_entry import EXTENSION, LOCK_LIMITS, Entry
+from pinwarden.documents.lock_entry import EXTENSION, Entry
+from pinwarden.documents.lock_seal import seal_of, with_record
 from pinwarden.documents.lock_shape import invalid
-from pinwarden.documents.surface import KINDS, Surface, to_bytes
+
+if TYPE_CHECKING:
+    from pinwarden.documents.surface import Surface
 
 FORMAT = "pinwarden-entry/1"
 SURFACES_FOLDER = "mcp-lock.surfaces"
@@ -96,6 +98,8 @@ class Extension:
 
 def pin_surface(surface: Surface, path: str) -> SurfacePin:
     """The pin of an approved surface. One with an undigestable item cannot be approved."""
+    from pinwarden.documents.surface import KINDS, to_bytes  # checking a lock without surfaces does without it
+
     if surface.digest is None:
         problem = surface.undigestable[0]
         raise PinwardenError("SURFACE_INVALID", f"{problem.kind.entity} {problem.key[:80]!a}: {problem.problem}")
@@ -141,45 +145,14 @@ def _escaped(character: str) -> str:
 # In and out of an entry
 
 
-def extension_of(entry: Entry) -> Extension | None:
-    """Our record of an entry; None if the entry has none."""
-    value = entry.manifest.get(EXTENSION)
-    return None if value is None else _parse(value, f"/servers/{entry.key}/capabilityManifest/{EXTENSION}")
-
-
 def extended(entry: Entry, extension: Extension) -> Entry:
     """The entry with our record in it, sealed. Needs a capability manifest to live in."""
     if not entry.manifest:
         invalid(f"/servers/{entry.key}/capabilityManifest", "is missing, so there is no place for our record")
     record = _to_json(extension)
-    _parse(record, EXTENSION)  # what we could not read again is not written
-    unsealed = _with_record(entry, record)
-    return _with_record(unsealed, {**record, "integrity": seal_of(unsealed)})
-
-
-def seal_of(entry: Entry) -> str:
-    """The digest of an entry, its key and everything in it, except the seal itself."""
-    record = {member: value for member, value in entry.manifest[EXTENSION].items() if member != "integrity"}
-    return whole_digest(_with_record(entry, record))
-
-
-def whole_digest(entry: Entry) -> str:
-    """The digest of an entry, its key and everything in it."""
-    content = {"key": entry.key, "entry": entry.document}
-    return Digest.of(canonicalize(content, "jcs", LOCK_LIMITS)).sri
-
-
-def without_approval_time(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Our record without what changes when the same thing is approved again: the seal and the time."""
-    rest = {member: value for member, value in record.items() if member != "integrity"}
-    if isinstance(rest.get("approval"), dict):
-        rest["approval"] = {member: value for member, value in rest["approval"].items() if member != "at"}
-    return rest
-
-
-def _with_record(entry: Entry, record: Mapping[str, Any]) -> Entry:
-    manifest = {**entry.manifest, EXTENSION: record}
-    return replace(entry, document={**entry.document, "capabilityManifest": manifest})
+    parse_record(record, EXTENSION)  # what we could not read again is not written
+    unsealed = with_record(entry, record)
+    return with_record(unsealed, {**record, "integrity": seal_of(unsealed)})
 
 
 def _to_json(extension: Extension) -> dict[str, Any]:
@@ -233,7 +206,8 @@ _KNOWN = (
 )
 
 
-def _parse(record: Any, path: str) -> Extension:
+def parse_record(record: Any, path: str) -> Extension:
+    """Our record as a value; ``path`` is where it stands, for what is wrong with it."""
     try:
         return _read(record, path)
     except (KeyError, TypeError, AttributeError) as err:
@@ -252,7 +226,7 @@ def _read(record: Any, path: str) -> Extension:
         api_surface=_text(record["apiSurface"]) if "apiSurface" in record else None,
         artifacts=tuple(
             Artifact(name=_text(row["name"]), digest=Digest.parse(row["digest"]), size=_size(row))
-            for row in record.get("artifacts", [])
+            for row in _rows(record, "artifacts")
         ),
         image=_image(record["image"]) if "image" in record else None,
         dependencies=tuple(
@@ -262,7 +236,7 @@ def _read(record: Any, path: str) -> Extension:
                 version=_text(row["version"]),
                 digest=Digest.parse(row["digest"]) if "digest" in row else None,
             )
-            for row in record.get("dependencies", [])
+            for row in _rows(record, "dependencies")
         ),
         provenance=dict(record["provenance"].items()) if "provenance" in record else None,
         registry=_text(record["registry"]) if "registry" in record else None,
@@ -271,10 +245,17 @@ def _read(record: Any, path: str) -> Extension:
     )
 
 
+def _rows(record: Any, member: str) -> list[Any]:
+    rows = record.get(member, [])
+    return rows if isinstance(rows, list) else _other_kind("a list", rows)
+
+
 def _surface(value: Any, path: str) -> SurfacePin:
     where = _text(value["file"]["path"])
     if not _SURFACE_PATH.fullmatch(where):
         invalid(f"{path}/file/path", "does not name a file in the surfaces folder")
+    from pinwarden.documents.surface import KINDS
+
     members = {kind.member for kind in KINDS}
     items = {member: dict(rows.items()) for member, rows in value["items"].items()}
     if not items.keys() <= members:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents import surface as surface_document
 from pinwarden.documents.lock_entry import (
     EXTENSION,
     LOCK_LIMITS,
@@ -26,8 +25,11 @@ from pinwarden.documents.lock_entry import (
     pointer_step,
     uncovered,
 )
-from pinwarden.documents.lock_extension import SurfacePin, extension_of, pin_surface, seal_of, whole_digest
+from pinwarden.documents.lock_seal import extension_of, seal_of, whole_digest
 from pinwarden.documents.lockfile import SEAL_FORMAT, Lock, seal_integrity
+
+if TYPE_CHECKING:
+    from pinwarden.documents.lock_extension import SurfacePin
 
 PROBLEMS: Mapping[str, str] = {
     "no_entries": "the lockfile locks nothing",
@@ -301,6 +303,9 @@ def verify_surfaces(lock: Lock, files: Mapping[str, bytes]) -> tuple[Problem, ..
 
 
 def _surface_difference(pin: SurfacePin, data: bytes) -> str:
+    from pinwarden.documents import surface as surface_document
+    from pinwarden.documents.lock_extension import pin_surface
+
     if Digest.of(data) != pin.file_digest:
         return f"{pin.path} has other bytes"
     try:

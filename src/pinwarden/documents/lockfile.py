@@ -19,7 +19,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.documents import lock_entry
 from pinwarden.documents.javascript_json import to_javascript_file
 from pinwarden.documents.lock_entry import EXTENSION, LOCK_LIMITS, Entry, integrity_payload, pointer_step
-from pinwarden.documents.lock_extension import whole_digest
+from pinwarden.documents.lock_seal import whole_digest
 from pinwarden.documents.lock_shape import check_shape, invalid
 
 FILE_NAME = "mcp-lock.json"

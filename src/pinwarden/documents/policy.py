@@ -262,7 +262,8 @@ def policy_from_table(value: Any) -> Policy:
     """A policy from the values of its table."""
     table = _Table(value, "policy")
     table.refuse_unknown(_KEYS)
-    if table.value.get("version", 1) != 1:
+    version = table.value.get("version", 1)
+    if version != 1 or isinstance(version, bool):
         table.invalid("version", "is not 1")
     age = table.table("release-age", ("minimum-days", "exempt"))
     require = table.table("require", _REQUIRE) or _Table({}, "policy.require")

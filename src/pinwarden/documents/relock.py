@@ -10,7 +10,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.lock_entry import EXTENSION, LOCK_LIMITS, Entry, as_reread, pointer_step
 from pinwarden.documents.lock_entry import plain as plain_entry
-from pinwarden.documents.lock_extension import without_approval_time
+from pinwarden.documents.lock_seal import without_approval_time
 from pinwarden.documents.lock_verification import Problem, refuse_if_tampered, verify
 from pinwarden.documents.lockfile import Lock, plain, sealed
 

@@ -234,7 +234,7 @@ def _undigestable(document: Mapping[str, Any]) -> list[Item]:
     kinds = {kind.entity: kind for kind in KINDS}
     items: list[Item] = []
     for row in rows if isinstance(rows, list) else [None]:
-        if not isinstance(row, dict) or row.get("kind") not in kinds or not isinstance(row.get("problem"), str):
+        if not isinstance(row, dict) or row.get("kind") not in tuple(kinds) or not isinstance(row.get("problem"), str):
             _corrupt("its list of undigestable items is malformed")
         kind = kinds[row["kind"]]
         items.append(Item(kind=kind, value=row.get("seen"), digest=None, problem=row["problem"]))

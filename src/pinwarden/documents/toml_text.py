@@ -52,12 +52,8 @@ def put_table(text: str, path: tuple[str, ...], value: dict[str, Any]) -> str:
     rendered = newline.join(_lines(path, value))
     sections = [section for section in _sections(text) if section.path[: len(path)] == path]
     if not sections:
-        kept = text.rstrip("\r\n")
-        if not kept:
-            return rendered + newline
-        gap = newline if text.endswith("\n") else newline * 2
-        blank = "" if re.search(r"\n\r?\n\Z", text) else gap
-        return (text if text.endswith("\n") else kept) + blank + rendered + newline
+        gap = "" if not text.strip("\r\n") else newline if text.endswith("\n") else newline * 2
+        return (text if gap else "") + gap + rendered + newline
     first, *others = sections
     for section in reversed(others):
         text = _without(text, section)
@@ -90,7 +86,7 @@ def _without(text: str, section: _Section) -> str:
     if not before or re.search(r"\n\r?\n\Z", before):
         after = re.sub(r"\A\r?\n", "", after, count=1)
     if not after:
-        before = re.sub(r"(?:\r?\n)+\Z", lambda found: "\r\n" if found[0][0] == "\r" else "\n", before)
+        before = re.sub(r"(?<=\n)\r?\n\Z", "", before)
     return before + after
 
 

@@ -17,6 +17,7 @@ from pinwarden.documents.toml_text import basic_string
 if TYPE_CHECKING:
     from yaml.nodes import MappingNode, Node
 
+MAX_CHARACTERS = 1024 * 1024  # reading takes several microseconds for each character
 MAX_NODES = 200_000  # aliases can make a small file stand for a huge value
 _STR = "tag:yaml.org,2002:str"
 _NULL = re.compile(r"(?:~|null|Null|NULL)?")
@@ -25,7 +26,7 @@ _FALSE = re.compile(r"false|False|FALSE")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,1000}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 # Text that needs no quotes by any version's rules; everything else is quoted.
-_PLAIN = re.compile(r"(?:[A-Za-z0-9_/.$<+(^~%]|[-?:](?=[^\s,\[\]{}]))(?:[^\s:#]|:(?=\S)|(?<=\S)#| (?=[^\s#]))*")
+_PLAIN = re.compile(r"(?:[A-Za-z0-9_/.$<+(^~]|[-?:](?=[^\s,\[\]{}]))(?:[^\s:#]|:(?=\S)|(?<=\S)#| (?=[^\s#]))*")
 _NOT_TEXT = re.compile(
     r"~|null|true|false|yes|no|on|off|y|n|=|<<|[-+]?\.(?:inf|nan)|"
     r"(?![0-9]+(?:\.[0-9]+){2,}\Z)[-+]?[.0-9][-+0-9a-fxobe_.,:]*",
@@ -50,9 +51,11 @@ def put_named(text: str, member: str, name: str, value: dict[str, Any]) -> str:
     items = _block_items(listed)
     if items is None:
         start, end = listed.start_mark.index, listed.end_mark.index
-        while start and text[start - 1] in " \t":
+        while start < end and text[start - 1] in " \t":
             start -= 1
-        return text[:start] + newline + newline.join(_element(value, 2)) + text[end:]
+        text = text[:start] + text[end:]
+        line_end = _line_end(text, start)  # after the comment on that line, if there is one
+        return text[:line_end] + newline + newline.join(_element(value, 2)) + text[line_end:]
     for item in items:
         if _name_of(item) == name:
             start, end = item.start_mark.index, _content_end(item)
@@ -95,6 +98,8 @@ def render_yaml(value: dict[str, Any]) -> str:
 def _compose(text: str) -> Node | None:
     import yaml
 
+    if len(text) > MAX_CHARACTERS:
+        raise PinwardenError("CONFIG_INVALID", f"more than {MAX_CHARACTERS} characters of YAML")
     try:
         # The loader without implicit types: every scalar is text until the rules below say otherwise.
         node: Node | None = yaml.compose(text, Loader=yaml.BaseLoader)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.documents.surface import KINDS, Surface
-from pinwarden.flows.report import Report, Row
-from pinwarden.rules.changes import ABSENT, CHANGE_KINDS, Change
+from pinwarden.flows.report import Report
+from pinwarden.flows.rows import row_of
+from pinwarden.rules.changes import CHANGE_KINDS
 from pinwarden.rules.drift import blocked_by_default, compare
 
 
@@ -33,31 +33,6 @@ def compare_surfaces(before: Surface, after: Surface, subject: str) -> Report:
         },
         rule_texts={kind: rule.reason for kind, rule in CHANGE_KINDS.items()},
     )
-
-
-def row_of(change: Change) -> Row:
-    """A change as a row of a report."""
-    return Row(
-        code=change.kind,
-        level=change.severity,
-        entity=change.entity,
-        name=change.name,
-        path=change.path,
-        message=change.reason,
-        before=_shown(change.before),
-        after=_shown(change.after),
-    )
-
-
-def _shown(value: Any) -> str | None:
-    if value is ABSENT:
-        return None
-    if isinstance(value, str):
-        return value
-    from json import dumps
-
-    text = dumps(value, ensure_ascii=False)
-    return text if len(text) <= 400 else text[:400] + "…"
 
 
 def _summary(counts: Counter[str], blocked: bool) -> str:

@@ -8,8 +8,8 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.documents.foreign_digests import surface_digests
 from pinwarden.documents.surface import KINDS, Surface, to_bytes
-from pinwarden.flows.compare import row_of
 from pinwarden.flows.report import Report, Row
+from pinwarden.flows.rows import row_of
 from pinwarden.rules.drift import compare
 
 

@@ -27,6 +27,10 @@ class Row:
     """The approved text, where the row is about changed text."""
     after: str | None = None
     excerpt: str | None = None
+    file: str | None = None
+    """The file it is in, relative to the project."""
+    line: int | None = None
+    column: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

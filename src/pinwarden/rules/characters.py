@@ -19,11 +19,9 @@ _BLACK_FLAG = "\U0001f3f4"
 # Escape sequences whole (CSI, OSC and its kin up to their end), then any other control character but tab, line feed
 # and a carriage return before a line feed.
 _TERMINAL = re.compile(
-    "(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]?"
-    "|(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,512}(?:\x07|\x1b\\\\|\x9c)?"
-    "|\x1b[ -~]?"
-    "|\r(?!\n)"
-    "|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]"
+    "(?:\x1b\\[|\x9b)[0-?]{0,64}[ "
+    "-/]{0,8}[@-~]?|(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,512}(?:\x07|\x1b\\\\|\x9c)?|\x1b[ "
+    "-~]?|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]"
 )
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")  # of ASCII text
 _LATIN = re.compile("[A-Za-z]")
@@ -98,7 +96,7 @@ def _has_reason(text: str, place: int, right_to_left: bool) -> bool:
     before = text[place - 1] if place else ""
     after = text[place + 1] if place + 1 < len(text) else ""
     if 0xFE00 <= point <= 0xFE0F:
-        return _takes_variation(before)
+        return _takes_variation(before, point)
     if character == _ZWJ and _is_pictograph(after):
         return _ends_pictograph(text, place - 1)
     if character in (_ZWNJ, _ZWJ):
@@ -116,10 +114,13 @@ def _has_reason(text: str, place: int, right_to_left: bool) -> bool:
     return unicodedata.category(character) == "Mn" and _joins(before)
 
 
-def _takes_variation(before: str) -> bool:
-    return (
-        before in _KEYCAPS or _is_pictograph(before) or unicodedata.category(before or " ") in ("Sm", "So", "Lo", "Po")
-    )
+def _takes_variation(before: str, point: int) -> bool:
+    """Whether ``before`` has a variant of that number: text or emoji form, or one of a few forms of a letter."""
+    if before in _KEYCAPS or _is_pictograph(before):
+        return point in (0xFE0E, 0xFE0F)
+    if point == 0xFE0F:
+        return unicodedata.category(before or " ") in ("Sm", "So", "Po")
+    return point <= 0xFE02 and unicodedata.category(before or " ") in ("Sm", "So", "Lo", "Po")
 
 
 def _is_pictograph(character: str) -> bool:

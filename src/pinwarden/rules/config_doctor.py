@@ -153,15 +153,19 @@ def strangers(
 ) -> tuple[Stranger, ...]:
     """Every server in any file that was not approved for that file, the attack of the planted entry."""
     entries = [entry for entry in locked if entry.client in CLIENTS]
-    names = {entry.name for entry in entries}
-    packages = {package for entry in entries if (package := _package(entry))}
+    by_name: dict[str, list[LockedConfig]] = {}
+    for entry in entries:
+        by_name.setdefault(entry.name, []).append(entry)
+    packages: set[str] | None = None  # worked out for the first stranger; most machines have none
     found: list[Stranger] = []
     for file in files:
         for server in file.servers:
-            same_name = [entry for entry in entries if entry.name == server.name]
+            same_name = by_name.get(server.name, [])
             if any(server.path in _files_of(entry, paths) for entry in same_name):
                 continue  # comparing the lock with this very file tells what differs
-            change = _elsewhere(server, same_name) if same_name else unknown_entry(server, names, packages)
+            if packages is None:
+                packages = {package for entry in entries if (package := _package(entry))}
+            change = _elsewhere(server, same_name) if same_name else unknown_entry(server, by_name, packages)
             found.append(Stranger(server=server, change=change))
     order = {id(change): place for place, change in enumerate(in_order(each.change for each in found))}
     return tuple(sorted(found, key=lambda each: order[id(each.change)]))

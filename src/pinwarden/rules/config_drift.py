@@ -42,9 +42,10 @@ def compare_configs(before: Any, after: Any, client: Client = CLIENTS["generic"]
 
 def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple[Change, ...]:
     """All changes between the approved entry of a server and the one that is configured now."""
+    if same(before, after):
+        return ()
     if type(before) is not dict or type(after) is not dict:
-        changed = not same(before, after)
-        return (_Row(name, "entry").change("unusable_entry", ABSENT, ABSENT),) if changed else ()
+        return (_Row(name, "entry").change("unusable_entry", ABSENT, ABSENT),)
     pair = _Pair.of(name, before, after, client)
     return in_order(_changes(pair))
 

@@ -98,7 +98,9 @@ class Words:
 
 def may_hold_cues(texts: str, words: Words) -> bool:
     """Whether any of ``texts``, which double quotes part, can hold a cue; False is certain, True is not."""
-    if not texts.isascii() or _names_destination(texts) or texts.encode().translate(None, _PRINTABLE):
+    if len(texts) > MAX_TEXT or not texts.isascii() or texts.encode().translate(None, _PRINTABLE):
+        return True
+    if _names_destination(texts):
         return True
     if words.longest >= _LONG_WORD and any(_payloads(long_pieces(texts))):
         return True
@@ -256,54 +258,49 @@ _DESTINATION = re.compile(
     r"\b(?:https?|wss?|s?ftp|ssh|tcp|udp|telnet|ldaps?|gopher|smtps?|mqtts?|mailto|git)://[^\s'\"`<>)\]}|]{3,200}"
     r"|(?<![\w.+\-])[\w.+\-]{1,64}@[a-z0-9][a-z0-9\-]{0,62}(?:\.[a-z0-9\-]{1,63}){0,4}\.[a-z]{2,24}\b"
     r"|(?<![\d.\w])(?:25[0-5]|2[0-4]\d|1?\d{1,2})(?:\.(?:25[0-5]|2[0-4]\d|1?\d{1,2})){3}(?!\.?\d|\w)"
-    r"|\bwww\.[a-z0-9\-]{1,63}(?:\.[a-z0-9\-]{1,63}){1,4}"
-    r"|\b(?:[a-z0-9\-]{1,63}\.){2,5}(?:com|net|org|io|dev|app|site|xyz|info|biz|ru|cn|tk|top|co|ai|cloud|online|link"
-    r"|live|onion"
-    r"|example|tld|de|uk|eu|us)\b(?!\.?[\w(])"
+    r"|\bwww\.[a-z0-9\-]{1,63}(?:\.[a-z0-9\-]{1,63}){1,4}|\b(?:[a-z0-9\-]{1,63}\.){2,5}(?:com|net|org|io|dev|app|site"
+    r"|xyz|info|biz|ru|cn|tk|top|co|ai|cloud|online|link|live|onion|example|tld|de|uk|eu|us)\b(?!\.?[\w(])"
     r"|\b[a-z0-9\-]{1,63}\.(?:com|net|org|io|site|xyz|info|biz|ru|cn|tk|top|cloud|online|link|live|onion|example"
-    r"|tld)(?::\d{2,5})?/"
-    r"[^\s'\"`<>)\]}|]{0,200}"
+    r"|tld)(?::\d{2,5})?/[^\s'\"`<>)\]}|]{0,200}"
 )
 
 
 # A denial right before a phrase, with at most two words between.
 _NEGATED = re.compile(
-    r"\b(?:do not|don't|dont|never|not|no|without|cannot|can't|won't|doesn't|does not|must not|should not|avoid|refuses? to"
-    r"|prevents?)[ ](?!hesitate|forget|fail|only|just|wait|stop|longer)(?:[\w']{1,16}[ ]){0,2}$"
+    r"\b(?:do not|don't|dont|never|not|no|without|cannot|can't|won't|doesn't|does not|must not|should not|avoid"
+    r"|refuses? to|prevents?)[ ](?!hesitate|forget|fail|only|just|wait|stop|longer)(?:[\w']{1,16}[ ]){0,2}$"
 )
 _BEFORE = 160  # how far back the words that frame a phrase can stand
 _SENTENCE_START = re.compile(r"[.!?][ ]")
 _LABEL = re.compile(
-    r"\b(?:sample|expected|mock(?:ed)?|canned|dummy|fake|test|fixture|illustrative|training|returned|placeholder"
-    r"|stub|demo"
-    r"|simulated|recorded|golden|reference|example|harmless|known[ -]bad)[ ](?:\w{1,16}[ ]){0,2}(?:responses?|outputs?"
-    r"|repl(?:y|ies)|texts?|strings?|payloads?|contents?|inputs?|values?|data|completions?|answers?|results?|snippets?"
-    r"|transcripts?|attacks?|prompts?|phrases?|sentences?|cases?)[ ]?:[ ]?[\"'`]?(?:[^.!?]{0,80}\b(?:and|then)[ ])?$"
+    r"\b(?:sample|expected|mock(?:ed)?|canned|dummy|fake|test|fixture|illustrative|training|returned|placeholder|stub"
+    r"|demo|simulated|recorded|golden|reference|example|harmless|known[ -]bad)[ ](?:\w{1,16}[ ]){0,2}(?:responses?"
+    r"|outputs?|repl(?:y|ies)|texts?|strings?|payloads?|contents?|inputs?|values?|data|completions?|answers?|results?"
+    r"|snippets?|transcripts?|attacks?|prompts?|phrases?|sentences?|cases?)[ ]?:[ ]?[\"'`]?(?:[^.!?]{0,80}\b(?:and"
+    r"|then)[ ])?$"
 )
-_TALKS_ABOUT = re.compile(
-    r"\b(?:detect|flag|identif|scan|check|analy[sz]|classif|report|explain|describ|document|illustrat|demonstrat"
-    r"|block|filter"
-    r"|reject|catch|recogni[sz]|look|match|search|guard|warn|lint|audit|discuss|teach|stud|test|find|spot|monitor"
-    r"|prevent"
-    r"|refus|sanitiz|validat|evaluat|review|count|highlight|quarantin|examin|inspect|score)"
-    r"(?:e|es|s|y|ies|ed|ing|ion|or|er|ers|ation)?\b[^.!?]{0,120}?"
-    r"\b(?:that|which|when|whether|if|how|why|such as|like|for|where|including|containing|attempts?|tr(?:y|ies)"
-    r"|asks?|tells?"
-    r"|instructs?|saying|phrases?|strings?|patterns?|injections?)\b"
+_TALKS = (
+    r"\b(?:detect|flag|identif|scan|check|analy[sz]|classif|report|explain|describ|document|illustrat|demonstrat|block"
+    r"|filter|reject|catch|recogni[sz]|look|match|search|guard|warn|lint|audit|discuss|teach|stud|test|find|spot|monitor"
+    r"|prevent|refus|sanitiz|validat|evaluat|review|count|highlight|quarantin|examin|inspect|score)"
+    r"(?:e|es|s|y|ies|ed|ing|ion|or|er|ers|ation)?\b"
 )
-_COMMAND_AGAIN = re.compile(r"(?:\b(?:and|then|but|so|also|now|please|you must|must)|[,;:\-\u2014])[ ]?[\"'`]?$")
-_QUOTE = re.compile(r"[\"'`]$")
+_QUOTED = re.compile(rf"{_TALKS}[^.!?]{{0,120}}[\"'`]$")
+_REPORTED = re.compile(
+    rf"{_TALKS}[^.!?]{{0,120}}?\b(?:that|which|when|whether|if|how|why|such as|like|attempts?|tr(?:y|ies)|asks?|tells?"
+    r"|instructs?|saying|says?|containing|phrases?|strings?|patterns?)\b[^.!?;:]{0,60}$"
+)
+_COMMAND_AGAIN = re.compile(r"(?:\b(?:and|then|but|so|also|now|please|you must|must)|[,;:\-\u2014])[ ]?$")
 
 
 def _is_mentioned(shown: str, start: int, *, labels: bool = True) -> bool:
     """Whether the words before a phrase make it a thing that is talked about."""
-    lead = shown[max(0, start - _BEFORE) : start]
-    lead = _SENTENCE_START.split(lead)[-1]
+    lead = _SENTENCE_START.split(shown[max(0, start - _BEFORE) : start])[-1]
     if labels and _LABEL.search(lead):
         return True
-    if not _TALKS_ABOUT.search(lead):
-        return False
-    return _QUOTE.search(lead) is not None or _COMMAND_AGAIN.search(lead) is None
+    if _QUOTED.search(lead):
+        return True
+    return _REPORTED.search(lead) is not None and _COMMAND_AGAIN.search(lead) is None
 
 
 def _is_shouted(text: str, plain_text: Plain, phrase: str, start: int) -> bool:
@@ -330,8 +327,7 @@ def _unwrapped(content: str) -> Iterator[tuple[str, int, int, bool]]:
 # A phrase with a gap after every letter has lost its words' ends; these stems need none.
 _SPACED_OUT = re.compile(
     r"ignore(?:all|any|the|prev|prior|above|your|system)|disregard|instruction|donottell|donttell|nevertell|secretly"
-    r"|silently"
-    r"|password|credential|exfiltrat|systemprompt|apikey|idrsa"
+    r"|silently|password|credential|exfiltrat|systemprompt|apikey|idrsa"
 )
 
 

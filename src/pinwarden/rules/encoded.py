@@ -20,12 +20,9 @@ _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\([0-7]{3})")
 
 _COMMAND = re.compile(
     r"\b(?:curl|wget|chmod|chown|rm -[rf]|mkfifo|nohup|crontab|powershell|invoke-(?:webrequest|expression)|iex\b"
-    r"|certutil"
-    r"|netcat|nc -|ncat|socat|scp |ssh |sudo |eval ?\(|exec ?\(|system ?\(|popen ?\(|__import__|base64 -d"
-    r"|python3? -c|perl -e"
-    r"|ruby -e|node -e|php -r|osascript|launchctl|systemctl|mshta|rundll32|regsvr32|fetch ?\(|require ?\("
-    r"|document\.cookie)"
-    r"|/bin/(?:ba|z|da)?sh\b|/dev/tcp/|\|[ ]?(?:ba|z)?sh\b|&&|>&|drop table|<script",
+    r"|certutil|netcat|nc -|ncat|socat|scp |ssh |sudo |eval ?\(|exec ?\(|system ?\(|popen ?\(|__import__|base64 -d"
+    r"|python3? -c|perl -e|ruby -e|node -e|php -r|osascript|launchctl|systemctl|mshta|rundll32|regsvr32|fetch ?\("
+    r"|require ?\(|document\.cookie)|/bin/(?:ba|z|da)?sh\b|/dev/tcp/|\|[ ]?(?:ba|z)?sh\b|&&|>&|drop table|<script",
     re.IGNORECASE,
 )
 _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\n\r"

@@ -14,6 +14,9 @@ from pinwarden.documents.redirecting_variables import redirects
 
 MASK = "<secret>"
 
+LONGEST_SHOWN = 4096
+"""Longer text is not shown, nor searched for secrets in every way: nobody reads it, and searching takes its time."""
+
 _TOKEN = re.compile(
     r"gh[opsur]_[A-Za-z0-9]{6,}|github_pat_\w{6,}|glpat-[\w-]{6,}|sk-[A-Za-z0-9_-]{8,}|sk_(?:live|test)_\w{6,}|"
     r"rk_(?:live|test)_\w{6,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[abeprs]-[\w-]{6,}|xapp-[\w-]{6,}|AIza[\w-]{8,}|"
@@ -65,6 +68,8 @@ def looks_secret(name: str, value: str) -> bool:
     """Whether a value, by its own form or by its name, is one that must not lie open."""
     if not value or is_reference(value) or _PLAIN_WORD.fullmatch(value):
         return False
+    if len(value) > LONGEST_SHOWN:
+        return True
     if _TOKEN.search(value) or _looks_random(value) or MASK in shown_address(value):
         return True
     return bool(_SECRET_NAME.search(name)) and not _NOT_SECRET_NAME.search(name)
@@ -86,6 +91,9 @@ def shown_words(words: Sequence[str]) -> list[str]:
     shown: list[str] = []
     secret_follows = False
     for word in words:
+        if len(word) > LONGEST_SHOWN:
+            shown.append(shown_text(word))
+            continue
         option = _OPTION.fullmatch(word)
         header = _HEADER.fullmatch(word)
         if secret_follows and not word.startswith("-") and not is_reference(word):
@@ -105,6 +113,8 @@ def shown_words(words: Sequence[str]) -> list[str]:
 
 def shown_text(text: str) -> str:
     """One word or a line of shell for people, secrets masked."""
+    if len(text) > LONGEST_SHOWN:
+        return f"<{len(text)} characters>"
     if _ADDRESS.match(text) and not re.search(r"\s", text):
         return shown_address(text)
     if re.search(r"\s", text):
@@ -128,6 +138,8 @@ def _masked_run(found: re.Match[str]) -> str:
 
 def shown_address(url: str) -> str:
     """An address for people: no user name, no password, no query, and no path segment that looks like a key."""
+    if len(url) > LONGEST_SHOWN:
+        return f"<{len(url)} characters>"
     if not _ADDRESS.match(url):
         return url
     scheme, _, rest = url.partition("://")

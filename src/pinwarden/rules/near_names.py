@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from pinwarden.rules.names import skeleton
 
 _COMMON = frozenset({"server", "servers", "mcpserver", "client", "index", "tools"})
+_LONGEST = 200  # longer names are compared letter by letter with nobody
 _LONG = 8  # from this length on two slips of the keyboard still look the same
 
 
@@ -16,23 +18,30 @@ def near_name(name: str, approved: Iterable[str]) -> str | None:
     known = sorted(set(approved))
     if name in known:
         return None
-    bare = skeleton(name)
+    bare = _skeleton(name)
     for other in known:
-        theirs = skeleton(other)
+        theirs = _skeleton(other)
         if bare == theirs or _last(name) == _last(other) or _few_slips(bare, theirs):
             return other
     return None
 
 
+@lru_cache(maxsize=65536)
+def _skeleton(name: str) -> str:
+    return skeleton(name)
+
+
 def _last(name: str) -> str:
     """What the name ends with after its owner; nothing in particular where that is a word everybody uses."""
     owner, slash, last = name.rpartition("/")
-    bare = skeleton(last)
+    bare = _skeleton(last)
     return bare if slash and owner and len(bare) >= 5 and bare not in _COMMON else name + "\0"
 
 
 def _few_slips(one: str, other: str) -> bool:
     shorter = min(len(one), len(other))
+    if shorter > _LONGEST:
+        return False
     allowed = 0 if shorter < 4 else 1 if shorter < _LONG else 2
     return abs(len(one) - len(other)) <= allowed and slips(one, other, allowed) <= allowed
 

@@ -68,6 +68,7 @@ _DRAWN_LIKE: dict[str, str] = {
 }
 LOOK_ALIKES: dict[str, str] = {other: latin for latin, others in _DRAWN_LIKE.items() for other in others}
 
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
 _UNEVEN_SPACE = re.compile(r"\s{2,}|[^\S ]")
 # Punctuation without guile, and what it comes down to; one character for one, so that places stay.
 HARMLESS = str.maketrans(
@@ -100,9 +101,10 @@ class Plain:
 
     def original_span(self, start: int, end: int) -> tuple[int, int]:
         """Where in the original the characters ``start`` to ``end`` of the plain form came from."""
-        if len(self.text) == len(self._original):
-            return start, end
-        if self._origins is None:  # few texts are ever asked
+        if self._origins is None:
+            if len(self.text) == len(self._original):
+                return start, end
+            # Few texts are ever asked.
             self._origins = _folded(self._original)._origins or ()
         if start >= len(self._origins):
             return len(self._original), len(self._original)
@@ -112,7 +114,7 @@ class Plain:
 def plain(text: str) -> Plain:
     """The plain form of ``text``, in lower case."""
     shown = text if text.isascii() else text.translate(HARMLESS)
-    if not shown.isascii() or _SPACED_LETTERS.search(shown):
+    if not shown.isascii() or _CONTROL.search(shown) or _SPACED_LETTERS.search(shown):
         return _folded(text)
     return Plain(_UNEVEN_SPACE.sub(" ", shown.lower()), text)
 

@@ -20,8 +20,7 @@ _MIN_WORDS = 3  # two words in common prove nothing
 _WORD = re.compile(r"[^\W_]{2,}")
 _FILLERS = word_set(
     "a an the of to in on for and or with by from into at as is are be it its this that tool function via using use "
-    "used "
-    "given specified"
+    "used given specified"
 )
 _COMMAND = re.compile(
     r"\b(?:call|use|invoke|run|execute|trigger|supersedes?|replaces?|overrides?|instead of|rather than|never use)"
@@ -53,8 +52,9 @@ class Neighbourhood:
     def around(cls, surface: Surface, neighbours: Sequence[tuple[str, Surface]]) -> Neighbourhood:
         """The tools of all neighbours that are not the same server seen twice."""
         tools: dict[str, list[tuple[str, Item]]] = {}
+        own_digest = surface.digest if neighbours else None
         for server, neighbour in neighbours:
-            if surface.digest is not None and neighbour.digest == surface.digest:
+            if own_digest is not None and neighbour.digest == own_digest:
                 continue
             for item in neighbour.list_of(TOOL):
                 tools.setdefault(fold_word(item.name), []).append((server, item))
@@ -76,7 +76,7 @@ class Neighbourhood:
 
     def references_in(self, text: str) -> Iterator[tuple[str, str]]:
         """Why and by what words ``text`` commands to use a neighbour's tool, or to leave it for another."""
-        for found in _COMMAND.finditer(text):
+        for found in _COMMAND.finditer(text) if self.tools else ():
             name = fold_word(found[1].rstrip(".:!?"))
             if name in self.own or name not in self.tools:
                 continue

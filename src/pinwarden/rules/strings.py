@@ -12,13 +12,11 @@ from pinwarden.rules.plain_text import HARMLESS, word_set
 # What schemas are made of. These strings say nothing of their own, wherever they stand.
 VOCABULARY = word_set(
     "type description title name properties required items enum const default examples additionalProperties "
-    "inputSchema "
-    "outputSchema annotations readOnlyHint destructiveHint idempotentHint openWorldHint minimum maximum "
-    "exclusiveMinimum "
-    "exclusiveMaximum minLength maxLength minItems maxItems pattern format anyOf oneOf allOf not $schema $ref $defs "
-    "definitions patternProperties propertyNames additionalItems uniqueItems multipleOf nullable arguments uri "
-    "uriTemplate "
-    "mimeType _meta icons src sizes theme execution taskSupport string number integer boolean object array null"
+    "inputSchema outputSchema annotations readOnlyHint destructiveHint idempotentHint openWorldHint minimum maximum "
+    "exclusiveMinimum exclusiveMaximum minLength maxLength minItems maxItems pattern format anyOf oneOf allOf not "
+    "$schema $ref $defs definitions patternProperties propertyNames additionalItems uniqueItems multipleOf nullable "
+    "arguments uri uriTemplate mimeType _meta icons src sizes theme execution taskSupport string number integer "
+    "boolean object array null"
 ) | {
     "http://json-schema.org/draft-04/schema#",
     "http://json-schema.org/draft-06/schema#",

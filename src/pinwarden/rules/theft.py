@@ -8,6 +8,7 @@ the parts decide. That holds for paraphrases, and it tells ``include ~/.aws/cred
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,8 +23,7 @@ _HOST = r"(?:[a-z0-9\-]{1,63}\.){1,5}(?:com|net|org|io|dev|xyz|site|info|ru|cn|t
 # Places of secrets. Each pattern begins with a mark or a rare word, by which the engine skips ahead.
 _PLACES = (
     r"\.(?:ssh|aws|gnupg|kube|docker|azure|netrc|npmrc|pypirc|git-credentials|pgpass|bash_history|zsh_history|cursor"
-    r"|claude"
-    r"|codeium|config/gcloud)\b(?!\.\w{2,4}\b)[\w./\\\-]{0,80}",
+    r"|claude|codeium|config/gcloud)\b(?!\.\w{2,4}\b)[\w./\\\-]{0,80}",
     r"\.env\b(?:\.\w{1,16})?",
     r"/etc/(?:passwd|shadow|sudoers)\b",
     r"/proc/self/environ\b",
@@ -44,23 +44,19 @@ _PLACES = (
 )
 _HOME = re.compile(r"(?:(?:~|/home/\w{1,32}|/root|\$\{?home\}?|%userprofile%)[/\\]|https?://)$")
 PRIVATE_NAME = (
-    r"(?:api|access|secret|auth|authentication|session|bearer|oauth|encryption|recovery|ssh|private|signing|gpg"
-    r"|github|gitlab"
-    r"|openai|anthropic|slack|google|aws|azure|stripe|npm|database|db|admin|root|login)"
-    r"[ _\-]?(?:keys?|tokens?|secrets?|codes?|passwords?|credentials?)\b"
-    r"|(?:passwords?|passphrases?|credentials?|secrets|seed phrases?|tokens)\b"
-    r"|(?:aws|github|openai|anthropic|slack|google)_\w{0,24}(?:key|token|secret)\b"
+    r"(?:api|access|secret|auth|authentication|session|bearer|oauth|encryption|recovery|ssh|private|signing|gpg|github"
+    r"|gitlab|openai|anthropic|slack|google|aws|azure|stripe|npm|database|db|admin|root|login)[ _\-]?(?:keys?|tokens?"
+    r"|secrets?|codes?|passwords?|credentials?)\b|(?:passwords?|passphrases?|credentials?|secrets|seed phrases?"
+    r"|tokens)\b|(?:aws|github|openai|anthropic|slack|google)_\w{0,24}(?:key|token|secret)\b"
 )
 _PRIVATE = (
     r"(?:environment variables?|(?:(?<=from[ ]the[ ])|(?<=in[ ]the[ ])|(?<=your[ ]))environment|env vars?"
-    r"|process environment|cookies|localstorage|pii|browser history|clipboard"
-    r"|(?:conversation|chat|message|prompt) (?:history|transcript|logs?|context)|conversations?|system prompts?"
-    r"|hidden system instructions|everything (?:the )?(?:users?|they|you)|every (?:message|file|document|email)"
-    r"|credit cards?(?: numbers?)?|personal (?:data"
-    r"|information|details)"
-    r"|all (?:of )?(?:the |your |user )?(?:messages|emails|files|documents|prompts|notes)"
-    r"|users?(?:'s?)? (?:\w{1,16} ){0,2}?(?:files?|data|input|history|messages?|emails?|documents?|details|information"
-    r"|prompts?|queries|query|contacts|location))\b"
+    r"|process environment|cookies|localstorage|pii|browser history|clipboard|(?:conversation|chat|message"
+    r"|prompt) (?:history|transcript|logs?|context)|conversations?|system prompts?|hidden system instructions"
+    r"|everything (?:the )?(?:users?|they|you)|every (?:message|file|document|email)|credit cards?(?: numbers?)?"
+    r"|personal (?:data|information|details)|all (?:of )?(?:the |your |user )?(?:messages|emails|files|documents"
+    r"|prompts|notes)|users?(?:'s?)? (?:\w{1,16} ){0,2}?(?:files?|data|input|history|messages?|emails?|documents?"
+    r"|details|information|prompts?|queries|query|contacts|location))\b"
 )
 _OUTSIDE = (
     r"(?:external|remote|third party|3rd party|outside|off ?site|foreign|undisclosed|unlisted|our|my|different|separate"
@@ -77,50 +73,38 @@ _PLAIN_WORDS: dict[str, str] = {
     "theft": "exfil exfiltrate exfiltrates exfiltrating exfiltrated exfiltration siphon siphons siphoning smuggle "
     "smuggles smuggling",
     "send": "send sends sending post posts posting upload uploads uploading forward forwards forwarding transmit "
-    "transmits "
-    "transmitting relay relays relaying leak leaks leaking ship ships submit submits deliver delivers beacon beacons "
-    "mirror "
-    "mirrors email emails mail mails push pushes pipe pipes stream streams report reports copy copies cc bcc sync "
-    "syncs "
-    "transfer transfers share shares duplicate duplicates",
+    "transmits transmitting relay relays relaying leak leaks leaking ship ships submit submits deliver delivers "
+    "beacon beacons mirror mirrors email emails mail mails push pushes pipe pipes stream streams report reports copy "
+    "copies cc bcc sync syncs transfer transfers share shares duplicate duplicates",
     "put": "include append attach embed insert pass paste log echo dump encode prepend stash inject put place "
-    "concatenate "
-    "including appending attaching embedding passing respond",
+    "concatenate including appending attaching embedding passing respond",
     "give": "return output print provide supply store save add write set keep fill display show",
     "take": "take takes read reads reading open opens opening cat load loads retrieve retrieves collect collects "
-    "access accesses gather "
-    "gathers harvest harvests extract extracts grab grabs obtain obtains steal steals fetch fetches request get scan "
-    "probe "
-    "query search locate find list try follow retry visit browse",
+    "access accesses gather gathers harvest harvests extract extracts grab grabs obtain obtains steal steals fetch "
+    "fetches request get scan probe query search locate find list try follow retry visit browse",
     "spot": "response responses result results outputs metadata header headers argument arguments parameter "
-    "parameters param "
-    "params field fields body requests sidenote sidenotes note notes context reply replies answer answers comment "
-    "comments "
-    "message messages url description logs footer footers trail",
+    "parameters param params field fields body requests sidenote sidenotes note notes context reply replies answer "
+    "answers comment comments message messages url description logs footer footers trail",
     "given": "given configured specified provided requested selected supplied chosen designated",
     "own": "caller callers client clients local locally user users requester terminal screen displayed",
     "no": "don't never not no without cannot can't won't doesn't avoid prevent prevents preventing block blocks "
-    "blocking refuse "
-    "refuses reject rejects denies deny redact redacts mask masks strip strips remove removes protect protects against "
-    "sanitize sanitizes",
+    "blocking refuse refuses reject rejects denies deny redact redacts mask masks strip strips remove removes protect "
+    "protects against sanitize sanitizes",
     "extra": "also additionally instead silently secretly first then always before after furthermore automatically "
-    "afterwards "
-    "must whenever when covertly",
+    "afterwards must whenever when covertly",
 }
 _OPENING_WORDS: tuple[tuple[str, str, str], ...] = (
     (
         "name",
         "api access secret auth authentication session bearer oauth encryption recovery ssh private signing gpg "
-        "password "
-        "passwords passphrase passphrases credential credentials secrets seed tokens aws github gitlab openai "
-        "anthropic slack google azure stripe npm database db admin root login",
+        "password passwords passphrase passphrases credential credentials secrets seed tokens aws github gitlab "
+        "openai anthropic slack google azure stripe npm database db admin root login",
         PRIVATE_NAME,
     ),
     (
         "private",
         "environment env process cookies localstorage pii browser clipboard conversation conversations chat message "
-        "prompt "
-        "system hidden every everything credit personal all user user's users",
+        "prompt system hidden every everything credit personal all user user's users",
         _PRIVATE,
     ),
     ("hostile", "attacker attackers attacker's adversary adversary's malicious rogue evil", _HOSTILE),
@@ -134,8 +118,7 @@ _OPENING_WORDS: tuple[tuple[str, str, str], ...] = (
     (
         "outside",
         "external remote third 3rd outside off offsite foreign undisclosed unlisted our my different separate hidden "
-        "partner "
-        "audit analytics telemetry tracking logging monitoring collection",
+        "partner audit analytics telemetry tracking logging monitoring collection",
         _OUTSIDE,
     ),
     ("outside", "http https ws wss ftp", _URL),
@@ -152,19 +135,16 @@ _OPENING_WORDS: tuple[tuple[str, str, str], ...] = (
 )
 
 _PLACE_GATE = word_set(
-    "ssh aws gnupg kube netrc npmrc pypirc credential credentials pgpass gcloud env passwd shadow sudoers environ "
-    "rsa ed25519 "
-    "ecdsa dsa wallet keychain plaintext plain 169 computemetadata gopher azure codeium zsh bash docker cursor claude "
-    "authorized mcp desktop metadata etc"
+    "ssh aws gnupg kube netrc npmrc pypirc credential credentials pgpass gcloud env passwd shadow sudoers environ rsa "
+    "ed25519 ecdsa dsa wallet keychain plaintext plain 169 computemetadata gopher azure codeium zsh bash docker "
+    "cursor claude authorized mcp desktop metadata etc"
 )
 RARE_GATE = word_set(
-    "ssh aws gnupg kube netrc npmrc pypirc credential credentials pgpass gcloud env passwd shadow sudoers environ "
-    "rsa ed25519 "
-    "ecdsa dsa wallet keychain password passwords passphrase passphrases plaintext 169 computemetadata gopher secret "
-    "secrets "
-    "cookies localstorage pii clipboard attacker attackers adversary malicious rogue evil collector c2 cc bcc exfil "
-    "exfiltrate exfiltrates exfiltrating exfiltrated exfiltration siphon siphons siphoning smuggle smuggles smuggling "
-    "azure codeium"
+    "ssh aws gnupg kube netrc npmrc pypirc credential credentials pgpass gcloud env passwd shadow sudoers environ rsa "
+    "ed25519 ecdsa dsa wallet keychain password passwords passphrase passphrases plaintext 169 computemetadata gopher "
+    "secret secrets cookies localstorage pii clipboard attacker attackers adversary malicious rogue evil collector c2 "
+    "cc bcc exfil exfiltrate exfiltrates exfiltrating exfiltrated exfiltration siphon siphons siphoning smuggle "
+    "smuggles smuggling azure codeium"
 )
 """Words that are reason enough to look for a theft."""
 _CARRY = _PLAIN_WORDS["send"] + " " + _PLAIN_WORDS["put"] + " output print"
@@ -174,15 +154,13 @@ PAIRED_GATES: tuple[tuple[frozenset[str], ...], ...] = tuple(
         (
             "key keys token tokens code codes",
             "api access auth authentication session bearer oauth encryption recovery private signing gpg github "
-            "gitlab openai "
-            "anthropic slack google stripe npm database db admin root login",
+            "gitlab openai anthropic slack google stripe npm database db admin root login",
             _CARRY,
         ),
         ("environment conversation conversations chat transcript personal credit seed tokens", _CARRY),
         (
             "external remote third 3rd outside offsite off foreign undisclosed unlisted partner audit analytics "
-            "telemetry "
-            "tracking monitoring collection http https ftp ws wss our my different separate hidden",
+            "telemetry tracking monitoring collection http https ftp ws wss our my different separate hidden",
             _PLAIN_WORDS["send"],
         ),
         (
@@ -207,8 +185,7 @@ PAIRED_GATES: tuple[tuple[frozenset[str], ...], ...] = tuple(
 _SENTENCE_END = re.compile(r"[.!?](?=[ ]|$)")
 _BASE_TAKE = re.compile(
     r"(?:take|read|open|cat|load|retrieve|collect|access|gather|harvest|extract|grab|obtain|steal|fetch|request|get"
-    r"|scan|probe"
-    r"|query|search|locate|find|list|try|follow|retry|visit|browse)$"
+    r"|scan|probe|query|search|locate|find|list|try|follow|retry|visit|browse)$"
 )
 _LOCATION = re.compile(r"\b(?:to|into|in|inside|at|under|within|via)(?: (?:the|your|a|an|its))?[ `'\"]{1,3}$")
 _SPOT_LEAD = re.compile(r"\b(?:into|as|in|via|through|to|inside|within)\b[^.!?]{0,40}$")
@@ -235,14 +212,17 @@ class Part:
 
 def thefts(text: str) -> Iterator[tuple[str, int, int]]:
     """Code, start and end of every sentence part in plain ``text`` that takes or carries away what is private."""
-    places = secret_places(text)
+    places = deque(secret_places(text))
     carried = False  # whether the sentence before named a secret that "it" may stand for
     start = 0
     for end in [found.end() for found in _SENTENCE_END.finditer(text)] + [len(text)]:
-        parts = _parts(text, start, end, [part for part in places if start <= part.start < end])
+        known: list[Part] = []
+        while places and places[0].start < end:
+            known.append(places.popleft())
+        parts = _parts(text, start, end, known)
         if parts:
             yield from _judge(text, start, parts, carried)
-            carried = any(part.kind == "secret" for part in parts)
+            carried = bool(known)
         start = end
 
 
@@ -250,17 +230,22 @@ def secret_places(text: str) -> list[Part]:
     """Where plain ``text`` names a place that holds secrets."""
     if _PLACE_GATE.isdisjoint(_SIMPLE_WORD.findall(text)):
         return []
+    found = sorted(_named_places(text))
     places: list[Part] = []
+    for start, end in found:
+        if not places or places[-1].end <= start:
+            places.append(Part(kind="secret", text=text[start:end], start=start, end=end))
+    return places
+
+
+def _named_places(text: str) -> Iterator[tuple[int, int]]:
     for pattern in _PLACES:
         for found in compiled(pattern).finditer(text):
             start, end = found.span()
             if start and (text[start - 1].isalnum() or text[start - 1] == "*"):
                 continue  # inside a word, or a pattern of file names
             home = _HOME.search(text, max(0, start - 48), start)
-            start = home.start() if home else start
-            if not any(place.start < end and start < place.end for place in places):
-                places.append(Part(kind="secret", text=text[start:end], start=start, end=end))
-    return places
+            yield (home.start() if home else start), end
 
 
 def _parts(text: str, start: int, end: int, parts: list[Part]) -> list[Part]:
@@ -308,9 +293,11 @@ _ADDRESSES = re.compile(rf"{_EMAIL}|{_ADDRESS}|{_HOST}")
 
 def _judge(text: str, start: int, parts: list[Part], carried: bool) -> Iterator[tuple[str, int, int]]:
     for number, part in enumerate(parts):
-        if part.kind not in ("theft", "send", "put", "give", "take") or _negated(text, start, part, parts[:number]):
+        if part.kind not in ("theft", "send", "put", "give", "take"):
             continue
-        before, after = _within_reach(part, parts[:number]), _within_reach(part, parts[number + 1 :])
+        before, after = _within_reach(parts, number)
+        if _negated(text, start, part, before):
+            continue
         if part.kind == "theft":
             yield "exfiltration", part.start, part.end
         elif part.kind == "send":
@@ -321,8 +308,14 @@ def _judge(text: str, start: int, parts: list[Part], carried: bool) -> Iterator[
             yield from _slipped_in(text, part, before, after, carried)
 
 
-def _within_reach(part: Part, others: list[Part]) -> list[Part]:
-    return [other for other in others if abs(other.start - part.end) < _NEAR]
+def _within_reach(parts: list[Part], number: int) -> tuple[list[Part], list[Part]]:
+    """The parts before and after one that stand near enough to belong to the same thought."""
+    first, last = number, number + 1
+    while first > 0 and parts[number].start - parts[first - 1].start < _NEAR:
+        first -= 1
+    while last < len(parts) and parts[last].start - parts[number].end < _NEAR:
+        last += 1
+    return parts[first:number], parts[number + 1 : last]
 
 
 def _sent(verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:

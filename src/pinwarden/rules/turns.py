@@ -82,8 +82,7 @@ _ORDERS_TAKEN_AWAY = (
         "agent_instruction",
         "ignore ignoring disregard disregarding forget neglect discard attention abandon following aside",
         r"(?:ignor(?:e|ing)|disregard(?:ing)?|forget|neglect|discard|abandon|set aside|stop following"
-        r"|pay no attention to|no "
-        r"longer follow) (?:everything |anything |about |of )?"
+        r"|pay no attention to|no longer follow) (?:everything |anything |about |of )?"
         rf"(?:the |these |those |that |all |any |every |of |my "
         rf"|its ){{0,4}}(?:{_EARLIER} ){{1,4}}(?:\w{{1,16}} )?{_ORDERS}",
         r"(?:ignor(?:e|ing)|disregard(?:ing)?|forget|neglect|discard|abandon|stop following"
@@ -91,9 +90,8 @@ _ORDERS_TAKEN_AWAY = (
         rf"|all |of |your |these |those ){{0,3}}{_ORDERS} (?:\w{{1,16}} ){{0,3}}(?:above|earlier|before|previously"
         rf"|so far|until now)\b",
         r"(?:ignore|disregard|forget) (?:what|whatever|anything|everything) (?:else )?(?:that )?(?:the )?(?:users?"
-        r"|humans?|system"
-        r"|developers?|you were|you have been) (?:\w{1,16} ){0,2}?(?:says?|asks?|wants?|requests?|requested|told"
-        r"|said|asked)\b",
+        r"|humans?|system|developers?|you were|you have been) (?:\w{1,16} ){0,2}?(?:says?|asks?|wants?|requests?"
+        r"|requested|told|said|asked)\b",
         r"(?:ignore|disregard|forget) (?:everything |all |all of |anything |whatever )?(?:what )?(?:is |was |you were "
         r"|you have been )?(?:the |that )?(?:told |said |written |stated )?(?:above|previous|prior|before|earlier)"
         r"(?=[ ]?[,;.:!]|$|[ ](?:and|then|text|content|instead|now)\b)",
@@ -113,9 +111,8 @@ _ORDERS_TAKEN_AWAY = (
         "override overrides supersede supersedes replace replaces precedence priority & instructions instruction "
         "directive directives rule rules guidelines guideline request requests prompt message",
         r"(?:override|supersede|replace|take precedence over|take priority over)s? (?:all |any |every |of |the "
-        r"|your ){0,3}"
-        r"(?:previous|prior|other|earlier|existing|system|developer|user|safety) (?:\w{1,16} )?"
-        r"(?:instructions?|directives?|rules?|guidelines?|requests?)\b",
+        r"|your ){0,3}(?:previous|prior|other|earlier|existing|system|developer|user"
+        r"|safety) (?:\w{1,16} )?(?:instructions?|directives?|rules?|guidelines?|requests?)\b",
         r"replace (?:the |your )(?:system|developer) (?:prompt|message)\b",
     ),
     _turn(
@@ -123,11 +120,10 @@ _ORDERS_TAKEN_AWAY = (
         "prompt prompts instructions instruction configuration guidelines messages message & reveal disclose leak "
         "print output repeat show expose dump recite return share send tell",
         r"(?:reveal|disclose|leak|print|output|repeat|show|expose|dump|recite|return|share|send|tell) (?:out |back "
-        r"|me |us "
-        r"|the user |verbatim |all |of |every |full |entire |complete ){0,3}(?:your|any hidden|the (?:full|entire"
-        r"|hidden"
-        r"|complete|exact|above)) (?:own |full |entire |complete |hidden |secret |internal |initial |original |exact "
-        r"|current |system |developer ){0,4}(?:prompts?|instructions?|configuration|guidelines|system messages?)\b",
+        r"|me |us |the user |verbatim |all |of |every |full |entire |complete ){0,3}(?:your|any hidden|the (?:full"
+        r"|entire|hidden|complete|exact|above)) (?:own |full |entire |complete |hidden |secret |internal |initial "
+        r"|original |exact |current |system |developer ){0,4}(?:prompts?|instructions?|configuration|guidelines"
+        r"|system messages?)\b",
         r"(?:reveal|disclose|leak|output|dump|print|repeat) (?:the )?system prompts?\b",
     ),
 )
@@ -138,10 +134,9 @@ _NEW_ORDERS = (
         "void obsolete invalid cancelled canceled revoked suspended overridden null lifted apply superseded disabled",
         rf"(?:{_EARLIER}|all) (?:\w{{1,16}} )?{_ORDERS} (?:is|are|have been|has been) (?:now |hereby |all )?(?:void"
         rf"|obsolete"
-        r"|invalid|cancell?ed|revoked|suspended|overridden|null|lifted|superseded|disabled)\b",
+        r"|invalid|(?:cancelled|canceled)|revoked|suspended|overridden|null|lifted|superseded|disabled)\b",
         r"(?:restrictions?|rules|guidelines|limits|safeguards|polic(?:y|ies)|guardrails|constraints) (?:no longer"
-        r"|do not"
-        r"|don't) apply\b",
+        r"|do not|don't) apply\b",
     ),
     _turn(
         "agent_instruction",
@@ -172,8 +167,7 @@ _NEW_ORDERS = (
     _turn(
         "agent_instruction",
         "follow obey comply adhere execute perform carry & instructions instruction ones one directive directives "
-        "rules rule "
-        "commands command orders order requests request prompts prompt steps",
+        "rules rule commands command orders order requests request prompts prompt steps",
         r"(?:follow|obey|comply with|adhere to|carry out) (?:only )?(?:these|this|the|those|any|all|whatever|every) "
         r"(?:of |the )?(?:new |embedded |hidden |subsequent |further |additional |attached |secret ){1,3}"
         r"(?:ones?|instructions?|directives?|rules?|commands?|orders?|requests?|prompts?|steps)\b",
@@ -186,9 +180,8 @@ _NEW_ORDERS = (
         "agent_instruction",
         "treat",
         r"treat (?:[\w'/]{1,20} ){1,8}as (?:an? |the |your |new |trusted |direct ){0,3}(?:authoritative|commands?"
-        r"|instructions?"
-        r"|orders?|directives?|(?:system|developer) (?:prompts?|messages?|instructions?|input)|(?:highest"
-        r"|top) priority)\b",
+        r"|instructions?|orders?|directives?|(?:system|developer) (?:prompts?|messages?|instructions?|input)"
+        r"|(?:highest|top) priority)\b",
     ),
     _turn(
         "agent_instruction",
@@ -200,8 +193,7 @@ _NEW_ORDERS = (
         r"|credentials?|payload|files|description|commands?)\b",
         r"(?:swap|replace|change)s? (?:it |this |the \w{1,16} )?(?:\w{1,16} )?(?:post|after) approval\b",
         rf"(?:behaves?|acts?|works?|looks?) (?:benignly|benign|normally|safely|innocently|harmless) (?:during|until"
-        rf"|while"
-        rf"|under) {_WORDS_2}(?:review|approv\w{{1,3}}|testing|inspect\w{{1,3}})\b",
+        rf"|while|under) {_WORDS_2}(?:review|approv\w{{1,3}}|testing|inspect\w{{1,3}})\b",
     ),
     _turn("agent_instruction", "times & repeat", r"repeat (?:this|the|these) (?:\w{1,16} ){0,4}\d{3,9} times\b"),
 )
@@ -213,13 +205,10 @@ _USER_LEFT_OUT = (
         "authorization authorisation user & not don dont never need instead without stop skip & ask asking prompt "
         "prompting wait waiting request requesting seek seeking require requiring bother bothering",
         r"(?:do not|don't|dont|never|no need to|need not|instead of|without|stop|skip) (?:ever |first "
-        r"|even )?(?:ask(?:ing)?"
-        r"|prompt(?:ing)?|wait(?:ing)?|request(?:ing)?|seek(?:ing)?|requir(?:e|ing)|bother(?:ing)?) (?:the |any )?"
-        r"(?:user |users |human |operator |them |anyone |owner )?(?:for |on |to |with |first ){0,2}(?:any |further "
-        r"|explicit "
-        r"|their |user |the user's |its |additional ){0,3}(?:confirmations?|confirm|permissions?|approvals?|approve"
-        r"|consent"
-        r"|authori[sz]ation)\b",
+        r"|even )?(?:ask(?:ing)?|prompt(?:ing)?|wait(?:ing)?|request(?:ing)?|seek(?:ing)?|requir(?:e|ing)"
+        r"|bother(?:ing)?) (?:the |any )?(?:user |users |human |operator |them |anyone |owner )?(?:for |on |to |with "
+        r"|first ){0,2}(?:any |further |explicit |their |user |the user's |its |additional ){0,3}(?:confirmations?"
+        r"|confirm|permissions?|approvals?|approve|consent|authori[sz]ation)\b",
         r"(?:without|never|do not|don't) ask(?:ing)? the user\b(?! (?:about|which|what|how|for (?:an?|the|their|its) "
         r"(?!approval|consent|permission|confirmation)))",
         negatable=False,
@@ -284,10 +273,8 @@ _OTHER_CALLS = (
         r"|invok(?:e|ing)|run(?:ning)?|execut(?:e|ing)|return(?:ing)?|respond(?:ing)?|answer(?:ing)?|reply(?:ing)?)\b"
         rf"[^.!?]{{0,40}}?[, ]{_URGE}{{0,3}}(?:read|open|cat|load|access|collect|gather|dump|copy|upload|forward|post"
         r"|grab|steal|extract|take|fetch|exfiltrate|execute|curl|download|install|delete"
-        r"|disable) (?:\w{1,16} ){0,3}(?:[~/$]|%\w|\.\w|files?\b|contents?\b"
-        r"|commands?\b|script|conversation|chat|secret|credential|password|token|cookies?|environment|history|all\b"
-        r"|every"
-        r"|any\b)",
+        r"|disable) (?:\w{1,16} ){0,3}(?:[~/$]|%\w|\.\w|files?\b|contents?\b|commands?\b|script|conversation|chat"
+        r"|secret|credential|password|token|cookies?|environment|history|all\b|every|any\b)",
     ),
     _turn(
         "agent_instruction",
@@ -295,15 +282,13 @@ _OTHER_CALLS = (
         "answers response responses reply replies turn turns message messages call calls question questions "
         "interaction interactions",
         r"(?:before|after|on|with|in|for) (?:each|every|any|all) (?:\w{1,16} )?(?:answers?|responses?|repl(?:y|ies)"
-        r"|turns?"
-        r"|messages?|tool calls?|questions?|interactions?)\b[^.!?]{0,24}?[, ]"
+        r"|turns?|messages?|tool calls?|questions?|interactions?)\b[^.!?]{0,24}?[, ]"
         rf"{_URGE}{{0,3}}(?:call|invoke|run|send|forward|upload|post|read|b?cc|append|include|execute)\b",
     ),
     _turn(
         "agent_instruction",
         "calls call requests request invocation invocations & each every any & must should also always first "
-        "immediately "
-        "silently secretly then",
+        "immediately silently secretly then",
         r"(?:before|after|on|with) (?:each|every|any) (?:\w{1,16} )?(?:calls?|requests?|invocations?)\b,? "
         rf"{_URGE}{{1,3}}(?:call|invoke|send|forward|upload|post|b?cc|execute)\b",
     ),
@@ -318,8 +303,7 @@ _OTHER_CALLS = (
     _turn(
         "agent_instruction",
         "recipient recipients payee beneficiary iban wallet & change set modify alter update add include put hidden "
-        "secret "
-        "invisible",
+        "secret invisible",
         r"(?:change|set|modify|alter|update) (?:\w{1,16} ){0,3}(?:recipients?|payee|beneficiary|iban|wallet) "
         r"(?:\w{1,16} ){0,2}to (?:[+\d(]|[\w.+\-]{1,64}@)",
         r"(?:add|include|put|set) [\w.+\-]{1,64}@[\w.\-]{3,80} (?:\w{1,16} ){0,4}(?:recipients?|b?cc|copy)\b",
@@ -340,9 +324,8 @@ _OTHER_CALLS = (
         rf"|beneficiary"
         r"|payee|accounts?|iban|payments?|transfers?|funds|wallets?|its (?:output|result|response|answer)s?)\b "
         rf"{_WORDS_2}(?:to|with|by|into)\b",
-        rf"(?:route|rewrite|redirect|direct) (?:all|every|each|any) {_WORDS_2}(?:requests?|calls?|queries"
-        rf"|parameters?|paths?"
-        rf"|urls?|arguments?|operations?|traffic) {_WORDS_2}(?:here|to|through|via)\b",
+        rf"(?:route|rewrite|redirect|direct) (?:all|every|each|any) {_WORDS_2}(?:requests?|calls?|queries|parameters?"
+        rf"|paths?|urls?|arguments?|operations?|traffic) {_WORDS_2}(?:here|to|through|via)\b",
         rf"(?:rewrite|swap|replace) the (?:tool )?(?:registry|{_WORDS_2}registry entry)\b",
     ),
     _turn(
@@ -360,8 +343,7 @@ _OTHER_CALLS = (
         "other & not don never stop always must only & tool tools server servers",
         r"(?:do not|don't|never|stop) (?:use|call|invoke|trust)(?:ing)? (?:any|all|the) other (?:tools?|servers?)\b",
         r"(?:always|must|only) (?:use|call|prefer|trust) this (?:tool )?(?:instead of|over|rather than) (?:any|all"
-        r"|every) "
-        r"other\b",
+        r"|every) other\b",
         negatable=False,
     ),
 )
@@ -372,19 +354,17 @@ _KEPT_FROM_THE_USER = (
         "tell telling inform informing notify notifying alert alerting warn warning & not don dont never mustn "
         "shouldn cannot can need avoid refrain without circumstances",
         rf"{_NOT} (?:ever |first |even |explicitly )?(?:tell|inform|notify|alert|warn|telling|informing|notifying"
-        rf"|alerting"
-        rf"|warning) {_PERSON}",
+        rf"|alerting|warning) {_PERSON}",
         negatable=False,
     ),
     _turn(
         "concealment",
         "mention mentioning reveal revealing disclose disclosing show showing report display acknowledge expose "
-        "explain "
-        "discuss describe share repeat talk & not don dont never mustn shouldn cannot can need avoid refrain without "
-        "circumstances",
+        "explain discuss describe share repeat talk & not don dont never mustn shouldn cannot can need avoid refrain "
+        "without circumstances",
         rf"{_NOT} (?:ever |even |explicitly |openly )?(?:mention|reveal|disclos|show|report|display|acknowledg|expos"
-        rf"|explain"
-        rf"|discuss|describ|shar|repeat|talk)(?:e|ing)? (?:to {_PERSON}|(?:about )?(?:this|that|it|these|those|anything"
+        rf"|explain|discuss|describ|shar|repeat|talk)(?:e|ing)? (?:to {_PERSON}|(?:about )?(?:this|that|it|these|those"
+        rf"|anything"
         r"|any of (?:this|these|it)|your (?:actions?|reasoning|instructions?)|the (?:existence|presence|fact|additional"
         r"|extra|hidden|above|read|upload|transfer|bcc|copy|step|call|action|instructions?|side ?note)))\b",
         rf"{_NOT} (?:ever )?(?:mention|reveal|disclose) (?:[\w'/]{{1,16}} ){{1,5}}to {_PERSON}(?! (?:unless|if|until))",
@@ -403,8 +383,7 @@ _KEPT_FROM_THE_USER = (
         "hide conceal keep mask obscure & from secret hidden confidential invisible between quiet instruction "
         "instructions payload command commands",
         rf"(?:hide|conceal|keep|mask|obscure) (?:this|it|that|these|them|(?:the|all|your"
-        rf"|any) \w{{1,16}}) {_WORDS_4}from "
-        rf"{_PERSON}",
+        rf"|any) \w{{1,16}}) {_WORDS_4}from {_PERSON}",
         rf"keep (?:this|it|that|these|all of this|everything) {_WORDS_2}(?:secret|hidden|confidential|invisible"
         rf"|between us"
         r"|quiet)\b",
@@ -427,14 +406,11 @@ _KEPT_FROM_THE_USER = (
         "silently secretly covertly surreptitiously stealthily discreetly invisibly quietly clandestinely",
         r"(?:secretly|covertly|surreptitiously|stealthily|clandestinely) (?:also |then |and )?[a-z]{2,16}\b",
         r"(?:silently|secretly|covertly|surreptitiously|stealthily|discreetly|invisibly|clandestinely"
-        r"|quietly) (?:also |then "
-        r"|and )?(?:send|forward|upload|post|append|call|invoke|execute|copy|copie|read|collect|include|attach|transmit"
-        r"|exfiltrate|install|modify|grant|approve|add|embed|insert|b?cc|email|mail|leak|redirect|replace|harvest"
-        r"|capture"
-        r"|share|relay|delete|change|pass|fetch)(?:e?s|ing)?\b",
-        r"(?:send|forward|upload|post|append|call|invoke|execute|copy|read|collect|include|attach|transmit|do"
-        r"|perform|share"
-        r"|relay)(?:e?s)? (?:this|it|that|them|these|everything|\w{1,16} \w{1,16}) (?:silently|secretly|covertly"
+        r"|quietly) (?:also |then |and )?(?:send|forward|upload|post|append|call|invoke|execute|copy|copie|read"
+        r"|collect|include|attach|transmit|exfiltrate|install|modify|grant|approve|add|embed|insert|b?cc|email|mail"
+        r"|leak|redirect|replace|harvest|capture|share|relay|delete|change|pass|fetch)(?:e?s|ing)?\b",
+        r"(?:send|forward|upload|post|append|call|invoke|execute|copy|read|collect|include|attach|transmit|do|perform"
+        r"|share|relay)(?:e?s)? (?:this|it|that|them|these|everything|\w{1,16} \w{1,16}) (?:silently|secretly|covertly"
         r"|surreptitiously|stealthily|discreetly|quietly|invisibly)\b",
     ),
     _turn(
@@ -484,11 +460,9 @@ _POSING = (
     _turn(
         "impersonation",
         "important critical urgent system secret hidden assistant developer admin override directive mandatory "
-        "instructions "
-        "instruction",
+        "instructions instruction",
         r"<[/!]?[ ]?(?:important|critical|urgent|system|secret|hidden|assistant|developer|admin|override|directive"
-        r"|mandatory)"
-        r"(?:[_ \-](?:prompt|message|instructions?|note|override|directive|rules?|context))?[ ]?[/!]?>",
+        r"|mandatory)(?:[_ \-](?:prompt|message|instructions?|note|override|directive|rules?|context))?[ ]?[/!]?>",
         r"</[ ]?(?:instructions?|rules?)[ ]?>",
         negatable=False,
     ),
@@ -496,8 +470,7 @@ _POSING = (
         "impersonation",
         "system admin assistant developer ai hidden internal administrator security",
         r"\[ ?(?:system|admin(?:istrator)?|assistant|developer|ai|hidden|internal)[ _](?:override|instructions?"
-        r"|message|note"
-        r"|prompt|directive|update|only)\b",
+        r"|message|note|prompt|directive|update|only)\b",
         r"\[ ?system ?\]",
         r"#{2,6} ?(?:new )?(?:system|admin|developer|assistant)[ _](?:message|prompt|instructions?|override|update)\b",
         r"\{\{ ?(?:system|admin|assistant|developer) ?:",
@@ -517,8 +490,7 @@ _POSING = (
     _turn(
         "impersonation",
         "note attention memo reminder instruction instructions directive directives notice & ai assistant assistants "
-        "agent "
-        "agents model models llm llms language claude gpt chatgpt gemini copilot",
+        "agent agents model models llm llms language claude gpt chatgpt gemini copilot",
         r"(?:note|memo|reminder) (?:to|for) (?:the |any |all )?(?:ai|assistants?|agents?|models?|llms?|language models?"
         r"|claude|gpt|chatgpt|gemini|copilot)\b(?! (?:name|id|ids|type|types|config\w{0,12}|provider|providers))",
         r"attention,? (?:all )?(?:ai|assistants?|agents?|models?|llms?)\b",
@@ -560,7 +532,7 @@ _CODE = (
     _turn(
         "agent_instruction",
         "jsonrpc",
-        r"\"jsonrpc\" ?: ?\"2\.0\"[^\n]{0,200}?\"method\" ?: ?\"(?:sampling|tools|notifications)/",
+        r"jsonrpc[\"'] ?: ?[\"']2\.0[\"'][^\n]{0,200}?[\"']method[\"'] ?: ?[\"'](?:sampling|tools|notifications)/",
     ),
 )
 
@@ -574,8 +546,7 @@ _OTHER_LANGUAGES = (
         r"(?:ignorez|ignore|oubliez|oublie) (?:toutes )?(?:les |vos |tes )(?:instructions|consignes) (?:precedentes"
         r"|anterieures)\b",
         r"(?:ignora|olvida|ignore|esqueca|dimentica) (?:todas |tutte )?(?:las |le |as |tus |tue "
-        r"|suas )?(?:instrucciones"
-        r"|istruzioni|instrucoes) (?:anteriores|previas|precedenti)\b",
+        r"|suas )?(?:instrucciones|istruzioni|instrucoes) (?:anteriores|previas|precedenti)\b",
     ),
     _turn(
         "concealment",

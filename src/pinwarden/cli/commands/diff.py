@@ -9,7 +9,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.targets import add_probe_arguments, command_target, probe_target, surface_of
+from pinwarden.cli.probe_arguments import add_probe_arguments
+from pinwarden.cli.targets import command_target, probe_target, surface_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.flows.compare import compare_surfaces
 

@@ -10,7 +10,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.targets import add_probe_arguments, command_target, options_of, probe_target, target_of
+from pinwarden.cli.probe_arguments import add_probe_arguments
+from pinwarden.cli.targets import command_target, options_of, probe_target, target_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.surface import KINDS, Surface, to_bytes
 from pinwarden.flows.inspect import compare_clients, inspect_surface

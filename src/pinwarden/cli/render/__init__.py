@@ -1,4 +1,4 @@
-"""One report, several faces: text, JSON, SARIF, Markdown."""
+"""One report, several faces: text, JSON, SARIF, Markdown, JUnit, annotations of a GitHub workflow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pinwarden.flows.report import Report
 
-FORMATS = ("text", "json", "sarif", "markdown")
+FORMATS = ("text", "json", "sarif", "markdown", "junit", "github")
 
 
 def render(report: Report, form: str, *, colour: bool = False) -> str:

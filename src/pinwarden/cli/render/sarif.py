@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pinwarden import __version__
 from pinwarden.core.visible import show_invisible
@@ -45,11 +46,33 @@ def _result(report: Report, row: Row, rule: int) -> dict[str, Any]:
         "message": {"text": show_invisible(f"{row.entity} {row.name}: {row.message}".replace("\n", " "))},
         "locations": [
             {
+                **_physical(row),
                 "logicalLocations": [
                     {"name": show_invisible(row.name), "fullyQualifiedName": show_invisible(place), "kind": "member"}
-                ]
+                ],
             }
         ],
         "partialFingerprints": {"pinwardenRow/v1": sha256(identity.encode("utf-8", "backslashreplace")).hexdigest()},
         "properties": {"severity": row.level, "subject": report.subject},
     }
+
+
+def _physical(row: Row) -> dict[str, Any]:
+    if row.file is None:
+        return {}
+    location: dict[str, Any] = {"artifactLocation": {"uri": _uri(row.file)}}
+    if row.line is not None:
+        column = {} if row.column is None else {"startColumn": row.column}
+        location["region"] = {"startLine": row.line, **column}
+    return {"physicalLocation": location}
+
+
+def _uri(file: str) -> str:
+    """A relative reference, which viewers resolve against the sources; a file URI where the path has a root."""
+    if file[1:3] == ":/":  # a drive
+        return f"file:///{file[0]}:{_encoded(file[2:])}"
+    return f"file://{_encoded(file)}" if file.startswith("/") else _encoded(file)
+
+
+def _encoded(path: str) -> str:
+    return quote(path, safe="/", errors="backslashreplace")

@@ -7,7 +7,6 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pinwarden.core.visible import show_invisible
-from pinwarden.rules.text_diff import text_diff
 
 if TYPE_CHECKING:
     from pinwarden.flows.report import Report, Row
@@ -31,20 +30,21 @@ def _alike(rows: tuple[Row, ...]) -> list[tuple[Row, list[str]]]:
     """Rows that say the same of several items, together: thirteen tools that lost one keyword are one thing to read."""
     groups: dict[tuple[object, ...], tuple[Row, list[str]]] = {}
     for row in rows:
-        same = (row.level, row.entity, row.path, row.code, row.message, row.before, row.after, row.excerpt)
+        where, texts = (row.path, row.file, row.line), (row.message, row.before, row.after, row.excerpt)
+        same = (row.level, row.entity, row.code, *where, *texts)
         groups.setdefault(same, (row, []))[1].append(row.name)
     return list(groups.values())
 
 
 def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     level = _paint(f"{row.level:{_WIDTH}}", row.level, colour)
-    path = f"  {row.path}" if row.path else ""
+    path = "".join(f"  {place}" for place in (row.path, _place(row)) if place)
     if len(names) == 1:
         lines = [f"{level}  {show_invisible(f'{row.entity} {row.name}'.strip() + path)}"]
     else:
-        lines = [f"{level}  {len(names)} {row.entity}s{show_invisible(path)}"]
+        lines = [f"{level}  {len(names)} {show_invisible(f'{row.entity}s{path}')}"]
         lines += _wrapped(show_invisible(", ".join(names)), width)
-    lines += _wrapped(f"{row.message} ({row.code})", width)
+    lines += _wrapped(show_invisible(f"{row.message} ({row.code})"), width)
     if row.before is not None and row.after is not None:
         lines += _wrapped(_inline(row.before, row.after), width, colour=colour)
     elif row.before is not None:
@@ -56,8 +56,16 @@ def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     return lines
 
 
+def _place(row: Row) -> str:
+    """``file:line:column``, as far as it is known: many terminals open that."""
+    known = (row.file, *((row.line, row.column) if row.file else ()))
+    return ":".join(str(part) for part in known if part is not None)
+
+
 def _inline(before: str, after: str) -> str:
     """Like ``git diff --word-diff``: removed text in [-…-], added text in {+…+}."""
+    from pinwarden.rules.text_diff import text_diff
+
     marks = {"equal": ("", ""), "delete": ("[-", "-]"), "insert": ("{+", "+}")}
     return "".join(text.join(marks[operation]) for operation, text in text_diff(before, after))
 

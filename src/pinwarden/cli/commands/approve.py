@@ -1,0 +1,47 @@
+"""Approve what a locked server tells the model now. Shows the difference first; --yes writes it into the lock."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.probe_arguments import add_probe_arguments
+from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, approver_of, project_of
+from pinwarden.cli.targets import probe_target
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument("server", help="the server's name in the lock")
+    parser.add_argument("--client", metavar="CLIENT", help="for which client, if it is locked for several")
+    parser.add_argument("--yes", action="store_true", help="approve without being asked")
+    add_project_arguments(parser)
+    add_approval_arguments(parser)
+    add_format_argument(parser)
+    add_probe_arguments(parser)
+
+
+def run(args: Namespace) -> int:
+    """Show, ask, approve."""
+    from pinwarden.adapters.lock_store import now
+    from pinwarden.flows.approving import approve, difference, locked_entry
+    from pinwarden.flows.live_targets import live_target
+
+    project = project_of(args)
+    entry = locked_entry(project, args.server, args.client)
+    seen = probe_target(live_target(entry, project.configs()), args)
+    if not args.yes:
+        shown = difference(project, entry, seen)
+        emit(shown, args.format)
+        if not sys.stdin.isatty() or not _agrees():
+            sys.stderr.write("nothing was approved; add --yes to approve this\n")
+            return 1
+    report = approve(project, entry, seen, approver_of(args), now())
+    return emit(report, args.format)
+
+
+def _agrees() -> bool:
+    sys.stderr.write("approve this? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

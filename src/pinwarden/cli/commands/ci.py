@@ -1,0 +1,52 @@
+"""Check that everything is as it was approved, and fail if it is not. Nothing is resolved anew; nothing is written.
+
+Checks the lock and the approved texts beside it, every client configuration that exists, and the policy. --registry
+looks each locked version up again; --live asks the servers and compares what they tell the model.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.probe_arguments import add_probe_arguments
+from pinwarden.cli.project_arguments import add_project_arguments, project_of
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    add_project_arguments(parser)
+    add_format_argument(parser)
+    parser.add_argument("--expect-digest", metavar="DIGEST", help="the lock's digest, from where nobody can edit both")
+    parser.add_argument("--require-extension", action="store_true", help="refuse entries without our record")
+    parser.add_argument(
+        "--environment", default="default", metavar="NAME", help="whose minimum tier of the policy counts"
+    )
+    parser.add_argument("--no-configs", action="store_true", help="do not look at client configurations")
+    parser.add_argument("--registry", action="store_true", help="look each locked version up again")
+    parser.add_argument("--offline", action="store_true", help="with --registry: only local sources and caches")
+    parser.add_argument("--live", action="store_true", help="ask the live servers, and the registry")
+    add_probe_arguments(parser)
+
+
+def run(args: Namespace) -> int:
+    """Check and report."""
+    from pinwarden.adapters.lock_store import now
+    from pinwarden.flows.gating import Gate, check
+    from pinwarden.flows.project import load_policies
+
+    project = project_of(args)
+    probe = None
+    if args.live:
+        from pinwarden.cli.targets import options_of
+
+        probe = options_of(args)
+    gate = Gate(
+        now=now(),
+        registries=project.registries(offline=args.offline) if args.registry or args.live else None,
+        probe=probe,
+        configs=not args.no_configs,
+        expect_digest=args.expect_digest,
+        require_extension=args.require_extension,
+    )
+    return emit(check(project, load_policies(project, args.environment), gate), args.format)

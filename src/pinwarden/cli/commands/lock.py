@@ -1,0 +1,23 @@
+"""Resolve a server and write it into the lock, without touching any client configuration."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.lock_arguments import add_lock_arguments, wanted_of, writing_of
+from pinwarden.cli.output import emit
+from pinwarden.cli.project_arguments import project_of
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    add_lock_arguments(parser)
+
+
+def run(args: Namespace) -> int:
+    """Lock and report."""
+    from pinwarden.flows.locking import lock_from_registry
+    from pinwarden.flows.project import load_policies
+
+    project = project_of(args)
+    return emit(lock_from_registry(project, wanted_of(args), load_policies(project), writing_of(args)), args.format)

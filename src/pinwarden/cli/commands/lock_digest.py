@@ -1,0 +1,25 @@
+"""Print the digest of a whole lockfile, as ToolPin computes it, after checking that the file is whole.
+
+A lockfile of the mcp-lock/1 draft has the digest that the draft defines. Exit code 1 if anything in the file, or an
+approved surface beside it, is not what was approved.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import add_project_arguments, project_of
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    add_project_arguments(parser)
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """Verify, digest and print."""
+    from pinwarden.flows.lock_digest import lock_digest
+
+    return emit(lock_digest(project_of(args).lock), args.format)

@@ -1,0 +1,136 @@
+"""What can be written after ``pinwarden``, as values: read from the parsers, for completion and for the manual."""
+
+from __future__ import annotations
+
+import re
+from argparse import Action, ArgumentParser
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pinwarden.cli.dispatch import command_parser
+from pinwarden.documents.lock_shape import CLIENTS
+
+Kind = Literal["words", "files", "folders", "free"]
+
+_FOLDERS = ("DIR", "FOLDER")
+_FILES = ("FILE", "PATH", "LOCK", "KEY", "SIDE")
+_NAMED = {"CLIENT": CLIENTS}
+_SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """What stands after an option, or as an argument of its own."""
+
+    label: str
+    kind: Kind
+    words: tuple[str, ...] = ()
+    """All words that can stand there, or those that often do. None that a shell would read as anything but itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """An option, or an argument without a name."""
+
+    names: tuple[str, ...]
+    """Empty for an argument without a name."""
+    help: str
+    value: Value | None
+    """None for a switch."""
+    required: bool
+    repeated: bool
+    group: str
+    """The heading it stands under."""
+
+    @property
+    def short(self) -> tuple[str, ...]:
+        """Its names with one dash."""
+        return tuple(name for name in self.names if not name.startswith("--"))
+
+    @property
+    def long(self) -> tuple[str, ...]:
+        """Its names with two dashes."""
+        return tuple(name for name in self.names if name.startswith("--"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command, of one word or two."""
+
+    name: str
+    summary: str
+    description: str
+    options: tuple[Argument, ...]
+    positionals: tuple[Argument, ...]
+    takes_command: bool
+    """Whether a command of its own can follow after ``--``."""
+
+
+def grammar(commands: Mapping[str, str]) -> tuple[Command, ...]:
+    """Every command with its arguments."""
+    return tuple(_command(name, summary) for name, summary in commands.items())
+
+
+def second_words(commands: tuple[Command, ...]) -> dict[str, tuple[Command, ...]]:
+    """The commands of two words, by their first word."""
+    below: dict[str, tuple[Command, ...]] = {}
+    for command in commands:
+        if " " in command.name:
+            first = command.name.split()[0]
+            below[first] = (*below.get(first, ()), command)
+    return below
+
+
+def first_words(commands: tuple[Command, ...]) -> dict[str, str]:
+    """What can stand directly after ``pinwarden``, and a line about each."""
+    words = {command.name: command.summary for command in commands if " " not in command.name}
+    for first, below in second_words(commands).items():
+        words.setdefault(first, ", ".join(command.name.split()[1] for command in below))
+    return words
+
+
+def _command(name: str, summary: str) -> Command:
+    module, parser = command_parser(name)
+    arguments = [
+        _argument(action, parser, group.title or "") for group in parser._action_groups for action in _in(group)
+    ]
+    return Command(
+        name=name,
+        summary=summary,
+        description=(parser.description or "").strip(),
+        options=tuple(argument for argument in arguments if argument.names),
+        positionals=tuple(argument for argument in arguments if not argument.names),
+        takes_command=bool(getattr(module, "TAKES_COMMAND", False)),
+    )
+
+
+def _in(group: object) -> list[Action]:
+    actions: list[Action] = getattr(group, "_group_actions", [])
+    return actions
+
+
+def _argument(action: Action, parser: ArgumentParser, group: str) -> Argument:
+    names = tuple(action.option_strings)
+    help_text = parser._get_formatter()._expand_help(action) if action.help else ""
+    plural = action.nargs in ("*", "+")
+    return Argument(
+        names=names,
+        help=" ".join(help_text.split()),
+        value=None if action.nargs == 0 else _value(action, help_text),
+        required=action.required if names else action.nargs not in ("*", "?"),
+        repeated=plural or type(action).__name__ in ("_AppendAction", "_ExtendAction"),
+        group=group,
+    )
+
+
+def _value(action: Action, help_text: str) -> Value:
+    label = action.metavar if isinstance(action.metavar, str) else action.dest.upper().replace("_", "-")
+    if action.choices is not None or label in _NAMED:
+        words = tuple(map(str, action.choices or _NAMED[label]))
+        return Value(label=label, kind="words", words=tuple(word for word in words if _SAFE_WORD.fullmatch(word)))
+    if label in _FOLDERS:
+        return Value(label=label, kind="folders")
+    # A server may be named by a file; only the sentence about an argument says so.
+    named_by_file = not action.option_strings and re.search(r"\bfiles?\b", help_text, re.IGNORECASE)
+    return Value(label=label, kind="files" if label in _FILES or named_by_file else "free")

@@ -1,0 +1,73 @@
+"""The options of commands that resolve a server and write it into the lock."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.probe_arguments import add_probe_arguments
+from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, approver_of
+
+if TYPE_CHECKING:
+    from pinwarden.flows.locking import LockWriting, Wanted
+
+_TARGETS = ("npm", "pypi", "oci", "mcpb", "nuget", "cargo", "remote")
+_PROJECT_CLIENTS = ("claude", "cursor", "vscode", "codex", "opencode", "gemini", "roo")
+_GLOBAL_CLIENTS = ("cursor", "vscode", "codex", "opencode", "windsurf", "cline", "continue", "gemini")
+
+
+def add_lock_arguments(parser: ArgumentParser) -> None:
+    """What to lock, for whom, from where."""
+    from pinwarden.cli.output import add_format_argument
+
+    parser.add_argument("server", help="the server's registry name, e.g. io.github.owner/server")
+    parser.add_argument(
+        "--client", action="append", metavar="CLIENT", help="may be given again; 'all'; default: claude"
+    )
+    parser.add_argument("--scope", default="project", choices=["project", "global"])
+    parser.add_argument("--version", metavar="VERSION", help="another version than the latest")
+    parser.add_argument("--source", metavar="ID", help="the registry to ask")
+    parser.add_argument("--target", choices=_TARGETS, help="another kind of target than the usual choice")
+    parser.add_argument("--modern", action="store_true", help="the clients' newer dialect (type: http, ${VAR})")
+    parser.add_argument("--verify", action="store_true", help="record what the metadata lets us verify")
+    parser.add_argument("--plain-v2", action="store_true", help="write nothing but lockfileVersion 2")
+    parser.add_argument("--offline", action="store_true", help="only local sources and caches")
+    parser.add_argument("--live", action="store_true", help="ask the server, and approve what it tells the model")
+    add_project_arguments(parser)
+    add_approval_arguments(parser)
+    add_format_argument(parser)
+    add_probe_arguments(parser)
+
+
+def wanted_of(args: Namespace) -> Wanted:
+    """What the options ask for."""
+    from pinwarden.flows.locking import Wanted
+
+    clients = args.client or ["claude"]
+    if "all" in clients:
+        clients = _PROJECT_CLIENTS if args.scope == "project" else _GLOBAL_CLIENTS
+    return Wanted(
+        name=args.server,
+        clients=tuple(dict.fromkeys(clients)),
+        version=args.version,
+        scope=args.scope,
+        source=args.source,
+        target=args.target,
+        modern=args.modern,
+        verified=args.verify,
+    )
+
+
+def writing_of(args: Namespace, *, approves: bool = True) -> LockWriting:
+    """How the options want it written; only who approves something needs a name."""
+    from pinwarden.adapters.lock_store import now
+    from pinwarden.cli.targets import options_of
+    from pinwarden.flows.locking import LockWriting
+
+    return LockWriting(
+        now=now(),
+        approver=approver_of(args) if approves and not args.plain_v2 else None,
+        plain_v2=args.plain_v2,
+        offline=args.offline,
+        probe=options_of(args) if args.live else None,
+    )

@@ -1,0 +1,27 @@
+"""The options of every command that may ask a live server."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+
+def add_probe_arguments(parser: ArgumentParser) -> None:
+    """The options of every command that may ask a live server."""
+    live = parser.add_argument_group("asking a live server")
+    live.add_argument("--allow-execute", action="store_true", help="consent to starting the server's command")
+    live.add_argument("--allow-private", action="store_true", help="allow loopback and private addresses")
+    live.add_argument("--allow-redirects", action="store_true", help="follow redirects, each checked anew")
+    live.add_argument("--sandbox", action="store_true", help="start the command in bubblewrap, without network")
+    live.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="for the whole probe (60)")
+    live.add_argument("--client-name", default="pinwarden", metavar="NAME", help="the client to introduce ourselves as")
+    live.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="${VAR} is filled in here")
+    live.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the started command")
+    live.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="inherit this variable")
+    live.add_argument("--config", metavar="FILE", help="client config in which names are looked up")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 3600:
+        raise ValueError
+    return value

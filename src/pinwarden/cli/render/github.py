@@ -1,0 +1,58 @@
+"""Annotations of a GitHub workflow: one workflow command per row, shown beside the file that it names.
+
+A line of output is a command when it begins with ``::``, or holds ``##[`` and does not. Whatever a server wrote
+stands inside a command of ours, on one line, so it cannot begin another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pinwarden.core.visible import show_invisible
+
+if TYPE_CHECKING:
+    from pinwarden.flows.report import Report, Row
+
+_COMMANDS = {"critical": "error", "review": "warning", "warning": "warning", "info": "notice"}
+_MAX_TEXT = 2000  # of the texts in a row; the whole annotation may have 64 KiB
+
+
+def render(report: Report) -> str:
+    """The summary first, because only the first ten commands of each kind are shown; then rows and notes."""
+    title = f"pinwarden {report.command}"
+    lines = [_command("error" if report.exit_code else "notice", {"title": title}, report.summary)]
+    lines += [_row(row) for row in report.rows]
+    lines += [_command("notice", {"title": title}, note) for note in report.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _row(row: Row) -> str:
+    properties: dict[str, str] = {}
+    if row.file is not None:
+        properties["file"] = row.file
+        if row.line is not None:
+            properties["line"] = str(row.line)
+            if row.column is not None:
+                properties["col"] = str(row.column)
+    properties["title"] = " ".join(part for part in (row.level + ":", row.entity, row.name, row.path) if part)
+    texts = (("before", row.before), ("after", row.after), ("text", row.excerpt))
+    said = [f"{name}: {_cut(text)}" for name, text in texts if text]
+    return _command(_COMMANDS[row.level], properties, f"{row.message} ({row.code})", *said)
+
+
+def _command(name: str, properties: dict[str, str], *lines: str) -> str:
+    shown = ",".join(f"{key}={_escaped_property(value)}" for key, value in properties.items())
+    return f"::{name} {shown}::" + "%0A".join(map(_escaped, lines))
+
+
+def _escaped(text: str) -> str:
+    """Line breaks and other characters without a mark are spelt out before; only the percent sign is left to escape."""
+    return show_invisible(text).replace("%", "%25")
+
+
+def _escaped_property(text: str) -> str:
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"

@@ -1,0 +1,82 @@
+"""JUnit XML: for the test view of a build server. The suite fails exactly when the command does."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from pinwarden.core.errors import EXIT_UNCHECKED
+from pinwarden.core.visible import show_invisible
+
+if TYPE_CHECKING:
+    from pinwarden.flows.report import Report, Row
+
+
+def render(report: Report) -> str:
+    """One suite with one test case per row; without rows, one that stands for the command itself."""
+    failing = _failing(report)
+    kind = "error" if report.exit_code == EXIT_UNCHECKED else "failure"
+    cases = [line for row in report.rows for line in _case(report, row, kind if row.level in failing else "")]
+    if not report.rows:
+        cases = _command_case(report, kind if report.exit_code else "")
+    failed = sum(row.level in failing for row in report.rows) if report.rows else int(report.exit_code != 0)
+    counts = _attributes(
+        tests=str(max(1, len(report.rows))),
+        failures=str(failed if kind == "failure" else 0),
+        errors=str(failed if kind == "error" else 0),
+    )
+    lines = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        f'<testsuites name="pinwarden"{counts}>',
+        f'  <testsuite{_attributes(name=f"pinwarden {report.command}")}{counts} skipped="0">',
+        f"    <properties><property{_attributes(name='subject', value=report.subject)}/></properties>",
+        *(f"    {line}" for line in cases),
+        f"    <system-out>{_lines(*report.notes, report.summary)}</system-out>",
+        "  </testsuite>",
+        "</testsuites>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _failing(report: Report) -> tuple[str, ...]:
+    """The levels that made the command fail: what needs a decision, else warnings, else whatever there is."""
+    if report.exit_code == 0:
+        return ()
+    present = {row.level for row in report.rows}
+    for levels in (("critical", "review"), ("warning",)):
+        if present & set(levels):
+            return levels
+    return tuple(present)
+
+
+def _case(report: Report, row: Row, kind: str) -> list[str]:
+    name = " ".join(part for part in (row.entity, row.name, row.path) if part) or row.code
+    place = {} if row.file is None else {"file": row.file}
+    if row.file is not None and row.line is not None:
+        place["line"] = str(row.line)
+    opening = f"<testcase{_attributes(classname=f'pinwarden.{report.command}.{row.code}', name=name, **place)}>"
+    texts = (("before", row.before), ("after", row.after), ("text", row.excerpt))
+    body = _lines(f"{row.level}: {row.message}", *(f"{side}: {text}" for side, text in texts if text is not None))
+    if not kind:
+        return [opening, f"  <system-out>{body}</system-out>", "</testcase>"]
+    return [opening, f"  <{kind}{_attributes(type=row.code, message=row.message)}>{body}</{kind}>", "</testcase>"]
+
+
+def _command_case(report: Report, kind: str) -> list[str]:
+    case = f"<testcase{_attributes(classname=f'pinwarden.{report.command}', name=report.subject or report.command)}"
+    if not kind:
+        return [f"{case}/>"]
+    return [f"{case}>", f"  <{kind}{_attributes(type=report.command, message=report.summary)}/>", "</testcase>"]
+
+
+def _attributes(**values: str) -> str:
+    return "".join(f' {name}="{_text(value)}"' for name, value in values.items())
+
+
+def _lines(*texts: str) -> str:
+    return "\n".join(map(_text, texts))
+
+
+def _text(text: str) -> str:
+    """Text that is legal in XML and cannot become markup: what XML forbids is among what is spelt out."""
+    return escape(show_invisible(text))

@@ -1,0 +1,39 @@
+"""What to ask when the live server of a lock entry is asked: the approved command, with this machine's own values.
+
+The lock keeps placeholders where a configuration has values of variables and headers. Where the client's file holds
+the server exactly as approved, its values are used; where it does not, the approved configuration is used as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.client_config import configured_server
+from pinwarden.documents.clients import client_of
+from pinwarden.documents.lock_entry import Entry
+from pinwarden.documents.locked_config import locked_config
+from pinwarden.flows.configured import configured_in
+from pinwarden.rules.config_drift import compare_entries
+
+if TYPE_CHECKING:
+    from pinwarden.documents.client_config import ConfigFile
+    from pinwarden.documents.target import Target
+
+
+def live_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
+    """What to start or contact for this entry."""
+    where = configured_in(entry)
+    client = client_of(where["client"] if where else entry.client)
+    approved = locked_config(entry.key, entry.document).entry
+    for file in files:
+        for server in file.servers:
+            if server.name == entry.name and server.client == client.id and server.target is not None:
+                changes = compare_entries(entry.name, approved, server.entry, client)
+                if all(change.severity == "info" for change in changes):
+                    return server.target
+    server = configured_server(entry.name, approved, client)
+    if server.target is None:
+        raise PinwardenError("CONFIG_INVALID", f"{entry.name[:120]!a} cannot be asked: {server.problem}")
+    return server.target

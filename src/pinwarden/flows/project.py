@@ -1,0 +1,131 @@
+"""The project at hand: its folder, its lock, and the client configurations that belong to it and to this user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pinwarden.adapters.files import read_file
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.adapters.mcp_registry import Registries
+    from pinwarden.documents.client_config import ConfigFile
+
+System = Literal["linux", "mac", "windows"]
+TOOLPIN_POLICY = Path(".toolpin/policy.json")
+OWN_POLICY = Path("pinwarden.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """Where things are. Everything outside is reached through this value, so that tests can give another world."""
+
+    root: Path
+    lock: Path
+    home: Path
+    system: System = "linux"
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The environment, for the paths of client configurations. Its values are never stored."""
+
+    def configs(self) -> list[ConfigFile]:
+        """Every client configuration that exists for this project and user."""
+        from pinwarden.adapters.clients import discover
+
+        return discover(self.root, self.home, self.system, self.variables)
+
+    def config_paths(self) -> dict[tuple[str, str], str]:
+        """The file that each client and scope is installed to."""
+        from pinwarden.adapters.clients import installation_paths
+
+        return installation_paths(self.root, self.home, self.system, self.variables)
+
+    def registries(self, *, offline: bool) -> Registries:
+        """The registries that this project names."""
+        from pinwarden.adapters.mcp_registry import load_registries
+
+        cache = self.variables.get("XDG_CACHE_HOME")
+        folder = (Path(cache) if cache else self.home / ".cache") / "pinwarden" / "registry"
+        return load_registries(self.root, offline=offline, cache_folder=folder)
+
+    def shown(self, path: str | Path) -> str:
+        """A path for people and files: relative to the project, or to the home folder as ``~``."""
+        for folder, prefix in ((self.root, ""), (self.home, "~/")):
+            try:
+                return prefix + Path(path).resolve().relative_to(folder.resolve()).as_posix()
+            except ValueError:
+                continue
+        return str(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRefusal:
+    """One rule of a policy that an entry breaks."""
+
+    server: str
+    client: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """The policies that hold here: ToolPin's file as it is, our own, and what always holds."""
+
+    own: Any = None
+    toolpin: Any = None
+    environment: str = "default"
+
+    @property
+    def any(self) -> bool:
+        """Whether somebody wrote a policy down."""
+        return self.own is not None or self.toolpin is not None
+
+    def refusals(self, plans: Iterable[Mapping[str, Any]], now: str) -> list[PolicyRefusal]:
+        """Everything that stands between these entries and their use. A blocked verdict blocks without any policy."""
+        found: list[PolicyRefusal] = []
+        for plan in plans:
+            rows: list[tuple[str, str]] = []
+            if plan["trust"]["tier"] == "blocked":
+                reasons = ", ".join(gate["code"] for gate in plan["trust"].get("vetoes", ())) or "no reason recorded"
+                rows.append(("verdict_blocked", f"{plan['name']} is blocked: {reasons}"))
+            if self.toolpin is not None:
+                from pinwarden.rules.policy import evaluate_toolpin
+
+                rows += [(row.code, row.message) for row in evaluate_toolpin(self.toolpin, plan, now=now).issues]
+            if self.own is not None:
+                from pinwarden.rules.policy import evaluate_policy
+
+                answer = evaluate_policy(self.own, plan, now=now, environment=self.environment)
+                rows += [(row.code, row.message) for row in answer.findings if row.refuses]
+            found += [
+                PolicyRefusal(server=plan["name"], client=plan["client"], code=code, message=message)
+                for code, message in dict.fromkeys(rows)
+            ]
+        return found
+
+
+def load_policies(project: Project, environment: str = "default") -> Policies:
+    """The policy files of a project. A file that cannot be read or understood is an error, never no policy."""
+    toolpin, own = project.root / TOOLPIN_POLICY, project.root / OWN_POLICY
+    if not toolpin.exists() and not own.exists():
+        return Policies(environment=environment)
+    from pinwarden.documents.policy import parse_policy, parse_toolpin_policy
+
+    return Policies(
+        toolpin=parse_toolpin_policy(read_file(toolpin)) if toolpin.exists() else None,
+        own=parse_policy(read_file(own)) if own.exists() and _states_policy(own) else None,
+        environment=environment,
+    )
+
+
+def _states_policy(path: Path) -> bool:
+    """The file may hold other tables and no policy; whether that is so must be certain."""
+    import tomllib
+
+    try:
+        return "policy" in tomllib.loads(read_file(path).decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
+        raise PinwardenError("POLICY_INVALID", f"{path.name} is not TOML: {err}") from err

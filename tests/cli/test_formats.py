@@ -1,0 +1,241 @@
+"""Every format of a report: whole with no row, with places, and with text that tries to break out."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinwarden.cli.render import FORMATS, render
+from pinwarden.core.visible import INVISIBLE
+from pinwarden.flows.report import LEVELS, Report, Row
+from tests.cli.run import pinwarden
+from tests.cli.sarif_schema import sarif_problems
+
+HOSTILE = (
+    ']]></failure></testcase><x a="\'&">\r\n::error file=a,line=1::owned\n##[error]owned\n'
+    "::stop-commands::x\n%0A::warning::y 100% \x00\x08\x1b[2K\x9b\ufffe\ud800\u202e\u2028"
+)
+
+
+def row(**members: Any) -> Row:
+    parts = {
+        "code": "text_changed",
+        "level": "review",
+        "entity": "tool",
+        "name": "search",
+        "path": "/description",
+        "message": "Text that the model or the user reads is different.",
+    }
+    return Row(**{**parts, **members})
+
+
+def report(*rows: Row, exit_code: int = 0, **members: Any) -> Report:
+    parts = {"command": "diff", "subject": "a -> b", "summary": "no change", "facts": {}}
+    return Report(**{**parts, **members, "rows": rows, "exit_code": exit_code})
+
+
+def hostile_report(text: str, exit_code: int = 1) -> Report:
+    texts = {"entity": text, "name": text, "path": text, "message": text, "before": text, "after": text, "file": text}
+    rows = [row(level=level, line=1, column=1, **texts) for level in LEVELS]
+    rows.append(row(excerpt=text))
+    return report(*rows, exit_code=exit_code, subject=text, summary=text, notes=(text,), facts={"text": "-"})
+
+
+def workflow_commands(output: str) -> list[tuple[str, dict[str, str], str]]:
+    """What a workflow runner reads: every line a command, its properties, and its message."""
+    assert output.endswith("\n")
+    found = []
+    for line in output[:-1].split("\n"):
+        command = re.fullmatch(r"::(error|warning|notice) ([^:]*)::(.*)", line)
+        assert command, line
+        properties = dict(pair.split("=", 1) for pair in command[2].split(","))
+        decoded = {name: _decoded(value) for name, value in properties.items()}
+        found.append((command[1], decoded, _decoded(command[3])))
+    return found
+
+
+def _decoded(text: str) -> str:
+    for mark, character in (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%")):
+        text = text.replace(mark, character)
+    return text
+
+
+def suite_of(output: str) -> ET.Element:
+    root = ET.fromstring(output)
+    assert root.tag == "testsuites"
+    (suite,) = root
+    cases = suite.findall("testcase")
+    assert [child.tag for child in suite] == ["properties", *["testcase"] * len(cases), "system-out"]
+    for name, count in (
+        ("tests", len(cases)),
+        ("failures", len(suite.findall("testcase/failure"))),
+        ("errors", len(suite.findall("testcase/error"))),
+    ):
+        assert root.get(name) == suite.get(name) == str(count)
+    assert all(case.get("name") and case.get("classname") for case in cases)
+    return suite
+
+
+class TestJUnit:
+    def test_each_row_is_a_test_case_and_those_that_need_a_decision_fail(self) -> None:
+        rows = [row(level=level, code=f"code_{level}", name=f"tool-{level}") for level in LEVELS]
+        suite = suite_of(render(report(*rows, exit_code=1), "junit"))
+        outcomes = {case.get("name"): [child.tag for child in case] for case in suite.findall("testcase")}
+        assert outcomes == {
+            "tool tool-critical /description": ["failure"],
+            "tool tool-review /description": ["failure"],
+            "tool tool-warning /description": ["system-out"],
+            "tool tool-info /description": ["system-out"],
+        }
+
+    def test_warnings_fail_where_nothing_worse_explains_the_exit_code(self) -> None:
+        rows = (row(level="warning"), row(level="info"))
+        assert suite_of(render(report(*rows, exit_code=1), "junit")).get("failures") == "1"
+        assert suite_of(render(report(*rows, exit_code=0), "junit")).get("failures") == "0"
+
+    def test_rows_of_a_command_that_is_clean_do_not_fail(self) -> None:
+        suite = suite_of(render(report(row(level="critical")), "junit"))
+        assert (suite.get("tests"), suite.get("failures")) == ("1", "0")
+
+    def test_without_rows_the_command_itself_is_the_case(self) -> None:
+        clean = suite_of(render(report(), "junit"))
+        refused = suite_of(render(report(exit_code=1), "junit"))
+        unchecked = suite_of(render(report(exit_code=3), "junit"))
+        for suite, counts in ((clean, ("0", "0")), (refused, ("1", "0")), (unchecked, ("0", "1"))):
+            assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("1", *counts)
+
+    def test_the_texts_and_the_place_are_there(self) -> None:
+        changed = row(before="old", after="new", file="mcp-lock.json", line=7, column=3)
+        (case,) = suite_of(render(report(changed, exit_code=1), "junit")).findall("testcase")
+        assert (case.get("file"), case.get("line")) == ("mcp-lock.json", "7")
+        (failure,) = case
+        assert failure.get("type") == "text_changed"
+        assert "before: old\nafter: new" in str(failure.text)
+
+    def test_hostile_text_stays_text(self) -> None:
+        """Attack: markup, the end of a CDATA section and characters that no XML may hold, in all texts."""
+        suite = suite_of(render(hostile_report(HOSTILE), "junit"))
+        assert len(suite.findall("testcase")) == len(LEVELS) + 1
+        assert ']]></failure></testcase><x a="\'&"><U+000D>' in str(suite.findall("testcase")[0].get("name"))
+
+
+class TestGitHub:
+    def test_each_row_is_a_command_with_its_place_after_the_summary(self) -> None:
+        rows = [row(level=level) for level in LEVELS]
+        placed = row(level="critical", file="conf/a, b:c%.json", line=7, column=3, excerpt="50% off")
+        title = "tool search /description"
+        told = workflow_commands(render(report(*rows, placed, exit_code=1, notes=("a note",)), "github"))
+        message = "Text that the model or the user reads is different. (text_changed)"
+        assert told == [
+            ("error", {"title": "pinwarden diff"}, "no change"),
+            ("error", {"title": f"critical: {title}"}, message),
+            ("warning", {"title": f"review: {title}"}, message),
+            ("warning", {"title": f"warning: {title}"}, message),
+            ("notice", {"title": f"info: {title}"}, message),
+            (
+                "error",
+                {"file": "conf/a, b:c%.json", "line": "7", "col": "3", "title": f"critical: {title}"},
+                f"{message}\ntext: 50% off",
+            ),
+            ("notice", {"title": "pinwarden diff"}, "a note"),
+        ]
+
+    def test_without_rows_the_summary_is_told(self) -> None:
+        assert workflow_commands(render(report(), "github")) == [("notice", {"title": "pinwarden diff"}, "no change")]
+
+    def test_hostile_text_begins_no_command(self) -> None:
+        """Attack: line breaks, encoded ones and workflow commands in all texts."""
+        told = workflow_commands(render(hostile_report(HOSTILE), "github"))
+        assert len(told) == len(LEVELS) + 3
+        assert all(set(properties) <= {"file", "line", "col", "title"} for _, properties, _ in told)
+        assert "<U+000A>%0A::warning::y 100%" in told[0][2]
+
+
+class TestSarif:
+    def test_a_place_becomes_a_region_beside_the_logical_location(self) -> None:
+        placed = row(file="conf/a b#%é.json", line=7, column=3)
+        (result,) = json.loads(render(report(placed), "sarif"))["runs"][0]["results"]
+        (location,) = result["locations"]
+        assert location["physicalLocation"] == {
+            "artifactLocation": {"uri": "conf/a%20b%23%25%C3%A9.json"},
+            "region": {"startLine": 7, "startColumn": 3},
+        }
+        assert location["logicalLocations"][0]["fullyQualifiedName"] == "tool/search/description"
+
+    @pytest.mark.parametrize(
+        ("file", "uri"),
+        [
+            ("mcp-lock.json", "mcp-lock.json"),
+            ("a:b.json", "a%3Ab.json"),
+            ("/home/ada/.mcp.json", "file:///home/ada/.mcp.json"),
+            ("C:/Users/Ada L/.mcp.json", "file:///C:/Users/Ada%20L/.mcp.json"),
+        ],
+    )
+    def test_a_file_becomes_a_uri(self, file: str, uri: str) -> None:
+        (result,) = json.loads(render(report(row(file=file)), "sarif"))["runs"][0]["results"]
+        assert result["locations"][0]["physicalLocation"] == {"artifactLocation": {"uri": uri}}
+
+    def test_a_row_without_a_file_has_no_physical_location(self) -> None:
+        (result,) = json.loads(render(report(row()), "sarif"))["runs"][0]["results"]
+        assert set(result["locations"][0]) == {"logicalLocations"}
+
+    def test_a_finding_keeps_its_fingerprint_when_it_moves(self) -> None:
+        prints = {
+            json.loads(render(report(row(file="f", line=line)), "sarif"))["runs"][0]["results"][0][
+                "partialFingerprints"
+            ]["pinwardenRow/v1"]
+            for line in (1, 2)
+        }
+        assert len(prints) == 1
+
+    @pytest.mark.parametrize(
+        "shown",
+        [report(), report(row()), report(row(file="a b", line=1, column=1)), hostile_report(HOSTILE)],
+        ids=["no row", "no place", "a place", "hostile"],
+    )
+    def test_the_log_is_valid_under_the_official_schema(self, shown: Report) -> None:
+        assert sarif_problems(json.loads(render(shown, "sarif"))) == []
+
+    def test_the_schema_would_notice_what_is_wrong(self) -> None:
+        log = json.loads(render(report(row(file="a", line=1)), "sarif"))
+        log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["region"]["startLine"] = 0
+        del log["runs"][0]["tool"]
+        assert len(sarif_problems(log)) == 2
+
+
+@given(st.text(st.characters(), max_size=80))
+def test_no_text_breaks_out_of_any_format(text: str) -> None:
+    hostile = hostile_report(text)
+    assert len(suite_of(render(hostile, "junit")).findall("testcase")) == len(LEVELS) + 1
+    assert len(workflow_commands(render(hostile, "github"))) == len(LEVELS) + 3
+    assert len(json.loads(render(hostile, "sarif"))["runs"][0]["results"]) == len(LEVELS) + 1
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_nothing_invisible_is_printed_in_any_format(form: str) -> None:
+    """Attack: terminal escapes and characters that reorder text, in all texts."""
+    ours = {"\n", "\ufe0f"}  # the second belongs to a sign in Markdown
+    assert set(INVISIBLE.findall(render(hostile_report(HOSTILE), form))) <= ours
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_can_be_asked_for_and_is_whole_without_rows(form: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"tools": []}')
+    outcome = pinwarden("diff", "a.json", "a.json", "--format", form, cwd=tmp_path)
+    assert outcome.code == 0
+    assert outcome.err == ""
+    if form == "junit":
+        assert suite_of(outcome.out).get("failures") == "0"
+    elif form == "github":
+        assert workflow_commands(outcome.out)[0] == ("notice", {"title": "pinwarden diff"}, "no change")
+    elif form in ("json", "sarif"):
+        assert isinstance(json.loads(outcome.out), dict)
+    else:
+        assert "no change" in outcome.out

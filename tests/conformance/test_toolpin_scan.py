@@ -1,0 +1,49 @@
+"""ToolPin's advisory scan, finding by finding as version 0.5.4 gave them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinwarden.rules.advisories import Finding, toolpin_scan
+from tests.conformance.vectors import cases, load, vectors_dir
+
+SCANNED_SERVERS = sorted(path.stem for path in (vectors_dir() / "toolpin/scan").glob("*.json"))
+
+
+def as_toolpin(findings: list[Finding]) -> list[dict[str, str]]:
+    return [
+        {"severity": found.severity, "code": found.code, "subject": found.subject, "message": found.message}
+        for found in findings
+    ]
+
+
+@pytest.mark.parametrize("case", cases(load("toolpin/micro/scan-strings.json"), label="description"))
+def test_description_earns_what_it_earned_from_toolpin(case: dict[str, Any]) -> None:
+    assert as_toolpin(toolpin_scan([{"name": "t", "description": case["description"]}])) == case["findings"]
+
+
+@pytest.mark.parametrize("case", cases(load("toolpin/micro/scan-toolsets.json")))
+def test_tools_earn_what_they_earned_from_toolpin_in_its_order(case: dict[str, Any]) -> None:
+    assert len(case["tools"]) == case["scan"]["scannedDescriptions"]
+    assert as_toolpin(toolpin_scan(case["tools"])) == case["scan"]["findings"]
+
+
+@pytest.mark.parametrize("server", SCANNED_SERVERS)
+def test_server_metadata_earns_what_it_earned_from_toolpin(server: str) -> None:
+    entry = load(f"toolpin/servers/{server}.json")["server"]
+    expected = load(f"toolpin/scan/{server}.json")
+    assert as_toolpin(toolpin_scan([entry], entity="server")) == expected["findings"]
+
+
+def test_live_tools_earn_what_they_earned_from_toolpin() -> None:
+    manifest = load("toolpin/verify/live-stdio.live.json")["capabilityManifest"]
+    tools = load("toolpin/tools-current.json")
+    assert manifest["toolDescriptionScan"]["scannedDescriptions"] == len(tools)
+    assert as_toolpin(toolpin_scan(tools)) == manifest["toolDescriptionScan"]["findings"]
+
+
+@pytest.mark.parametrize("folder", ["micro", "scan", "verify", "servers"])
+def test_vectors_are_there(folder: str) -> None:
+    assert any((vectors_dir() / "toolpin" / folder).iterdir())

@@ -1,0 +1,138 @@
+"""Line and column of a value in a JSON text."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.json_places import places
+from pinwarden.core.pointer import resolve
+
+LOCK = """{
+  "lockfileVersion": 2,
+  "servers": {
+    "io.github.acme/notes:claude": {
+      "name": "notes", "a~b": [10, {"": null}],
+      "été": {"𝄞𝄞": true}
+    }
+  }
+}
+"""
+
+
+def test_each_value_is_found_on_its_line_and_in_its_column() -> None:
+    found = places(
+        LOCK.encode(),
+        (
+            "",
+            "/lockfileVersion",
+            "/servers/io.github.acme~1notes:claude",
+            "/servers/io.github.acme~1notes:claude/name",
+            "/servers/io.github.acme~1notes:claude/a~0b/1",
+            "/servers/io.github.acme~1notes:claude/a~0b/1/",
+            "/servers/io.github.acme~1notes:claude/été/𝄞𝄞",
+        ),
+    )
+    assert found == {
+        "": (1, 1),
+        "/lockfileVersion": (2, 22),
+        "/servers/io.github.acme~1notes:claude": (4, 36),
+        "/servers/io.github.acme~1notes:claude/name": (5, 15),
+        "/servers/io.github.acme~1notes:claude/a~0b/1": (5, 36),
+        "/servers/io.github.acme~1notes:claude/a~0b/1/": (5, 41),
+        "/servers/io.github.acme~1notes:claude/été/𝄞𝄞": (6, 21),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "pointer", "place"),
+    [
+        ('{"a": 1, "a": 2}', "/a", (1, 7)),
+        ('{"a": {"b": 1}, "a": {"b": 2, "c": 3}}', "/a/b", (1, 13)),
+        ('{"a": {"b": 1}, "a": {"c": 3}}', "/a/c", None),
+        ('{"\\u0061": 1, "a": 2}', "/a", (1, 12)),
+        ("[0, 1]", "/01", None),
+        ("[0, 1]", "/-", None),
+        ("[0, 1]", "/2", None),
+        ('{"1": 5}', "/1", (1, 7)),
+        ("[]", "/0", None),
+        ("{}", "/", None),
+        ("7", "/0", None),
+        ("  7", "", (1, 3)),
+        ('["]", "}\\"{", [[]], 3]', "/3", (1, 21)),
+        ('{"a":\r\n\r\n 1}', "/a", (3, 2)),
+        ('["\\n\\n",\n2]', "/1", (2, 1)),
+    ],
+)
+def test_edge_cases_are_found_as_a_strict_reader_means_them(
+    text: str, pointer: str, place: tuple[int, int] | None
+) -> None:
+    assert places(text.encode(), [pointer]).get(pointer) == place
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"\xff", b'{"a"', b'{"a":', b"[1", b'["', b"{1:2}", b"[1 2]", b'{"a" 1}', b"[,]"]
+)
+def test_what_is_no_json_on_the_way_is_an_error_and_never_an_endless_loop(text: bytes) -> None:
+    with pytest.raises(PinwardenError) as caught:
+        places(text, ["/a", "/1"])
+    assert caught.value.code == "JSON_PARSE_ERROR"
+
+
+def test_a_malformed_pointer_is_an_error() -> None:
+    for pointer in ("a", "/~2", "/a~"):
+        with pytest.raises(PinwardenError) as caught:
+            places(b"{}", [pointer])
+        assert caught.value.code == "POINTER_PATH_INVALID"
+
+
+def test_depth_is_no_trouble() -> None:
+    depth = 50_000
+    assert places(b"[" * depth + b"]" * depth, ["", "/0", "/1"]) == {"": (1, 1), "/0": (1, 2)}
+    pointer = "/0" * 3_000
+    assert places(b"[" * depth + b"]" * depth, [pointer]) == {pointer: (1, 3_001)}
+
+
+def test_many_places_in_one_long_line_take_linear_time() -> None:
+    def seconds(count: int) -> float:
+        data = json.dumps([{"name": f"server {number}", "notes": ["x"] * 20} for number in range(count)]).encode()
+        pointers = [f"/{number}/notes/3" for number in range(count)]
+        started = time.perf_counter()
+        assert len(places(data, pointers)) == count
+        return time.perf_counter() - started
+
+    small, large = min(seconds(1_000) for _ in range(3)), seconds(10_000)
+    assert large < 60 * small  # ten times the work; a hundred times if it were quadratic
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=6), inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(values, st.sampled_from([None, 0, 1, 3]), st.booleans())
+def test_every_value_of_any_text_is_found_where_it_stands(value: Any, indent: int | None, ascii_only: bool) -> None:
+    """The text from the place on begins with the value: read by the standard library, which knows where it ends."""
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    pointers = list(_pointers(value))
+    found = places(text.encode(), pointers)
+    assert list(found) == pointers
+    lines = text.split("\n")
+    for pointer, (line, column) in found.items():
+        rest = "\n".join(lines[line - 1 :])[column - 1 :]
+        assert json.JSONDecoder().raw_decode(rest)[0] == resolve(value, pointer)
+
+
+def _pointers(value: Any, path: str = "") -> Any:
+    yield path
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, inner in steps:
+        yield from _pointers(inner, f"{path}/" + str(step).replace("~", "~0").replace("/", "~1"))
