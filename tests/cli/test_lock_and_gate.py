@@ -149,6 +149,14 @@ class TestConfigurationAttacks:
         assert outcome.code == 0
         assert json.loads(outcome.out)["failures"] == []
 
+    def test_servers_of_the_users_other_projects_are_their_own_affair(self, world: World) -> None:
+        other = {"mcpServers": {"elsewhere": {"command": "npx", "args": ["x@1.0.0"]}}}
+        (world.home / ".claude.json").write_text(json.dumps({"projects": {"/somewhere/else": other}}))
+        assert world.run("ci").code == 0
+        here = {"projects": {str(world.root): other}}
+        (world.home / ".claude.json").write_text(json.dumps(here))
+        assert world.failures() == [("rogue_entry", "elsewhere")]
+
     def test_a_configuration_that_cannot_be_read_is_not_clean(self, world: World) -> None:
         (world.root / ".mcp.json").write_text("{")
         assert world.run("ci").code == 1

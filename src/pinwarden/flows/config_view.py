@@ -65,10 +65,19 @@ def view_configs(project: Project, scope: str = "all") -> ConfigView:
     if project.lock.exists() or project.lock.is_symlink():
         lock, document = read_v2(project.lock)
         entries = tuple(entry for entry in lock.entries if scope in ("all", entry.scope))
+    return view_of(project, entries, project.configs(), document, scope)
+
+
+def view_of(
+    project: Project,
+    entries: Sequence[Entry],
+    files: Sequence[ConfigFile],
+    document: LockDocument | None = None,
+    scope: str = "all",
+) -> ConfigView:
+    """The same for what was read already."""
     installed, found = _split(entries)
-    return ConfigView(
-        files=_concerning(project, project.configs(), scope), document=document, installed=installed, found=found
-    )
+    return ConfigView(files=_concerning(project, files, scope), document=document, installed=installed, found=found)
 
 
 def _split(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[FoundEntry, ...]]:

@@ -25,6 +25,7 @@ from pinwarden.documents.relock import relock
 from pinwarden.documents.server_entry import from_value
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import HttpTarget, Target
+from pinwarden.flows.config_view import view_of
 from pinwarden.flows.configured import CONFIGURED_IN, SOURCE
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.config_drift import reference_name
@@ -72,7 +73,7 @@ def lock_discovered(
     3. Ask the live servers, if that was allowed.
     4. Write all entries and approved surfaces in one step.
     """
-    files = project.configs()
+    files = view_of(project, (), project.configs()).files  # servers of the user's other projects are their affair
     found = _choose(files)
     found = _ask_all(found, probe, on_progress)
     lockable = [each for each in found if each.refused is None]

@@ -14,18 +14,17 @@ from pinwarden.documents.clients import client_of
 from pinwarden.documents.launch_options import program_name
 from pinwarden.documents.lock_verification import PROBLEMS
 from pinwarden.documents.target import StdioTarget
-from pinwarden.flows.config_view import ConfigView, FoundEntry, view_configs
+from pinwarden.flows.config_issues import config_issues, config_strangers
+from pinwarden.flows.config_view import ConfigView, view_configs
 from pinwarden.flows.lock_documents import problem_facts, problem_rows
 from pinwarden.flows.report import LEVELS, Report, Row
 from pinwarden.flows.rows import row_of
-from pinwarden.rules.changes import INFO
-from pinwarden.rules.config_doctor import DoctorIssue, IssueKind, Stranger, diagnose, strangers
-from pinwarden.rules.config_drift import compare_entries
+from pinwarden.rules.config_doctor import DoctorIssue, Stranger
 from pinwarden.rules.config_findings import FINDING_KINDS, ConfigFinding, findings_in
 from pinwarden.rules.config_kinds import CONFIG_KINDS
 
 if TYPE_CHECKING:
-    from pinwarden.documents.client_config import ConfigFile, ConfiguredServer
+    from pinwarden.documents.client_config import ConfigFile
     from pinwarden.flows.project import Project
 
 RUNNERS = ("npx", "node", "uvx", "python", "docker")
@@ -61,8 +60,8 @@ def examine(project: Project, scope: str = "all") -> Report:
     5. The programs that servers are started with.
     """
     view = view_configs(project, scope)
-    issues = (*_installed_issues(project, view), *_found_issues(project, view))
-    unknown = _strangers(project, view)
+    issues = config_issues(project, view)
+    unknown = config_strangers(project, view)
     findings = findings_in(view.files)
     programs = _programs(project, view)
     search_path = project.variables.get("PATH", "")
@@ -95,61 +94,6 @@ def examine(project: Project, scope: str = "all") -> Report:
             },
         },
         rule_texts=_rule_texts(),
-    )
-
-
-# 2. Locked servers
-
-
-def _installed_issues(project: Project, view: ConfigView) -> tuple[DoctorIssue, ...]:
-    by_path = {file.path: file for file in view.files}
-    return diagnose(view.installed, by_path, project.config_paths(), lockfile=project.lock.name).issues
-
-
-def _found_issues(project: Project, view: ConfigView) -> Iterator[DoctorIssue]:
-    """Entries that came from a configuration: their values were replaced by placeholders, so filled ones are right."""
-    by_name = {project.shown(file.path): file for file in view.files}
-    for each in view.found:
-        file = by_name.get(each.file)
-        if file is not None and file.fault:
-            yield _issue(each, "unreadable", f"{each.file}: {file.problem}")
-            continue
-        server = _configured(each, file)
-        if server is None:
-            yield _issue(each, "missing", f"missing {each.client} config entry for {each.entry.name}")
-            continue
-        changes = compare_entries(each.entry.name, each.locked.entry, server.entry, client_of(each.client))
-        if any(change.severity != INFO for change in changes):
-            message = f"client config entry differs from {project.lock.name}"
-            yield replace(_issue(each, "drift", message), changes=changes)
-
-
-def _configured(each: FoundEntry, file: ConfigFile | None) -> ConfiguredServer | None:
-    servers = file.servers if file else ()
-    return next((one for one in servers if (one.name, one.scope) == (each.entry.name, each.scope)), None)
-
-
-def _issue(each: FoundEntry, kind: IssueKind, message: str) -> DoctorIssue:
-    return DoctorIssue(
-        key=each.entry.key,
-        kind=kind,
-        client=each.client,
-        name=each.entry.name,
-        file=each.file,
-        scope=each.scope,
-        message=message,
-    )
-
-
-# 3. Strangers
-
-
-def _strangers(project: Project, view: ConfigView) -> tuple[Stranger, ...]:
-    known = {(each.entry.name, each.scope, each.file) for each in view.found}
-    return tuple(
-        each
-        for each in strangers(view.locked, view.files, project.config_paths())
-        if (each.server.name, each.server.scope, project.shown(each.server.path)) not in known
     )
 
 

@@ -17,14 +17,12 @@ from pinwarden.documents.lock_entry import Entry
 from pinwarden.documents.lock_seal import extension_of
 from pinwarden.documents.lock_verification import verify, verify_surfaces
 from pinwarden.documents.lockfile import Lock
-from pinwarden.flows.configured import configured_in
+from pinwarden.flows.policy_rules import broken_rules
 from pinwarden.flows.report import Report, Row
 
 if TYPE_CHECKING:
     from pinwarden.adapters.mcp_registry import Registries
     from pinwarden.adapters.probe import ProbeOptions
-    from pinwarden.documents.client_config import ConfigFile
-    from pinwarden.documents.locked_config import LockedConfig
     from pinwarden.flows.project import Policies, Project
 
 _UNCHECKED = "could_not_check"
@@ -125,63 +123,36 @@ def _digest_rows(project: Project, lock: Lock, gate: Gate) -> Iterator[Row]:
 
 
 def _config_rows(project: Project, lock: Lock) -> Iterator[Row]:
-    files = [file for file in project.configs() if _concerns(project, file)]
+    files = project.configs()
     if not files:
         return
-    from pinwarden.documents.locked_config import locked_config
-    from pinwarden.rules.config_doctor import diagnose, strangers
+    from pinwarden.flows.config_issues import config_issues, config_strangers
+    from pinwarden.flows.config_view import view_of
     from pinwarden.rules.config_findings import file_findings
 
-    paths = project.config_paths()
-    locked = [_placed(locked_config(entry.key, entry.document), entry) for entry in lock.entries]
-    by_path = {file.path: file for file in files}
-    places = {**paths, **_configured_places(project, lock)}
-    for issue in diagnose(locked, by_path, places, lockfile=project.lock.name).issues:
+    view = view_of(project, lock.entries, files)
+    for issue in config_issues(project, view):
         if issue.kind == "drift":
             for change in issue.changes:
                 yield _change_row(change, project.shown(issue.file))
         elif issue.kind == "unreadable":
             yield _config_row("config_unreadable", "critical", issue.name, issue.message, project.shown(issue.file))
-    for stranger in strangers(locked, files, places):
+        # A locked server that is not configured starts nothing; doctor tells about it.
+    for stranger in config_strangers(project, view):
         yield _change_row(stranger.change, project.shown(stranger.server.path))
-    for file in files:
+    for file in view.files:
         for finding in file_findings(file):
-            if finding.code != "config_unreadable" or not locked:
-                yield _config_row(
-                    finding.code, finding.severity, finding.name, finding.message, project.shown(file.path)
-                )
-
-
-def _concerns(project: Project, file: ConfigFile) -> bool:
-    """The user's other projects are their own affair; what is configured for all projects concerns this one."""
-    return file.scope != "local" or any(server.folder == str(project.root) for server in file.servers)
-
-
-def _placed(locked: LockedConfig, entry: Entry) -> LockedConfig:
-    """An entry that came from a configuration knows which one; others are where their client installs them."""
-    from dataclasses import replace
-
-    where = configured_in(entry)
-    return replace(locked, client=where["client"], scope=where["scope"]) if where else locked
-
-
-def _configured_places(project: Project, lock: Lock) -> dict[tuple[str, str], str]:
-    places: dict[tuple[str, str], str] = {}
-    for entry in lock.entries:
-        where = configured_in(entry)
-        if where:
-            file = where["file"]
-            path = project.home / file[2:] if file.startswith("~/") else project.root / file
-            places[where["client"], where["scope"]] = str(path)
-    return places
+            yield _config_row(finding.code, finding.severity, finding.name, finding.message, project.shown(file.path))
 
 
 # 4. The policies
 
 
 def _policy_rows(lock: Lock, policies: Policies, now: str) -> Iterator[Row]:
-    for row in policies.refusals([entry.document for entry in lock.entries], now):
-        yield Row(code=row.code, level="critical", entity="policy", name=row.server, path="", message=row.message)
+    for entry in lock.entries:
+        for rule in broken_rules(policies, entry.document, now):
+            level = "critical" if rule.refuses else "info"
+            yield Row(code=rule.code, level=level, entity="policy", name=entry.name, path="", message=rule.message)
 
 
 # 5. The registry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from pinwarden.documents.lock_extension import Approval, Extension, extended, pi
 from pinwarden.documents.relock import relock, without
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.documents.surface import TOOL, Surface
+from pinwarden.flows.policy_rules import broken_rules
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.explanation import own_findings
 from pinwarden.rules.launch import require_target
@@ -75,14 +76,8 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     entry = from_value(project.registries(offline=writing.offline).find(wanted.name, wanted.version, wanted.source))
     seen = _ask(entry, wanted, writing)
     plans = [_plan(entry, client, wanted, seen, writing.now) for client in wanted.clients]
-    refusals = policies.refusals(plans, writing.now)
-    if refusals:
-        first = refusals[0]
-        raise PinwardenError(
-            "POLICY_REFUSED",
-            f"{first.message} ({first.code})" + (f", and {len(refusals) - 1} more" if len(refusals) > 1 else ""),
-            data={"refusals": [{"code": row.code, "message": row.message} for row in refusals]},
-        )
+    for plan in plans:
+        _refuse_forbidden(policies, plan, writing.now)
     made = [_entry(plan, seen, project, writing) for plan in plans]
     write_entries(project, made, seen, writing)
     findings = tuple(
@@ -102,6 +97,17 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
             "findings": [{"code": issue.code, "message": issue.message} for issue in own_findings(entry)],
         },
     )
+
+
+def _refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str) -> None:
+    broken = [rule for rule in broken_rules(policies, plan, now) if rule.refuses]
+    if broken:
+        more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
+        raise PinwardenError(
+            "POLICY_REFUSED",
+            f"{broken[0].message} ({broken[0].code}){more}",
+            data={"refusals": [{"code": rule.code, "message": rule.message} for rule in broken]},
+        )
 
 
 def write_entries(

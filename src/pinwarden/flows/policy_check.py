@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.documents.lock_verification import refuse_if_tampered
 from pinwarden.flows.lock_documents import entries_named, read_v2
+from pinwarden.flows.policy_rules import Broken, broken_rules
 from pinwarden.flows.report import Report, Row
-from pinwarden.rules.policy import evaluate_policy, evaluate_toolpin
 
 if TYPE_CHECKING:
     from pinwarden.documents.lock_entry import Entry
@@ -18,27 +16,12 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Policies, Project
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """One rule that an entry breaks, and whether something lifts it."""
-
-    code: str
-    message: str
-    waiver: Waiver | None = None
-    expired: Waiver | None = None
-
-    @property
-    def refuses(self) -> bool:
-        """Whether it stands in the way."""
-        return self.waiver is None
-
-
 def check_policy(project: Project, policies: Policies, *, now: str, server: str | None = None) -> Report:
     """The report of ``pinwarden policy check``. A lock that is not whole is not judged."""
     lock, document = read_v2(project.lock)
     refuse_if_tampered(document.problems)
     entries = lock.entries if server is None else entries_named(lock, server)
-    found = [(entry, tuple(_broken(policies, entry, now))) for entry in entries]
+    found = [(entry, broken_rules(policies, entry.document, now)) for entry in entries]
     refused = sum(any(rule.refuses for rule in rules) for _, rules in found)
     counted = f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'}"
     return Report(
@@ -56,32 +39,6 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
             "entries": [_facts(entry, rules) for entry, rules in found],
         },
     )
-
-
-def _broken(policies: Policies, entry: Entry, now: str) -> Iterator[Broken]:
-    try:
-        yield from dict.fromkeys(_judged(policies, entry, now))
-    except (KeyError, TypeError, AttributeError) as err:
-        # Version 2 lets an entry leave out its manifest, its source or its tier; what is not said is not allowed.
-        message = f"{entry.name} does not say all that the policy asks about (missing or unusable: {err})"
-        yield Broken(code="entry_incomplete", message=message)
-
-
-def _judged(policies: Policies, entry: Entry, now: str) -> list[Broken]:
-    plan, rules = entry.document, []
-    if plan["trust"]["tier"] == "blocked":
-        reasons = ", ".join(gate["code"] for gate in plan["trust"].get("vetoes", ())) or "no reason recorded"
-        rules.append(Broken(code="verdict_blocked", message=f"{entry.name} is blocked: {reasons}"))
-    if policies.toolpin is not None:
-        issues = evaluate_toolpin(policies.toolpin, plan, now=now).issues
-        rules += [Broken(code=issue.code, message=issue.message) for issue in issues]
-    if policies.own is not None:
-        answer = evaluate_policy(policies.own, plan, now=now, environment=policies.environment)
-        rules += [
-            Broken(code=row.code, message=row.message, waiver=row.waiver, expired=row.expired_waiver)
-            for row in answer.findings
-        ]
-    return rules
 
 
 def _row(entry: Entry, rule: Broken) -> Row:

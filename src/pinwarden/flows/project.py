@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -61,16 +61,6 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRefusal:
-    """One rule of a policy that an entry breaks."""
-
-    server: str
-    client: str
-    code: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
     """The policies that hold here: ToolPin's file as it is, our own, and what always holds."""
 
@@ -82,29 +72,6 @@ class Policies:
     def any(self) -> bool:
         """Whether somebody wrote a policy down."""
         return self.own is not None or self.toolpin is not None
-
-    def refusals(self, plans: Iterable[Mapping[str, Any]], now: str) -> list[PolicyRefusal]:
-        """Everything that stands between these entries and their use. A blocked verdict blocks without any policy."""
-        found: list[PolicyRefusal] = []
-        for plan in plans:
-            rows: list[tuple[str, str]] = []
-            if plan["trust"]["tier"] == "blocked":
-                reasons = ", ".join(gate["code"] for gate in plan["trust"].get("vetoes", ())) or "no reason recorded"
-                rows.append(("verdict_blocked", f"{plan['name']} is blocked: {reasons}"))
-            if self.toolpin is not None:
-                from pinwarden.rules.policy import evaluate_toolpin
-
-                rows += [(row.code, row.message) for row in evaluate_toolpin(self.toolpin, plan, now=now).issues]
-            if self.own is not None:
-                from pinwarden.rules.policy import evaluate_policy
-
-                answer = evaluate_policy(self.own, plan, now=now, environment=self.environment)
-                rows += [(row.code, row.message) for row in answer.findings if row.refuses]
-            found += [
-                PolicyRefusal(server=plan["name"], client=plan["client"], code=code, message=message)
-                for code, message in dict.fromkeys(rows)
-            ]
-        return found
 
 
 def load_policies(project: Project, environment: str = "default") -> Policies:
