@@ -18,7 +18,7 @@ from pinwarden.adapters import clients
 from pinwarden.adapters.clients import discover, install_entry, installation_paths, remove_entry
 from pinwarden.adapters.files import read_file
 from pinwarden.documents.client_config import ConfigFile
-from pinwarden.documents.clients import SYSTEMS, System
+from pinwarden.documents.clients import CLIENTS, SYSTEMS, System
 from pinwarden.documents.jsonc import put, read, remove
 from pinwarden.documents.toml_text import put_table, read_toml, remove_table
 from pinwarden.documents.yaml_text import put_named, read_yaml, remove_named
@@ -193,6 +193,22 @@ class TestDiscover:
             ("cursor", str(tmp_path / "folder/mcp.json"), 1),
         ]
 
+    def test_a_folder_that_cannot_be_listed_hides_no_configuration(self, world: World) -> None:
+        (world.project / ".continue").mkdir()
+        (world.project / ".continue/mcpServers").symlink_to("mcpServers")
+        faults = {(file.client, file.fault) for file in world.discover()}
+        assert faults == {("continue", "unreadable")}
+
+    def test_more_files_than_are_read_is_a_fault(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(clients, "MAX_FILES_PER_PLACE", 2)
+        for name in "abc":
+            write(world.project / f".continue/mcpServers/{name}.json", "{}")
+        assert [(Path(file.path).name, file.fault) for file in world.discover()] == [
+            ("a.json", None),
+            ("b.json", None),
+            ("*.json", "unreadable"),
+        ]
+
     def test_a_link_that_leads_to_itself_is_a_fault(self, world: World) -> None:
         (world.project / ".mcp.json").symlink_to(world.project / ".mcp.json")
         [file] = world.discover()
@@ -289,6 +305,28 @@ class TestEditing:
         assert (installing.value.code, removing.value.code) == ("CONFIG_UNEDITABLE", "CONFIG_UNEDITABLE")
         assert target.read_text() == SERVERS
         assert (tmp_path / "mcp.json").is_symlink()
+
+    @pytest.mark.parametrize(
+        ("client", "folder", "file"),
+        [
+            ("cursor", ".cursor", ".cursor/mcp.json"),
+            ("codex", ".codex", ".codex/config.toml"),
+            ("windsurf", ".codeium", ".codeium/windsurf/mcp_config.json"),
+            ("vscode", ".config/Code", ".config/Code/User/mcp.json"),
+        ],
+    )
+    def test_a_linked_folder_is_not_written_through(self, tmp_path: Path, client: str, folder: str, file: str) -> None:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (tmp_path / folder).parent.mkdir(exist_ok=True)
+        (tmp_path / folder).symlink_to(elsewhere)
+        root = CLIENTS[client].root[0]
+        with pytest.raises(PinwardenError) as installing:
+            install_entry(tmp_path / file, client, "notes", fragment("notes", root))
+        with pytest.raises(PinwardenError) as removing:
+            remove_entry(tmp_path / file, client, "notes")
+        assert (installing.value.code, removing.value.code) == ("CONFIG_UNEDITABLE", "CONFIG_UNEDITABLE")
+        assert list(elsewhere.iterdir()) == []
 
     def test_a_file_that_changed_meanwhile_is_not_overwritten(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -201,6 +201,33 @@ class TestLockAttacks:
         world.lock.write_text(world.lock.read_text().replace('"reviewer"', '"boss"'))
         assert world.run("ci", "--no-configs").code == 1
 
+    def test_only_the_seals_digest_vouches_for_a_sealed_file(self, world: World) -> None:
+        """Attack: swap the approved texts and seal the file again; ToolPin's digest does not cover them."""
+        partial = world.run("lock", "digest").out.strip()
+        whole = world.run("lock", "digest", "--sealed").out.strip()
+        assert world.run("ci", "--expect-digest", whole).code == 0
+        assert world.failures("--expect-digest", partial) == [("digest_partial", "")]
+        assert world.failures("--expect-digest", "sha256-" + "A" * 43 + "=") == [("digest_mismatch", "")]
+
+    def test_a_record_that_was_stripped_is_missed(self, world: World) -> None:
+        """Attack: take away our record and seal, which leaves a good file of version 2."""
+        from pinwarden.documents import lockfile
+
+        lock = lockfile.parse(world.lock.read_bytes())
+        world.lock.write_bytes(lockfile.to_bytes(lock, plain_v2=True))
+        assert ("record_stripped", "notes") in world.failures("--no-configs")
+
+    def test_a_policy_that_cannot_be_read_is_never_no_policy(self, world: World) -> None:
+        """Attack: make the policy vanish by a link to nowhere, or by a misspelt table."""
+        policy = world.root / "pinwarden.toml"
+        policy.symlink_to("nowhere")
+        assert world.run("ci").code == 3
+        policy.unlink()
+        policy.write_text("[Policy]\nversion = 1\n")
+        assert world.run("ci").code == 3
+        policy.unlink()
+        assert world.failures("--require-policy") == [("policy_missing", "")]
+
     @pytest.mark.parametrize(
         ("content", "code"),
         [

@@ -85,7 +85,7 @@ class TestDigest:
     def test_the_json_says_what_was_counted(self, tmp_path: Path) -> None:
         outcome = pinwarden("lock", "digest", "--format", "json", cwd=project(tmp_path))
         digest = load("toolpin/locks/whole.digest.json")["digest"]
-        assert told(outcome) == {"digest": digest, "entries": 16, "ok": True, "problems": []}
+        assert told(outcome) == {"digest": digest, "seal": None, "entries": 16, "ok": True, "problems": []}
 
     def test_a_tampered_lock_is_refused_and_its_digest_is_not_the_answer(self, tmp_path: Path) -> None:
         here = project(tmp_path, "tamper/entry_config.mcp-lock.json")

@@ -118,6 +118,7 @@ class TestWhatAPersonShouldSee:
             (NPX, with_args(NPX, "-y", "acme-notes@latest"), ("args", "pin_loosened", "review")),
             (NPX, with_args(NPX, "-y", "acme-notes"), ("args", "pin_loosened", "review")),
             (UVX, with_args(UVX, "acme-notes>=1.4.0"), ("args", "pin_loosened", "review")),
+            (with_args(NPX, "-y", "acme-notes@latest"), NPX, ("args", "pin_tightened", "review")),
             (NPX, with_args(NPX, "-y", "acme-notes@1.5.0"), ("args", "release_changed", "review")),
             (NPX, with_args(NPX, "-y", "acme-notes@1.4.0", "--all"), ("args", "arguments_changed", "review")),
             (NPX, {**NPX, "command": "/usr/bin/npx"}, ("command", "program_moved", "review")),
@@ -144,7 +145,6 @@ class TestWhatAPersonShouldSee:
     @pytest.mark.parametrize(
         ("before", "after", "expected"),
         [
-            (with_args(NPX, "-y", "acme-notes@latest"), NPX, ("args", "pin_tightened", "info")),
             (NPX, {**NPX, "disabled": True}, ("disabled", "entry_disabled", "info")),
             ({**NPX, "autoApprove": ["a"]}, NPX, ("autoApprove", "consent_narrowed", "info")),
             ({**NPX, "env": {"T": "<T>"}}, {**NPX, "env": {"T": "${T}"}}, ("env", "placeholder_spelled", "info")),
@@ -157,6 +157,30 @@ class TestWhatAPersonShouldSee:
     def test_filling_a_placeholder_with_an_address_is_for_review(self) -> None:
         after = {**NPX, "env": {"API_URL": "https://evil.example"}}
         assert drift({**NPX, "env": {"API_URL": "<API_URL>"}}, after) == [("env", "variable_changed", "review")]
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            "${AWS_SECRET_ACCESS_KEY}",
+            "Bearer ${X}",
+            "a $AWS_SECRET_ACCESS_KEY",
+            "$other",
+            "{env:OTHER}",
+            "%OTHER%",
+            "{file:key}",
+            "${env:OTHER}",
+            "${OTHER:-${MODE}}",
+            "${MODE}${OTHER}",
+        ],
+    )
+    def test_filling_a_placeholder_with_another_variable_is_for_review(self, value: str) -> None:
+        after = {**NPX, "env": {"MODE": value}}
+        assert drift({**NPX, "env": {"MODE": "<MODE>"}}, after) == [("env", "variable_changed", "review")]
+
+    @pytest.mark.parametrize("value", ["fast", "a$b", "100%", "caf%C3%A9", "${MODE:-fast}", "x ${MODE}"])
+    def test_filling_a_placeholder_with_its_own_value_is_a_note(self, value: str) -> None:
+        after = {**NPX, "env": {"MODE": value}}
+        assert drift({**NPX, "env": {"MODE": "<MODE>"}}, after) == [("env", "placeholder_filled", "info")]
 
 
 class TestTheSameMeaning:

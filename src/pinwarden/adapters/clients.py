@@ -6,6 +6,7 @@ the server in question or refuses with a code and changes nothing.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -41,13 +42,20 @@ def discover(
     under which administrators put files.
     """
     found: dict[Path, ConfigFile] = {}
+    folders = _Folders(project, home, system, env, root)
+    listed: dict[Path, list[str]] = {}
     for client in CLIENTS.values():
         for place in client.places:
             if system not in place.systems:
                 continue
-            for path in _paths(place, _Folders(project, home, system, env, root)):
-                if path not in found and _is_there(path):
-                    found[path] = load(path, client, place, within=(project, home))
+            pattern = folders.fill_in(place.path)
+            for written in _spellings(pattern, project, listed) if place.scope == "project" else (pattern,):
+                names, problem = _names(written)
+                for path in (written.parent / name for name in names):
+                    if path not in found and _is_there(path):
+                        found[path] = load(path, client, place, within=(project, home))
+                if problem is not None:
+                    found[written] = _unseen(written, client, place, problem)
     return list(found.values())
 
 
@@ -95,6 +103,7 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
     entry = entry_in(fragment, known, name)
     if type(entry) is not dict or not name:
         raise PinwardenError("CONFIG_UNEDITABLE", f"the fragment does not hold the server {name[:80]!a}")
+    _refuse_linked_folder(path, known)
     before = _read_or_none(path)
     after = with_entry(before or b"", form=format_of(path.name), client=known, name=name, fragment=fragment)
     if after == before:
@@ -109,6 +118,7 @@ def remove_entry(path: Path, client: str, name: str) -> Action:
     from pinwarden.documents.config_edit import without_entry
 
     known = client_of(client)
+    _refuse_linked_folder(path, known)
     before = _read_or_none(path)
     if before is None or entry_in(read_document(before, path.name), known, name) is None:
         return "missing"
@@ -144,6 +154,26 @@ def _refuse_link(path: Path) -> None:
         )
 
 
+def _refuse_linked_folder(path: Path, client: Client) -> None:
+    """The same for a folder on the way that lies in the project or home, such as ``.cursor``."""
+    for place in client.places:
+        for below in _below_top(place) if place.installs else ():
+            if path.parts[-len(below) :] == below:
+                for folder in path.parents[: len(below) - 1]:
+                    _refuse_link(folder)
+
+
+def _below_top(place: Place) -> Iterator[tuple[str, ...]]:
+    """The steps from the project or home to a file, on each system."""
+    name, _, rest = place.path.partition("/")
+    if name in ("{project}", "{home}"):
+        yield Path(rest).parts
+        return
+    yield Path(rest).parts  # below wherever a variable leads
+    for otherwise in FOLDERS[name.strip("{}")].otherwise.values():
+        yield (*Path(otherwise.partition("/")[2]).parts, *Path(rest).parts)
+
+
 class _Folders:
     """Fills in the folders that the paths of the table begin with."""
 
@@ -167,17 +197,62 @@ class _Folders:
         return self.fill_in(folder.otherwise[self.system])
 
 
-def _paths(place: Place, folders: _Folders) -> Iterator[Path]:
-    path = folders.fill_in(place.path)
-    if "*" not in path.name:
-        yield path
-        return
+def _names(pattern: Path) -> tuple[list[str], str | None]:
+    """The names of the files that are meant, and why there may be more of them than could be seen."""
+    if "*" not in pattern.name:
+        return [pattern.name], None
+    ending = pattern.name.removeprefix("*").casefold()
     try:
-        names = sorted(each.name for each in path.parent.iterdir() if each.match(path.name))
+        names = sorted(each.name for each in pattern.parent.iterdir() if each.name.casefold().endswith(ending))
+    except (FileNotFoundError, NotADirectoryError):
+        return [], None
+    except OSError as err:
+        return [], f"the folder cannot be listed: {err.strerror or err}"
+    if len(names) > MAX_FILES_PER_PLACE:
+        return names[:MAX_FILES_PER_PLACE], f"{len(names)} files, of which {MAX_FILES_PER_PLACE} are read"
+    return names, None
+
+
+def _unseen(pattern: Path, client: Client, place: Place, problem: str) -> ConfigFile:
+    from pinwarden.documents.client_config import ConfigFile
+
+    return ConfigFile(
+        client=client.id, scope=place.scope, path=str(pattern), fault="unreadable", problem=problem, link=None
+    )
+
+
+def _spellings(path: Path, project: Path, listed: dict[Path, list[str]]) -> Iterator[Path]:
+    """The path, and every one in the project that a file system which ignores case takes for it."""
+    yield path
+    spelt = [project]
+    for step in path.relative_to(project).parts:
+        wanted = step.casefold()
+        spelt = [
+            folder / name
+            for folder in spelt
+            for name in ([step] if "*" in step else _listed(folder, listed))
+            if name.casefold() == wanted
+        ]
+    # Where case is ignored, the other spelling is the same file.
+    yield from (other for other in spelt if other != path and not _is_same(other, path))
+
+
+def _listed(folder: Path, listed: dict[Path, list[str]]) -> list[str]:
+    if folder not in listed:
+        try:
+            listed[folder] = sorted(each.name for each in folder.iterdir())
+        except OSError:
+            listed[folder] = []
+    return listed[folder]
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    if "*" in one.name:
+        one, other = one.parent, other.parent
+    try:
+        return os.path.samestat(one.lstat(), other.lstat())
     except OSError:
-        return
-    for name in names[:MAX_FILES_PER_PLACE]:
-        yield path.parent / name
+        return False
 
 
 def _is_there(path: Path) -> bool:

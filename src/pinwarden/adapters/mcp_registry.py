@@ -29,6 +29,10 @@ _PAGE = 100
 _TIMEOUT = 30.0
 _CACHE_FILE = Path(".toolpin/registry-cache.json")
 _SOURCES_FILE = Path(".toolpin/registries.json")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_OWN_VARIABLES = ("PINWARDEN_", "TOOLPIN_")
+_ALLOW_AUTH = "PINWARDEN_REGISTRY_AUTH_ENV"
+_ALLOW_PRIVATE = "PINWARDEN_ALLOW_PRIVATE_REGISTRIES"
 
 Entry = dict[str, Any]
 """One answer: ``server``, ``_meta`` and our ``source``."""
@@ -200,6 +204,8 @@ def newest(entries: Iterator[Entry]) -> Entry | None:
 def _source(row: Any, path: Path) -> RegistrySource:
     if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not isinstance(row.get("url"), str):
         raise PinwardenError("CONFIG_INVALID", f"{path}: a registry has an id and a url")
+    if row["id"] == OFFICIAL:
+        raise PinwardenError("CONFIG_INVALID", f"{path}: only the official registry has the id {OFFICIAL}")
     auth = row.get("authEnv")
     if not row["url"].startswith(("https://", "http://")):
         return RegistrySource(id=row["id"], path=path.parent.parent / row["url"].removeprefix("file://"))
@@ -207,9 +213,33 @@ def _source(row: Any, path: Path) -> RegistrySource:
         id=row["id"],
         url=row["url"],
         auth_env=auth if isinstance(auth, str) else None,
-        allow_http=row.get("allowHttp") is True,
-        allow_private=row.get("allowPrivateHosts") is True,
+        allow_http=row.get("allowHttp") is True and _may_be_near(row["url"]),
+        allow_private=row.get("allowPrivateHosts") is True and _may_be_near(row["url"]),
     )
+
+
+def _may_be_near(url: str) -> bool:
+    """Whether a file of the project may lead to this host without protection: to this machine, else if the user says.
+
+    A repository can come from anybody, and must not choose which hosts of the user's network are asked.
+    """
+    return Address.parse(url).host in _LOOPBACK or os.environ.get(_ALLOW_PRIVATE) == "1"
+
+
+def _bearer(source: RegistrySource, variable: str) -> str:
+    """The token for a registry. The file that names the variable can come from anybody."""
+    allowed = [name.strip() for name in os.environ.get(_ALLOW_AUTH, "").split(",")]
+    if not variable.startswith(_OWN_VARIABLES) and variable not in allowed:
+        raise PinwardenError(
+            "CONSENT_REQUIRED",
+            f"not sent to registry {source.id[:80]!a} without consent: the variable {variable[:80]!a}",
+            hint=f"If that registry may have it, name it in {_ALLOW_AUTH}, separated by commas.",
+            data={"variable": variable, "registry": source.id},
+        )
+    secret = os.environ.get(variable)
+    if not secret:
+        raise PinwardenError("VARIABLE_MISSING", f"the variable {variable} of registry {source.id} is not set")
+    return secret
 
 
 def _cached_entries(project: Path) -> tuple[Entry, ...]:
@@ -242,12 +272,7 @@ def _request(source: RegistrySource, url: str, headers: dict[str, str]) -> tuple
     from pinwarden.adapters.probe_limits import Allowance, ProbeLimits
 
     if source.auth_env:
-        secret = os.environ.get(source.auth_env)
-        if not secret:
-            raise PinwardenError(
-                "VARIABLE_MISSING", f"the variable {source.auth_env} of registry {source.id} is not set"
-            )
-        headers = {**headers, "Authorization": f"Bearer {secret}"}
+        headers = {**headers, "Authorization": f"Bearer {_bearer(source, source.auth_env)}"}
     address = Address.parse(url)
     rules = NetworkRules(allow_private=source.allow_private, allow_plain_http=source.allow_http)
     limits = ProbeLimits(max_message_bytes=_MAX_ANSWER)

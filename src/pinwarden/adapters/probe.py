@@ -7,6 +7,7 @@ probe ends within its time with a surface or an error.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -23,9 +24,11 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.visible import show_invisible
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import Address, HttpTarget, StdioTarget, Target, fill_in, placeholder_values
+from pinwarden.rules.masking import shown_words
 
 _MOST_WORKERS = 32  # servers spend most of their time starting; more at once only adds memory
 _DENIED = frozenset({401, 403})
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,9 @@ class ProbeOptions:
     allow_redirects: bool = False
     env_allow: tuple[str, ...] = ()
     """Names of further variables that a command inherits."""
+    send_only: tuple[str, ...] | None = None
+    """Names of the variables that may be filled into an address and its headers; None if the target is the user's own
+    words. A file can come from anybody, and so can the host that it names."""
     sandbox: Sandbox | None = None
     limits: ProbeLimits = field(default_factory=ProbeLimits)
 
@@ -160,7 +166,7 @@ def _probe(target: Target, options: ProbeOptions, wires: _OpenWires) -> Surface:
 
 def _probe_stdio(target: StdioTarget, options: ProbeOptions, wires: _OpenWires) -> Surface:
     if not options.allow_execute:
-        raise PinwardenError("CONSENT_REQUIRED", f"not run without consent: {show_invisible(' '.join(target.command))}")
+        raise PinwardenError("CONSENT_REQUIRED", f"not run without consent: {_shown_command(target.command)}")
     from pinwarden.adapters.stdio_wire import Launch, StdioWire
 
     variables = os.environ
@@ -187,12 +193,17 @@ def _probe_stdio(target: StdioTarget, options: ProbeOptions, wires: _OpenWires) 
     return surface
 
 
+def _shown_command(command: Sequence[str]) -> str:
+    return show_invisible(" ".join(shown_words(command)))
+
+
 def _probe_http(target: HttpTarget, options: ProbeOptions, wires: _OpenWires) -> Surface:
     from pinwarden.adapters.http_client import HttpOptions
     from pinwarden.adapters.network_guard import NetworkRules
     from pinwarden.adapters.sse_wire import SseWire
     from pinwarden.adapters.streamable_wire import StreamableWire
 
+    _check_sent(target, options)
     filled = HttpTarget(
         url=fill_in(target.url, os.environ),
         headers={name: fill_in(value, os.environ) for name, value in target.headers.items()},
@@ -225,6 +236,23 @@ def _probe_http(target: HttpTarget, options: ProbeOptions, wires: _OpenWires) ->
         return answer
     except PinwardenError as err:
         raise mask.error(err, {}) from err
+
+
+def _check_sent(target: HttpTarget, options: ProbeOptions) -> None:
+    """Refuse to send variables that nobody named to a host that a file names."""
+    if options.send_only is None:
+        return
+    texts = (target.url, *target.headers.values())
+    named = {found[1] for text in texts for found in _VARIABLE.finditer(text)}
+    kept = sorted(name for name in named - set(options.send_only) if name in os.environ)
+    if kept:
+        host = show_invisible(target.url.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2])
+        raise PinwardenError(
+            "CONSENT_REQUIRED",
+            f"not sent to {host[:200]} without consent: the variables {', '.join(kept)[:400]}",
+            hint=f"If that host may have them, add {' '.join(f'--pass-env {name}' for name in kept)}.",
+            data={"host": host, "variables": kept},
+        )
 
 
 def _converse(wire: Wire, options: ProbeOptions, allowance: Allowance, *, discover: bool) -> Surface | Silence:

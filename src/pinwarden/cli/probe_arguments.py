@@ -16,7 +16,13 @@ def add_probe_arguments(parser: ArgumentParser) -> None:
     live.add_argument("--client-name", default="pinwarden", metavar="NAME", help="the client to introduce ourselves as")
     live.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="${VAR} is filled in here")
     live.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the started command")
-    live.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="inherit this variable")
+    live.add_argument(
+        "--pass-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="let the server have this variable: inherited by a command, sent to an address that a config names",
+    )
     live.add_argument("--config", metavar="FILE", help="client config in which names are looked up")
 
 

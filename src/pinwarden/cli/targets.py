@@ -19,20 +19,42 @@ def surface_of(name: str, args: Namespace) -> Surface:
     """The surface that a user named: read from a file, or asked from a live server."""
     if name != "-" and "://" not in name and Path(name).is_file():
         return parse_any(read_file(Path(name)))
-    return probe_target(target_of(name, args), args)
+    return probe_target(target_of(name, args), args, typed=is_address(name))
 
 
-def probe_target(target: Target, args: Namespace) -> Surface:
+def is_address(name: str) -> bool:
+    """Whether a user typed an address, and not the name of something in a file."""
+    return name.startswith(("https://", "http://"))
+
+
+def shown_target(name: str) -> str:
+    """What a user named, for a report: an address may hold a key."""
+    from pinwarden.rules.masking import shown_address
+
+    return shown_address(name)
+
+
+def shown_command(command: list[str]) -> str:
+    """The command that stood after ``--``, for a report: an argument may be a key."""
+    from pinwarden.rules.masking import shown_words
+
+    return " ".join(shown_words(command))
+
+
+def probe_target(target: Target, args: Namespace, *, typed: bool = False) -> Surface:
     """Ask a live server, with a sign of life on the terminal."""
     from pinwarden.adapters.probe import probe
     from pinwarden.cli.progress import Progress
 
     with Progress("asking the server"):
-        return probe(target, options_of(args))
+        return probe(target, options_of(args, typed=typed))
 
 
-def options_of(args: Namespace) -> ProbeOptions:
-    """The probe's options from the command line."""
+def options_of(args: Namespace, *, typed: bool = False) -> ProbeOptions:
+    """The probe's options from the command line; ``typed`` if the target itself stands there too.
+
+    A target from a file gets only the variables that the user names.
+    """
     from pinwarden.adapters.mcp_session import ClientIdentity
     from pinwarden.adapters.probe import ProbeOptions
     from pinwarden.adapters.sandbox import Sandbox
@@ -45,6 +67,7 @@ def options_of(args: Namespace) -> ProbeOptions:
         timeout=args.timeout,
         client=ClientIdentity(name=args.client_name),
         env_allow=tuple(args.pass_env),
+        send_only=None if typed else tuple(args.pass_env),
     )
 
 
@@ -59,7 +82,7 @@ def target_of(name: str, args: Namespace) -> Target:
     """A URL, or a server that a client config names."""
     from pinwarden.documents.target import HttpTarget
 
-    if name.startswith(("https://", "http://")):
+    if is_address(name):
         return HttpTarget(url=name, headers=dict(_pair(text, ":", "--header") for text in args.header))
     return _configured(name, args)
 

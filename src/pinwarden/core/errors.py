@@ -164,8 +164,8 @@ CODES: Mapping[str, ErrorCode] = _table(
     ErrorCode(
         "CONSENT_REQUIRED",
         EXIT_USAGE,
-        "Asking this server means running its command on this machine, and nobody agreed to that.",
-        "Read the command; if you trust it enough to run it, add --allow-execute.",
+        "Asking this server means running its command, or sending it a variable of yours, and nobody agreed to that.",
+        "Read what the message names; if you trust it, add --allow-execute, or --pass-env NAME for a variable.",
     ),
     ErrorCode(
         "PROBE_FAILED",

@@ -24,6 +24,9 @@ _TRANSPORTS: Mapping[str, Transport] = {
     "sse": "sse",
     "remote": "auto",
 }
+# A configuration of nobody in particular may be in anybody's words.
+_ANY_ENV = (("environment",),)
+_ANY_HEADERS = (("http_headers",), ("requestOptions", "headers"))
 _ROOTS = (("mcpServers",), ("servers",), ("context_servers",), ("mcp_servers",), ("mcp", "servers"), ("mcp",))
 
 
@@ -179,29 +182,31 @@ def fields_of(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
     """An entry with the same words for the same things, whatever the client calls them.
 
     ``command``, ``args``, ``env``, ``cwd``, ``url``, ``headers``, ``transport`` and ``disabled`` mean the same for all
-    clients; members that have no common name keep their own. Nothing is refused here: a value of a wrong type stays.
+    clients; members that have no common name keep their own. Only the client's own words are understood: another
+    client's word for the same thing stays what it is, a member that means nothing here, and so does a member that
+    another one overrules. Where its name is taken it gets ``unused`` before it. Nothing is refused here: a value of a
+    wrong type stays.
     """
     rest = dict(entry)
     words = _words(rest)
     url, url_member = _url(rest, client)
     kind = rest.pop("type", None)
-    off, off_value = client.dialect.off
-    switches = [rest.pop("disabled", None) is True, rest.pop("enabled", None) is False, entry.get(off) is off_value]
     fields: dict[str, Any] = {
         "command": words[0] if words else None,
         "args": words[1:],
-        "env": _merged(rest, (("env",), ("environment",))),
+        "env": _taken(rest, _env_places(client)),
         "cwd": rest.pop("cwd", None),
         "url": url,
-        "headers": _headers(rest),
+        "headers": _headers(rest, client),
         "transport": _transport(kind, url_member, client) if url is not None else None,
-        "disabled": any(switches),
+        "disabled": _switched_off(rest, client),
     }
     if client.dialect.named_list:
         rest.pop("name", None)
     if kind is not None and not _is_known(kind):
         rest["type"] = kind
-    return {**rest, **fields}
+    others = {f"unused {name}" if name in fields else name: value for name, value in rest.items()}
+    return {**others, **fields}
 
 
 def target_of(entry: Any, client: Client) -> tuple[Target | None, str | None]:
@@ -270,11 +275,16 @@ def _words(rest: dict[str, Any]) -> list[Any]:
     command = rest.pop("command", None)
     arguments = rest.pop("args", None)
     if type(command) is dict and "path" in command:
-        for member in ("env", "args"):
-            if member in command and member not in rest:
-                rest[member] = command[member]
-        arguments = rest.pop("args", arguments)
-        command = command["path"]
+        inner = dict(command)
+        command = inner.pop("path")
+        if "args" in inner:
+            if arguments is not None:
+                rest["args"] = arguments
+            arguments = inner.pop("args")
+        if "env" in inner and "env" not in rest:
+            rest["env"] = inner.pop("env")
+        if inner:
+            rest["command"] = inner  # what is not used there is still said
     first = command if type(command) is list else [] if command is None else [command]
     return [*first, *(arguments if type(arguments) is list else [] if arguments is None else [arguments])]
 
@@ -299,39 +309,56 @@ def _transport(kind: Any, member: str | None, client: Client) -> str:
     return client.dialect.url_transport
 
 
-def _merged(rest: dict[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
-    """The objects at several places as one, taken out of the entry. What is not an object is given back as it is."""
-    merged: dict[str, Any] = {}
-    for path in paths:
+def _env_places(client: Client) -> tuple[tuple[str, ...], ...]:
+    return (client.dialect.env,), *(_ANY_ENV if client.id == "generic" else ())
+
+
+def _header_places(client: Client) -> tuple[tuple[str, ...], ...]:
+    return client.dialect.headers, *(_ANY_HEADERS if client.id == "generic" else ())
+
+
+def _taken(rest: dict[str, Any], places: tuple[tuple[str, ...], ...]) -> Any:
+    """What is at the first of these places that is there, taken out of the entry; an empty object if none is."""
+    for place in places:
+        *outer, last = place
         holder: Any = rest
-        for step in path[:-1]:
+        for step in outer:
             holder = holder.get(step) if type(holder) is dict else None
-        found = holder.get(path[-1]) if type(holder) is dict else None
-        if found is None:
+        if type(holder) is not dict or holder.get(last) is None:
             continue
-        if type(found) is not dict:
-            return found
-        merged |= found
-        if len(path) == 1:
-            del rest[path[0]]
+        found = holder[last]
+        if not outer:
+            del rest[last]
         else:
-            rest[path[0]] = {name: value for name, value in holder.items() if name != path[1]}
-            if not rest[path[0]]:
-                del rest[path[0]]
-    return merged
+            left = {name: value for name, value in holder.items() if name != last}
+            rest[outer[0]] = left
+            if not left:
+                del rest[outer[0]]
+        return dict(found) if type(found) is dict else found
+    return {}
 
 
-def _headers(rest: dict[str, Any]) -> Any:
-    headers = _merged(rest, (("headers",), ("http_headers",), ("requestOptions", "headers")))
-    if type(headers) is not dict:
+def _switched_off(rest: dict[str, Any], client: Client) -> bool:
+    member, value = client.dialect.off
+    if type(rest.get(member)) not in (bool, type(None)):
+        return False  # the client may see in it what it likes, so it is compared as it stands
+    return rest.pop(member, None) is value
+
+
+def _headers(rest: dict[str, Any], client: Client) -> Any:
+    headers = _taken(rest, _header_places(client))
+    if type(headers) is not dict or client.id not in ("codex", "generic"):
         return headers
     # Codex names the variables that hold a header's value, which is what a placeholder does elsewhere.
-    named = rest.pop("env_http_headers", None)
+    known = {name.lower() for name in headers}
+    named = rest.get("env_http_headers")
     if type(named) is dict:
-        headers |= {name: f"${{{variable}}}" for name, variable in named.items()}
-    token = rest.pop("bearer_token_env_var", None)
-    if type(token) is str:
-        headers["Authorization"] = f"Bearer ${{{token}}}"
+        headers |= {name: f"${{{variable}}}" for name, variable in named.items() if name.lower() not in known}
+        rest["env_http_headers"] = {name: variable for name, variable in named.items() if name.lower() in known}
+        if not rest["env_http_headers"]:
+            del rest["env_http_headers"]
+    if type(rest.get("bearer_token_env_var")) is str and "authorization" not in {name.lower() for name in headers}:
+        headers["Authorization"] = f"Bearer ${{{rest.pop('bearer_token_env_var')}}}"
     return headers
 
 

@@ -286,7 +286,7 @@ def _left_out_by_v2(path: tuple[str, ...]) -> bool:
     if path == ("integrity",):
         return True
     inner = path[1:] if path[0] == "locked" else path
-    if inner[0] != "capabilityManifest":
+    if not inner or inner[0] != "capabilityManifest":
         return False
     member = inner[1:]
     if member == (EXTENSION,):

@@ -35,7 +35,7 @@ _NOT_TEXT = re.compile(
 
 
 def read_yaml(text: str, limits: Limits = DEFAULT_LIMITS) -> Any:
-    """The one document of a text as values. Repeated members, tags and endless aliases are refused."""
+    """The one document of a text as values. Repeated members, merge keys, tags and endless aliases are refused."""
     node = _compose(text)
     return None if node is None else _Values(limits).of(node, 1)
 
@@ -143,6 +143,8 @@ class _Values:
             name = key.value
             if type(name) is not str:
                 raise PinwardenError("CONFIG_INVALID", f"line {line}: the name of a member is not text")
+            if name == "<<":  # some readers put the members of another object here, others do not
+                raise PinwardenError("CONFIG_INVALID", f"line {line}: a merge key means different things to clients")
             if name in found:
                 raise PinwardenError("CONFIG_INVALID", f"line {line}: member {name[:80]!a} occurs more than once")
             found[name] = self.of(value, depth + 1)

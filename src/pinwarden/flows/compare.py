@@ -45,7 +45,7 @@ def _summary(counts: Counter[str], blocked: bool) -> str:
 def _notes(before: Surface, after: Surface) -> tuple[str, ...]:
     notes: list[str] = []
     if before.server is None or after.server is None:
-        notes.append("server information and instructions were not recorded on both sides and are not compared")
+        notes.append("server information was not recorded on both sides; only new instructions are looked at")
     for name, surface in (("first", before), ("second", after)):
         if surface.server is None and not any(kind.member in surface.items for kind in KINDS):
             notes.append(f"the {name} input holds none of a surface's members; is it the right file?")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from pinwarden.documents.clients import client_of
 from pinwarden.flows.config_view import ConfigView, FoundEntry
 from pinwarden.rules.changes import INFO
-from pinwarden.rules.config_doctor import DoctorIssue, IssueKind, Stranger, diagnose, strangers
+from pinwarden.rules.config_doctor import DoctorIssue, IssueKind, Stranger, diagnose, repeated, strangers
 from pinwarden.rules.config_drift import compare_entries
+from pinwarden.rules.masking import lockable_entry
 
 if TYPE_CHECKING:
     from pinwarden.documents.client_config import ConfigFile, ConfiguredServer
@@ -39,7 +40,9 @@ def _found_issues(project: Project, view: ConfigView) -> Iterator[DoctorIssue]:
         if server is None:
             yield _issue(each, "missing", f"missing {each.client} config entry for {each.entry.name}")
             continue
-        changes = compare_entries(each.entry.name, each.locked.entry, server.entry, client_of(each.client))
+        changes = compare_entries(
+            each.entry.name, each.locked.entry, lockable_entry(server.entry), client_of(each.client)
+        )
         if any(change.severity != INFO for change in changes):
             message = f"client config entry differs from {project.lock.name}"
             yield replace(_issue(each, "drift", message), changes=changes)
@@ -65,8 +68,13 @@ def _issue(each: FoundEntry, kind: IssueKind, message: str) -> DoctorIssue:
 def config_strangers(project: Project, view: ConfigView) -> tuple[Stranger, ...]:
     """Every configured server that the lock does not know where it was found."""
     known = {(each.entry.name, each.scope, each.file) for each in view.found}
-    return tuple(
-        each
-        for each in strangers(view.locked, view.files, project.config_paths())
-        if (each.server.name, each.server.scope, project.shown(each.server.path)) not in known
+    elsewhere = [each.locked for each in view.found]  # approved for one file only, and that need not be the usual one
+    unknown = strangers(view.installed, view.files, project.config_paths(), found_elsewhere=elsewhere)
+    return (
+        *repeated(view.files),
+        *(
+            each
+            for each in unknown
+            if (each.server.name, each.server.scope, project.shown(each.server.path)) not in known
+        ),
     )

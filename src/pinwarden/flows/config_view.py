@@ -103,7 +103,12 @@ def _concerning(project: Project, files: Sequence[ConfigFile], scope: str) -> tu
 
 
 def _is_ours(project: Project, server: ConfiguredServer) -> bool:
-    return server.folder is None or Path(server.folder).resolve() == project.root.resolve()
+    if server.folder is None:
+        return True
+    try:
+        return Path(server.folder).resolve() == project.root.resolve()
+    except (ValueError, OSError, RuntimeError):  # no path, or links without an end: nobody can say whose it is
+        return True
 
 
 def _is_in(scope: str, found: str) -> bool:

@@ -1,12 +1,13 @@
 """Lock what is already configured on this machine and in this repository, without needing a registry.
 
 Each configured server becomes an entry whose approved configuration is what stands in the client's file, with every
-literal environment and header value replaced by a placeholder: the lock pins which variables a server gets, never
-what is in them.
+literal value of a variable, header or unknown member replaced by a placeholder: the lock pins which variables a server
+gets, never what is in them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,17 +21,23 @@ from pinwarden.documents.client_config import ConfigFile, ConfiguredServer
 from pinwarden.documents.clients import client_of
 from pinwarden.documents.launched import what_runs
 from pinwarden.documents.lock_extension import Approval, Extension, extended, pin_surface, surface_path
-from pinwarden.documents.redirecting_variables import redirects
 from pinwarden.documents.relock import relock
 from pinwarden.documents.server_entry import from_value
 from pinwarden.documents.surface import Surface
-from pinwarden.documents.target import HttpTarget, Target
+from pinwarden.documents.target import HttpTarget
 from pinwarden.flows.config_view import view_of
 from pinwarden.flows.configured import CONFIGURED_IN, SOURCE
 from pinwarden.flows.report import Report, Row
-from pinwarden.rules.config_drift import reference_name
 from pinwarden.rules.config_findings import findings_in
-from pinwarden.rules.masking import MASK, looks_secret, shown_address, shown_words
+from pinwarden.rules.masking import (
+    MASK,
+    addresses_of,
+    lockable_entry,
+    looks_secret,
+    shown_address,
+    shown_words,
+    words_in_the_open,
+)
 from pinwarden.rules.plan import Installation, install_plan
 
 if TYPE_CHECKING:
@@ -43,6 +50,8 @@ if TYPE_CHECKING:
 _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
 _LOCK_CLIENT = {"claude-desktop": "generic"}
 """Clients that lockfileVersion 2 does not know, under the one that has the same dialect."""
+_LITERAL = re.compile(r"<([^<>\s]*[a-z][^<>\s]*)>")
+"""A word in angle brackets that nobody would take for the name of a variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,18 +115,19 @@ def _why_not(server: ConfiguredServer) -> str | None:
         return server.problem or "its entry cannot be used"
     if not server.name or len(server.name) > 200:
         return "its name is empty or too long"
-    if _secret_in_the_open(server.target):
+    if _secret_in_the_open(server.entry):
         return "a secret stands in its arguments or address, where every process can read it; move it into a variable"
     return None
 
 
-def _secret_in_the_open(target: Target) -> bool:
-    """Whether an argument or the address holds a secret: a lock must not, and neither should a command line."""
-    if isinstance(target, HttpTarget):
-        place, _, query = target.url.partition("?")
-        hidden = MASK in shown_address(place)
-        return hidden or any(looks_secret(name, value) for name, value in parse_qsl(query))
-    return shown_words(target.command) != list(target.command)
+def _secret_in_the_open(entry: Any) -> bool:
+    """Whether an argument or an address holds a secret: a lock must not, and neither should a command line."""
+    for url in addresses_of(entry):
+        place, _, query = url.partition("?")
+        if MASK in shown_address(place) or any(looks_secret(name, value) for name, value in parse_qsl(query)):
+            return True
+    lines = [[_LITERAL.sub(r"\1", word) for word in words] for words in words_in_the_open(entry)]
+    return any(shown_words(words) != words for words in lines)
 
 
 def lock_client(client: str) -> str:
@@ -220,26 +230,14 @@ def _server_json(server: ConfiguredServer) -> dict[str, Any]:
 
 
 def _fragment(server: ConfiguredServer) -> dict[str, Any]:
-    """The entry inside its client's root, without any literal value of a variable or header."""
+    """The entry inside its client's root, without any literal value that could be a secret."""
     client = client_of(server.client)
-    entry = deepcopy(server.entry)
-    for member in (client.dialect.env, client.dialect.headers):
-        values = _at(entry, member)
-        for name, value in values.items():
-            literal = isinstance(value, str) and reference_name(value) is None
-            if literal and not (redirects(name) and "://" not in value):
-                values[name] = f"<{name}>"
+    entry = lockable_entry(server.entry)
     root: Any = [entry] if client.dialect.named_list else {server.name: entry}
     for step in reversed(client.root):
         root = {step: root}
     fragment: dict[str, Any] = root
     return fragment
-
-
-def _at(entry: Any, path: str | tuple[str, ...]) -> dict[str, Any]:
-    for step in (path,) if isinstance(path, str) else path:
-        entry = entry.get(step) if isinstance(entry, dict) else None
-    return entry if isinstance(entry, dict) else {}
 
 
 def _report(project: Project, files: Sequence[ConfigFile], found: Sequence[Found]) -> Report:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.documents import lockfile
-from pinwarden.documents.lock_entry import Entry
+from pinwarden.documents.lock_entry import EXTENSION, Entry
 from pinwarden.documents.lock_seal import extension_of
 from pinwarden.documents.lock_verification import verify, verify_surfaces
 from pinwarden.documents.lockfile import Lock
+from pinwarden.flows.configured import SOURCE
 from pinwarden.flows.policy_rules import broken_rules
 from pinwarden.flows.report import Report, Row
 
@@ -41,6 +42,7 @@ class Gate:
     configs: bool = True
     expect_digest: str | None = None
     require_extension: bool = False
+    require_policy: bool = False
 
 
 def check(project: Project, policies: Policies, gate: Gate) -> Report:
@@ -56,9 +58,13 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
     lock, texts = lock_store.read_with_surfaces(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} in {project.root.name or 'this folder'}")
-    integrity = [*_lock_rows(project, lock, texts, gate), *_digest_rows(project, lock, gate)]
+    integrity = [
+        *_lock_rows(project, lock, texts, gate),
+        *_digest_rows(project, lock, gate),
+        *_stripped_rows(project, lock),
+    ]
     configs = list(_config_rows(project, lock)) if gate.configs else []
-    refused = list(_policy_rows(lock, policies, gate.now))
+    refused = list(_policy_rows(lock, policies, gate))
     registry = list(_registry_rows(lock, gate)) if gate.registries else []
     live = list(_live_rows(project, lock, texts, gate)) if gate.probe else []
     return _report(
@@ -104,19 +110,43 @@ def _places(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]
 
 
 def _digest_rows(project: Project, lock: Lock, gate: Gate) -> Iterator[Row]:
+    """A digest that was kept elsewhere. Of a sealed file only the seal covers what we record: texts, approvals."""
     if gate.expect_digest is None:
         return
-    found = lockfile.digest(lock)
-    if found != gate.expect_digest:
-        yield Row(
-            code="digest_mismatch",
-            level="critical",
-            entity="lock",
-            name="",
-            path="",
-            message=f"the lock's digest is {found}, expected {gate.expect_digest[:100]}",
-            file=project.shown(project.lock),
+    seal = lock.seal.get("integrity") if lock.seal is not None else None
+    digest = lockfile.digest(lock)
+    if gate.expect_digest in ((seal,) if seal else (digest,)):
+        return
+    code, message = "digest_mismatch", f"the lock's digest is {seal or digest}, expected {gate.expect_digest[:100]}"
+    if gate.expect_digest == digest:
+        code = "digest_partial"
+        message = (
+            "this digest covers only lockfileVersion 2, not the approved texts; expect that of lock digest --sealed"
         )
+    yield Row(
+        code=code,
+        level="critical",
+        entity="lock",
+        name="",
+        path="",
+        message=message,
+        file=project.shown(project.lock),
+    )
+
+
+def _stripped_rows(project: Project, lock: Lock) -> Iterator[Row]:
+    """Entries that came from a configuration are always ours; without our record something took it away."""
+    for entry in lock.entries:
+        if entry.source == SOURCE and EXTENSION not in entry.manifest:
+            yield Row(
+                code="record_stripped",
+                level="critical",
+                entity="lock",
+                name=entry.name,
+                path="",
+                message="our record of this entry is gone: who approved it, where it is configured, what it says",
+                file=project.shown(project.lock),
+            )
 
 
 # 3. The configurations
@@ -148,9 +178,18 @@ def _config_rows(project: Project, lock: Lock) -> Iterator[Row]:
 # 4. The policies
 
 
-def _policy_rows(lock: Lock, policies: Policies, now: str) -> Iterator[Row]:
+def _policy_rows(lock: Lock, policies: Policies, gate: Gate) -> Iterator[Row]:
+    if gate.require_policy and not policies.any:
+        yield Row(
+            code="policy_missing",
+            level="critical",
+            entity="policy",
+            name="",
+            path="",
+            message="there is no policy here",
+        )
     for entry in lock.entries:
-        for rule in broken_rules(policies, entry.document, now):
+        for rule in broken_rules(policies, entry.document, gate.now):
             level = "critical" if rule.refuses else "info"
             yield Row(code=rule.code, level=level, entity="policy", name=entry.name, path="", message=rule.message)
 
@@ -160,7 +199,6 @@ def _policy_rows(lock: Lock, policies: Policies, now: str) -> Iterator[Row]:
 
 def _registry_rows(lock: Lock, gate: Gate) -> Iterator[Row]:
     from pinwarden.documents.server_entry import from_value
-    from pinwarden.flows.configured import SOURCE
 
     registries = gate.registries
     if registries is None:

@@ -16,6 +16,7 @@ from pinwarden.documents.lock_entry import Entry
 from pinwarden.documents.locked_config import locked_config
 from pinwarden.flows.configured import configured_in
 from pinwarden.rules.config_drift import compare_entries
+from pinwarden.rules.masking import lockable_entry
 
 if TYPE_CHECKING:
     from pinwarden.documents.client_config import ConfigFile
@@ -30,7 +31,7 @@ def live_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
     for file in files:
         for server in file.servers:
             if server.name == entry.name and server.client == client.id and server.target is not None:
-                changes = compare_entries(entry.name, approved, server.entry, client)
+                changes = compare_entries(entry.name, approved, lockable_entry(server.entry), client)
                 if all(change.severity == "info" for change in changes):
                     return server.target
     server = configured_server(entry.name, approved, client)

@@ -132,3 +132,10 @@ def _parse(data: bytes) -> Lock | NeutralLock:
     from pinwarden.documents import mcp_lock_1
 
     return mcp_lock_1.parse(data)
+
+
+def seal_of_file(lock: Lock | NeutralLock) -> str | None:
+    """The integrity of our seal, which covers the whole file; None in a file without one."""
+    seal = lock.seal if isinstance(lock, Lock) else None
+    integrity = seal.get("integrity") if seal is not None else None
+    return integrity if isinstance(integrity, str) else None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.adapters.files import read_file
-from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.adapters.mcp_registry import Registries
@@ -55,7 +54,7 @@ class Project:
         for folder, prefix in ((self.root, ""), (self.home, "~/")):
             try:
                 return prefix + Path(path).resolve().relative_to(folder.resolve()).as_posix()
-            except ValueError:
+            except (ValueError, OSError, RuntimeError):  # outside, or a loop of links
                 continue
         return str(path)
 
@@ -77,22 +76,17 @@ class Policies:
 def load_policies(project: Project, environment: str = "default") -> Policies:
     """The policy files of a project. A file that cannot be read or understood is an error, never no policy."""
     toolpin, own = project.root / TOOLPIN_POLICY, project.root / OWN_POLICY
-    if not toolpin.exists() and not own.exists():
+    if not (_is_there(toolpin) or _is_there(own)):
         return Policies(environment=environment)
     from pinwarden.documents.policy import parse_policy, parse_toolpin_policy
 
     return Policies(
-        toolpin=parse_toolpin_policy(read_file(toolpin)) if toolpin.exists() else None,
-        own=parse_policy(read_file(own)) if own.exists() and _states_policy(own) else None,
+        toolpin=parse_toolpin_policy(read_file(toolpin)) if _is_there(toolpin) else None,
+        own=parse_policy(read_file(own)) if _is_there(own) else None,
         environment=environment,
     )
 
 
-def _states_policy(path: Path) -> bool:
-    """The file may hold other tables and no policy; whether that is so must be certain."""
-    import tomllib
-
-    try:
-        return "policy" in tomllib.loads(read_file(path).decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
-        raise PinwardenError("POLICY_INVALID", f"{path.name} is not TOML: {err}") from err
+def _is_there(path: Path) -> bool:
+    """Whether something has that name. A link to nowhere is there, and reading it fails: it is not "no policy"."""
+    return path.is_symlink() or path.exists()

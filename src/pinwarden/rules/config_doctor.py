@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pinwarden.documents.client_config import ConfigFile, ConfiguredServer, configured_server, fields_of
-from pinwarden.documents.clients import CLIENTS, client_of
+from pinwarden.documents.clients import CLIENTS, Client, client_of
 from pinwarden.documents.locked_config import LockedConfig, Place, installed
 from pinwarden.rules.changes import ABSENT, INFO, Change, in_order
 from pinwarden.rules.config_drift import ENTITY, compare_entries, package_of, shown_server, unknown_entry
@@ -149,10 +149,20 @@ class Stranger:
 
 
 def strangers(
-    locked: Iterable[LockedConfig], files: Iterable[ConfigFile], paths: Mapping[Place, str]
+    locked: Iterable[LockedConfig],
+    files: Iterable[ConfigFile],
+    paths: Mapping[Place, str],
+    *,
+    found_elsewhere: Iterable[LockedConfig] = (),
 ) -> tuple[Stranger, ...]:
-    """Every server in any file that was not approved for that file, the attack of the planted entry."""
-    entries = [entry for entry in locked if entry.client in CLIENTS]
+    """Every server in any file that was not approved for that file, the attack of the planted entry.
+
+    ``locked`` are approved for the file that their client installs to. ``found_elsewhere`` are approved as well, but
+    for no such file: whoever gives them knows which.
+    """
+    installs = [entry for entry in locked if entry.client in CLIENTS]
+    entries = [*installs, *(entry for entry in found_elsewhere if entry.client in CLIENTS)]
+    covered = {(entry.name, path) for entry in installs for path in _files_of(entry, paths)}
     by_name: dict[str, list[LockedConfig]] = {}
     for entry in entries:
         by_name.setdefault(entry.name, []).append(entry)
@@ -161,7 +171,7 @@ def strangers(
     for file in files:
         for server in file.servers:
             same_name = by_name.get(server.name, [])
-            if any(server.path in _files_of(entry, paths) for entry in same_name):
+            if (server.name, server.path) in covered:
                 continue  # comparing the lock with this very file tells what differs
             if packages is None:
                 packages = {package for entry in entries if (package := _package(entry))}
@@ -169,6 +179,21 @@ def strangers(
             found.append(Stranger(server=server, change=change))
     order = {id(change): place for place, change in enumerate(in_order(each.change for each in found))}
     return tuple(sorted(found, key=lambda each: order[id(each.change)]))
+
+
+def repeated(files: Iterable[ConfigFile]) -> tuple[Stranger, ...]:
+    """Every server that its file names more than once for the same scope: which of them is started, nobody knows.
+
+    Claude Code keeps servers by project folder, and one folder can be spelt in two ways.
+    """
+    found: list[Stranger] = []
+    for file in files:
+        seen: set[tuple[str, str]] = set()
+        for server in file.servers:
+            if (server.name, server.scope) in seen:
+                found.append(Stranger(server=server, change=_added("repeated_entry", server)))
+            seen.add((server.name, server.scope))
+    return tuple(found)
 
 
 def _files_of(entry: LockedConfig, paths: Mapping[Place, str]) -> list[str]:
@@ -179,32 +204,46 @@ def _files_of(entry: LockedConfig, paths: Mapping[Place, str]) -> list[str]:
 def _elsewhere(server: ConfiguredServer, entries: list[LockedConfig]) -> Change:
     """Approved for another client or scope: a matter of review if it means the same, a stranger if it does not."""
     for entry in entries:
-        changes = compare_entries(server.name, entry.entry, _in_common_words(server), client_of(entry.client))
+        client = client_of(entry.client)
+        changes = compare_entries(server.name, entry.entry, _in_words_of(client, server), client)
         if all(change.severity == INFO or change.field in _SPELLED_BY_CLIENT for change in changes):
-            row = CONFIG_KINDS["unlocked_entry"]
-            return Change(
-                entity=ENTITY,
-                name=server.name,
-                field="added",
-                path="",
-                kind=row.kind,
-                severity=row.severity,
-                before=ABSENT,
-                after=shown_server(server),
-                reason=row.reason,
-            )
+            return _added("unlocked_entry", server)
     return unknown_entry(server, ())
+
+
+def _added(kind: str, server: ConfiguredServer) -> Change:
+    row = CONFIG_KINDS[kind]
+    return Change(
+        entity=ENTITY,
+        name=server.name,
+        field="added",
+        path="",
+        kind=row.kind,
+        severity=row.severity,
+        before=ABSENT,
+        after=shown_server(server),
+        reason=row.reason,
+    )
 
 
 _SPELLED_BY_CLIENT = ("transport", "disabled", "autoApprove", "alwaysAllow", "type")
 
 
-def _in_common_words(server: ConfiguredServer) -> Any:
-    """The found entry in words that every client's dialect understands, so that it can be compared across clients."""
+def _in_words_of(client: Client, server: ConfiguredServer) -> Any:
+    """The found entry in the dialect of another client, so that it can be compared across clients."""
     if type(server.entry) is not dict:
         return server.entry
     fields = fields_of(server.entry, client_of(server.client))
-    return {name: value for name, value in fields.items() if value is not None and name != "transport"}
+    entry = {name: value for name, value in fields.items() if value is not None and name != "transport"}
+    off, off_value = client.dialect.off
+    if entry.pop("disabled"):
+        entry[off] = off_value
+    env, headers = entry.pop("env", None), entry.pop("headers", None)
+    if env:
+        entry[client.dialect.env] = env
+    for step in reversed(client.dialect.headers) if headers else ():
+        headers = {step: headers}
+    return {**entry, **(headers or {})}
 
 
 def _package(entry: LockedConfig) -> str | None:

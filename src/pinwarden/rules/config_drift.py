@@ -6,6 +6,7 @@ change: it is masked, or only that it changed is said.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,15 @@ from pinwarden.rules.masking import is_reference, shown_address, shown_text, sho
 from pinwarden.rules.near_names import near_name
 
 ENTITY = "config"
+_INSERTED = re.compile(r"\$\{((?:env:|input:)?[A-Za-z_][\w.-]*)\}|\{env:([A-Za-z_]\w*)\}|%([A-Za-z_]\w{2,})%")
+_INSERTION = r"(?:\$\{(?:env:|input:)?[A-Za-z_][\w.-]*\}|\{env:[A-Za-z_]\w*\}|%[A-Za-z_]\w{2,}%)"
+_TEMPLATE = re.compile(
+    rf"(?:(?:Bearer|Basic|Token) )?{_INSERTION}(?:[/\\:;,. -]*{_INSERTION})*(?:[/\\][\w.-]{{1,20}}){{0,8}}"
+)
+_REFERRED = re.compile(
+    r"\$\{\s*((?:env:)?[A-Za-z_]\w*)?|\$([A-Z_][A-Z0-9_]{2,})|^\s*\$([A-Za-z_]\w*)\s*$|\{(?:env|file):([^{}]*)|%([A-Za-z_]\w{2,})%"
+)
+"""Clients put a variable in wherever such a thing stands in a value."""
 _COMPARED = ("command", "args", "env", "cwd", "url", "headers", "transport", "disabled")
 
 
@@ -255,9 +265,9 @@ def _kind_of_value(name: str, before: Any, after: Any, what: str) -> str:
         return "redirecting_variable"
     if before is ABSENT:
         return f"{what}_added"
-    # A person has to fill in <NAME>; but where the answers come from is not a matter of filling in.
+    # A person has to fill in <NAME>; but where the answers come from, or another variable, is no matter of filling in.
     if type(before) is str and before == f"<{name}>" and type(after) is str and "://" not in after:
-        return "placeholder_filled"
+        return f"{what}_changed" if _refers_elsewhere(name, after) else "placeholder_filled"
     return f"{what}_changed"
 
 
@@ -275,7 +285,25 @@ def reference_name(value: str) -> str | None:
             return text[len(opening) : -len(closing)].strip()
     if text.startswith("${") and text.endswith("}") and text[2:-1].isidentifier():
         return text[2:-1]
-    return text[1:] if text.startswith("$") and text[1:].isidentifier() else None
+    if text.startswith("$") and text[1:].isidentifier():
+        return text[1:]
+    # A scheme before it, a path behind it, or another variable beside it: the text without secrets, in one spelling.
+    return _INSERTED.sub(_as_usual, text) if _TEMPLATE.fullmatch(text) else None
+
+
+def _as_usual(inserted: re.Match[str]) -> str:
+    name = next(part for part in inserted.groups() if part)
+    return f"${{{name.removeprefix('env:')}}}"
+
+
+def _refers_elsewhere(name: str, value: str) -> bool:
+    """Whether a value is, or holds, a reference to a variable other than the one of that name."""
+    if is_reference(value) and not _REFERRED.search(value):
+        return True
+    return any(
+        next((part for part in found.groups() if part), "").removeprefix("env:") != name
+        for found in _REFERRED.finditer(value)
+    )
 
 
 def _folder(pair: _Pair) -> Iterator[Change]:

@@ -18,11 +18,16 @@ _ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("ambiguous_entry", "The entry now has a command and an address, and clients differ in which one they use."),
         ("unusable_entry", "The entry can no longer be understood, so it cannot be compared."),
         ("rogue_entry", "A server is configured that nobody approved."),
+        (
+            "repeated_entry",
+            "A server is configured twice for the same project, and only the client knows which counts.",
+        ),
         ("look_alike_entry", "A server is configured that nobody approved, under a name close to an approved one."),
         ("kind_swapped", "The approved entry was a command and is now an address, or the other way round."),
     ),
     REVIEW: (
         ("pin_loosened", "The entry named one release and now leaves open which one is run."),
+        ("pin_tightened", "The entry left open which release is run and now names one that nobody reviewed."),
         ("release_changed", "The entry names another release of the same package."),
         ("launcher_changed", "The same package is started by another program."),
         ("program_moved", "A program of the same name is taken from another folder."),
@@ -42,7 +47,6 @@ _ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("member_changed", "Something else about the entry is different."),
     ),
     INFO: (
-        ("pin_tightened", "The entry left open which release is run and now names one."),
         ("placeholder_spelled", "The same variable is referred to in another spelling."),
         ("placeholder_filled", "A placeholder was replaced by a value."),
         ("consent_narrowed", "Fewer calls pass without asking the user."),

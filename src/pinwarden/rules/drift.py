@@ -32,7 +32,8 @@ _MAX_SHOWN_NAME = 80
 def compare(before: Surface, after: Surface) -> tuple[Change, ...]:
     """Every change from the approved surface to the one seen now, the worst first.
 
-    An item now that has no digest is always reported, even if it was there before: it cannot have been approved.
+    An item now that has no digest is always reported, even if it was there before: it cannot have been approved. So
+    are items of one name.
     """
     changes = [*server_changes(before.server, after.server), *_undigestable_server(after)]
     for kind in KINDS:

@@ -37,6 +37,10 @@ _NETWORK_SCHEMES = frozenset(
         "ldaps",
     }
 )
+_DATE = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"(?:[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
 _PICTURE_SCHEMES = frozenset({"https", "http", "data"})
 # An address is a destination by nature, and a picture inside a data: address is encoded by nature.
 _ORDINARY_IN_ADDRESSES = frozenset({"destination", "encoded_payload"})
@@ -137,8 +141,14 @@ def _content_annotation_changes(place: Place, old: Any, new: Any) -> Iterator[Ch
         yield from value_changes(place, old, new, "member_changed")
         return
     for name in old | new:
-        kind = "content_fact_changed" if name == "lastModified" else "member_changed"
-        yield from value_changes(place.down(name), old.get(name, ABSENT), new.get(name, ABSENT), kind)
+        is_now = new.get(name, ABSENT)
+        kind = "content_fact_changed" if name == "lastModified" and _is_date(is_now) else "member_changed"
+        yield from value_changes(place.down(name), old.get(name, ABSENT), is_now, kind)
+
+
+def _is_date(value: Any) -> bool:
+    """Whether a value is a date as ISO 8601 writes it, or none; any other text is a text."""
+    return value is ABSENT or (isinstance(value, str) and _DATE.fullmatch(value) is not None)
 
 
 # Arguments of a prompt

@@ -15,7 +15,7 @@ class Pairing:
     changed: list[tuple[Item, Item]] = field(default_factory=list)
     """Approved items and what stands in their place now, where these differ."""
     duplicates: list[tuple[Item | None, Item]] = field(default_factory=list)
-    """Further items under a name that is taken, each with the approved item of that name."""
+    """Further items under a name that is taken, each with the approved item of that name, approved twice or not."""
     gone: list[Item] = field(default_factory=list)
     fresh: list[Item] = field(default_factory=list)
     undigestable: list[tuple[Item | None, Item]] = field(default_factory=list)
@@ -56,17 +56,21 @@ def _pair_group(pairing: Pairing, approved: list[Item], offered: list[Item]) -> 
     twins: dict[bytes, list[Item]] = {}
     for item in approved:
         twins.setdefault(_raw(item), []).append(item)
+    settled: list[Item] = []
     left: list[Item] = []
     for item in offered:
         exact = twins.get(_raw(item))
         if exact:
             exact.pop()
+            settled.append(item)
         else:
             left.append(item)
     unmatched = [item for items in twins.values() for item in items]
     pairs = min(len(unmatched), len(left))
     pairing.changed.extend(zip(unmatched[:pairs], left[:pairs], strict=True))
-    pairing.duplicates.extend((approved[0], item) for item in left[pairs:])
+    # Which of several a host calls depends on their order, so that even those that were approved are reported.
+    further = [*settled, *left][1:]
+    pairing.duplicates.extend((approved[0], item) for item in further)
     pairing.gone.extend(unmatched[pairs:])
 
 

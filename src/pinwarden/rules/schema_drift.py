@@ -13,30 +13,7 @@ from typing import Any
 from pinwarden.rules.changes import ABSENT, Change
 from pinwarden.rules.json_values import identity, same
 from pinwarden.rules.place import Place, value_changes
-from pinwarden.rules.schema_keywords import KEYWORD_RULES, Rule, Schema, Walk, sides, unknown
-
-# Keywords that only limit values, and say nothing to a model that it could follow.
-_SILENT = frozenset(
-    {
-        "type",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "maxLength",
-        "maxItems",
-        "maxProperties",
-        "maxContains",
-        "uniqueItems",
-        "additionalProperties",
-        "unevaluatedProperties",
-        "items",
-        "additionalItems",
-        "unevaluatedItems",
-        "not",
-    }
-)
+from pinwarden.rules.schema_keywords import KEYWORD_RULES, Rule, Schema, Walk, is_silent, sides, unknown
 
 
 def schema_changes(
@@ -78,19 +55,12 @@ def _boolean_schemas(walk: Walk, before: Any, after: Any) -> Change:
     if after is False:
         return walk.narrower("schema_tightened", before, after)
     if _takes_all(before):
-        return walk.narrower("schema_tightened" if _is_silent(after) else "subschema_added", before, after)
-    return walk.wider("schema_loosened", before, after)
+        return walk.narrower("schema_tightened" if is_silent(after) else "subschema_added", before, after)
+    return walk.wider("schema_loosened", before, after, silent=is_silent(after))
 
 
 def _takes_all(schema: Any) -> bool:
     return schema is ABSENT or schema is True or schema == {}
-
-
-def _is_silent(value: Any) -> bool:
-    """Whether a part of a schema only limits values, without a name, text or value that a model could follow."""
-    if isinstance(value, dict):
-        return all(keyword in _SILENT and _is_silent(member) for keyword, member in value.items())
-    return not isinstance(value, list) or all(map(_is_silent, value))
 
 
 # Keywords that hold schemas
@@ -136,7 +106,7 @@ def _one_schema(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
     elif _takes_all(new):
         yield walk.plain("same_meaning", old, new)
     else:
-        yield walk.narrower("schema_tightened" if _is_silent(new) else "subschema_added", old, new)
+        yield walk.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
 
 
 def _items_as_list(walk: Walk, old: list[Any], new: Any) -> Iterator[Change]:
@@ -176,19 +146,19 @@ def _rest(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
     elif new is False and (_takes_all(old) or isinstance(old, dict)):
         yield walk.narrower("additional_properties_closed", old, new)
     elif _takes_all(old) and isinstance(new, dict):
-        yield walk.narrower("schema_tightened" if _is_silent(new) else "subschema_added", old, new)
+        yield walk.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
     elif old is False and new is ABSENT and walk.unstated_everywhere:
         yield walk.wider("additional_properties_unstated", old, new)
     elif isinstance(old, dict) and isinstance(new, dict) and new:
         yield from _schemas(walk, old, new)
     else:
-        yield walk.wider("additional_properties_opened", old, new)
+        yield walk.wider("additional_properties_opened", old, new, silent=is_silent(new))
 
 
 def _negation(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
     old, new = sides(walk, before, after)
     if old is ABSENT:
-        yield walk.narrower("schema_tightened" if _is_silent(new) else "subschema_added", old, new)
+        yield walk.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
     elif new is ABSENT:
         yield walk.wider("subschema_removed", old, new)
     else:
@@ -221,7 +191,7 @@ def _branches(walk: Walk, before: Schema, after: Schema, kinds: tuple[str, str])
     if not all(side is ABSENT or isinstance(side, list) for side in (old, new)):
         yield walk.plain("keyword_changed", old, new)
     elif old is ABSENT:
-        yield walk.narrower("schema_tightened" if _is_silent(new) else "subschema_added", old, new)
+        yield walk.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
     elif new is ABSENT:
         yield walk.wider("subschema_removed", old, new)
     else:
@@ -236,7 +206,7 @@ def _branch_changes(walk: Walk, old: list[Any], new: list[Any], kinds: tuple[str
     for left, right in zip(gone[:pairs], fresh[:pairs], strict=True):
         yield from _schemas(walk.down(right), old[left], new[right])
     for number in fresh[pairs:]:
-        yield walk.down(number).wider(kinds[0], ABSENT, new[number])
+        yield walk.down(number).wider(kinds[0], ABSENT, new[number], silent=is_silent(new[number]))
     for number in gone[pairs:]:
         inner = walk.down(number)
         judge = inner.narrower if kinds[1] == "alternative_removed" else inner.wider

@@ -20,6 +20,30 @@ Schema = dict[str, Any]
 _ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
 _LEAST_SIZES = frozenset({"minLength", "minItems", "minProperties"})
 _DESTINATION = frozenset({"destination"})
+# Keywords that only limit values, by what they hold. A least size is not among them: it demands something.
+_SILENT_BOUNDS = frozenset(
+    {
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "maxLength",
+        "maxItems",
+        "maxProperties",
+        "maxContains",
+    }
+)
+_SILENT_SCHEMAS = frozenset(
+    {
+        "additionalProperties",
+        "unevaluatedProperties",
+        "items",
+        "additionalItems",
+        "unevaluatedItems",
+        "not",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +70,14 @@ class Walk:
         """A change that means the same whichever way is wider."""
         return self.place.change(kind, before, after)
 
-    def wider(self, kind: str, before: Any, after: Any) -> Change:
-        """A change after which this part of the schema takes more values."""
-        kinds = {1: kind, -1: "negation_tightened", 0: "condition_changed"}
+    def wider(self, kind: str, before: Any, after: Any, *, silent: bool = False) -> Change:
+        """A change after which this part of the schema takes more values.
+
+        ``silent`` if what it adds holds nothing that a model could follow, which goes without saying for numbers,
+        flags and what is gone. Under 'not' only that is information: text is read there as anywhere else.
+        """
+        silent = silent or after is ABSENT or type(after) is bool or is_number(after)
+        kinds = {1: kind, -1: "negation_tightened" if silent else "subschema_added", 0: "condition_changed"}
         return self.place.change(kinds[self.sense], before, after)
 
     def narrower(self, kind: str, before: Any, after: Any) -> Change:
@@ -64,6 +93,28 @@ Rule = Callable[[Walk, Schema, Schema], Iterator[Change]]
 def sides(walk: Walk, before: Schema, after: Schema) -> tuple[Any, Any]:
     """The two values of the keyword that the walk stands on."""
     return before.get(walk.place.member, ABSENT), after.get(walk.place.member, ABSENT)
+
+
+def is_silent(schema: Any) -> bool:
+    """Whether a schema, or each of a list, only limits values, without a name, text or value that a model could follow.
+
+    What does not belong under a keyword is not silent there: text in place of a number is read all the same.
+    """
+    if isinstance(schema, dict):
+        return all(_is_silent_keyword(keyword, value) for keyword, value in schema.items())
+    if isinstance(schema, list):
+        return all(map(is_silent, schema))
+    return type(schema) is bool
+
+
+def _is_silent_keyword(keyword: str, value: Any) -> bool:
+    if keyword == "type":
+        return _type_set(value) is not None
+    if keyword == "uniqueItems":
+        return type(value) is bool
+    if keyword in _SILENT_BOUNDS:
+        return is_number(value)
+    return keyword in _SILENT_SCHEMAS and is_silent(value)
 
 
 def text(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
@@ -141,7 +192,9 @@ def _bound(walk: Walk, old: Any, new: Any, sign: int) -> Change:
 def multiple_of(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
     """A step between accepted numbers: a multiple of it is tighter."""
     old, new = sides(walk, before, after)
-    if old is ABSENT and is_number(new):
+    if not all(side is ABSENT or is_number(side) for side in (old, new)):
+        yield walk.plain("keyword_changed", old, new)
+    elif old is ABSENT:
         yield walk.narrower("bound_added", old, new)
     elif new is ABSENT:
         yield walk.wider("bound_removed", old, new)
@@ -181,7 +234,12 @@ def enum(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
         elif offered < approved:
             yield walk.narrower("enum_shrunk", old, new)
         else:
-            yield walk.wider("enum_grown", old, new)
+            added = [value for value in new if identity(value) not in approved]
+            yield walk.wider("enum_grown", old, new, silent=all(map(_is_silent_value, added)))
+
+
+def _is_silent_value(value: Any) -> bool:
+    return value is None or type(value) is bool or is_number(value)
 
 
 def constant(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
@@ -228,7 +286,7 @@ def types(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
     elif new is ABSENT:
         yield walk.wider("type_removed", old, new)
     elif was < is_now:
-        yield walk.wider("type_grown", old, new)
+        yield walk.wider("type_grown", old, new, silent=True)
     else:
         yield walk.plain("type_changed", old, new)
 
@@ -259,9 +317,12 @@ def required(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
     if gained and lost:
         yield walk.plain("required_changed", old, new)
     elif lost:
-        yield walk.wider("parameter_optional" if walk.inputs else "promise_dropped", old, new)
+        yield walk.wider("parameter_optional" if walk.inputs else "promise_dropped", old, new, silent=True)
+    elif gained and walk.inputs:
+        yield walk.narrower("parameter_required", old, new)
     elif gained:
-        yield walk.narrower("parameter_required" if walk.inputs else "result_promised", old, new)
+        # A name that no property has is not a promise but a text.
+        yield walk.narrower("result_promised" if gained <= _names_of(after) else "required_changed", old, new)
 
 
 def _name_set(value: Any) -> frozenset[str] | None:

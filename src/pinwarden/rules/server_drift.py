@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pinwarden.rules.alarms import Approved
+from pinwarden.rules.alarms import Approved, cues_of_new_item
 from pinwarden.rules.changes import ABSENT, Change
 from pinwarden.rules.item_drift import MemberRule, picture_changes, website_changes
 from pinwarden.rules.json_values import same
 from pinwarden.rules.place import Place, text_changes, value_changes
+from pinwarden.rules.versions import is_exact
 
 _NOTICES = frozenset({"listChanged", "subscribe"})
+_MAX_VERSION = 40
+_MAX_WORDS_IN_VERSION = 2  # 1.0.0-alpha.1+build.7
+_VERSION_PART = re.compile(r"[0-9A-Za-z]+")
 
 
 def server_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[Change]:
-    """Every change of the server's own members; none if one of the two answers was not recorded."""
-    if before is None or after is None:
+    """Every change of the server's own members; if an answer was not recorded, only new text that a model follows."""
+    if after is None:
+        return
+    if before is None:
+        yield from _unrecorded_before(after)
         return
     approved = Approved(dict(before))
     for member in dict(before) | dict(after):
@@ -24,6 +32,19 @@ def server_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | 
         if not same(old, new):
             place = Place(entity="server", name="", field=member, approved=approved).down(member)
             yield from _RULES.get(member, _other_changes)(place, old, new)
+
+
+def _unrecorded_before(after: Mapping[str, Any]) -> Iterator[Change]:
+    """What nobody approved and a model reads now: the instructions, and an attack in what the server calls itself.
+
+    A list of tools alone may be held against a whole surface, so capabilities and an ordinary identity are no news.
+    """
+    for member in ("instructions", "serverInfo"):
+        value = after.get(member)
+        alarms = [f"new_{code}" for code in cues_of_new_item(value)]
+        if alarms or (member == "instructions" and value):
+            place = Place(entity="server", name="", field=member, approved=Approved(ABSENT)).down(member)
+            yield place.stated("text_added", ABSENT, value, alarms)
 
 
 def same_release(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
@@ -88,7 +109,15 @@ def _name_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
 
 
 def _version_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
-    yield place.change("version_changed", old, new)
+    yield place.change("version_changed" if new is ABSENT or _is_version(new) else "member_changed", old, new)
+
+
+def _is_version(value: Any) -> bool:
+    """Whether a value is a version and not a sentence in its place: short, numbers first, hardly a word."""
+    if not isinstance(value, str) or len(value) > _MAX_VERSION or not is_exact(value):
+        return False
+    words = [part for part in _VERSION_PART.findall(value) if part.isalpha()]
+    return len(words) <= _MAX_WORDS_IN_VERSION
 
 
 _IDENTITY_RULES: dict[str, MemberRule] = {

@@ -22,6 +22,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--environment", default="default", metavar="NAME", help="whose minimum tier of the policy counts"
     )
+    parser.add_argument("--require-policy", action="store_true", help="fail where no policy is written down")
     parser.add_argument("--no-configs", action="store_true", help="do not look at client configurations")
     parser.add_argument("--registry", action="store_true", help="look each locked version up again")
     parser.add_argument("--offline", action="store_true", help="with --registry: only local sources and caches")
@@ -48,5 +49,6 @@ def run(args: Namespace) -> int:
         configs=not args.no_configs,
         expect_digest=args.expect_digest,
         require_extension=args.require_extension,
+        require_policy=args.require_policy,
     )
     return emit(check(project, load_policies(project, args.environment), gate), args.format)

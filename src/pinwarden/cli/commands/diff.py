@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
-from pinwarden.cli.targets import command_target, probe_target, surface_of
+from pinwarden.cli.targets import command_target, probe_target, shown_command, shown_target, surface_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.flows.compare import compare_surfaces
 
@@ -33,9 +33,9 @@ def run(args: Namespace) -> int:
         raise PinwardenError("USAGE", "two sides are compared: two names, or one name and a command after --")
     before = surface_of(names[0], args)
     if args.command:
-        shown = " ".join(args.command)
+        shown = shown_command(args.command)
         after = probe_target(command_target(args.command, args), args)
     else:
-        shown = names[1]
+        shown = shown_target(names[1])
         after = surface_of(names[1], args)
-    return emit(compare_surfaces(before, after, f"{names[0]} -> {shown}"), args.format)
+    return emit(compare_surfaces(before, after, f"{shown_target(names[0])} -> {shown}"), args.format)

@@ -62,7 +62,20 @@ def run(args: Namespace) -> int:
     if not project.lock.is_file():
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} for a workflow to check")
     path = project.root / Path(_FILES[args.kind])
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(project.root, path.parent)
     create_file(path, text.encode())
     sys.stdout.write(f"wrote {_FILES[args.kind]}\n")
     return EXIT_CLEAN
+
+
+def _make_folder(root: Path, folder: Path) -> None:
+    """The folder of the workflow. A repository's link must not decide where it is written."""
+    for step in (folder, *folder.parents):
+        if step == root:
+            break
+        if step.is_symlink():
+            raise PinwardenError("CONFIG_UNEDITABLE", f"{step} is a symbolic link", hint="Remove the link.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err

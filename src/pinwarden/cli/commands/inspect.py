@@ -11,7 +11,15 @@ from pathlib import Path
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
-from pinwarden.cli.targets import command_target, options_of, probe_target, target_of
+from pinwarden.cli.targets import (
+    command_target,
+    is_address,
+    options_of,
+    probe_target,
+    shown_command,
+    shown_target,
+    target_of,
+)
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.surface import KINDS, Surface, to_bytes
 from pinwarden.flows.inspect import compare_clients, inspect_surface
@@ -33,15 +41,16 @@ def run(args: Namespace) -> int:
     if bool(args.target) == bool(args.command):
         raise PinwardenError("USAGE", "name one server, or give a command after --")
     target = command_target(args.command, args) if args.command else target_of(args.target, args)
-    subject = args.target or " ".join(args.command)
+    subject = shown_target(args.target) if args.target else shown_command(args.command)
+    typed = not args.target or is_address(args.target)
     if args.compare_client:
         from pinwarden.adapters.mcp_session import ClientIdentity
         from pinwarden.adapters.probe import probe_as_two_clients
 
         other = ClientIdentity(name=args.compare_client)
-        first, second = probe_as_two_clients(target, options_of(args), other)
+        first, second = probe_as_two_clients(target, options_of(args, typed=typed), other)
         return emit(compare_clients(first, second, subject), args.format)
-    surface = probe_target(target, args)
+    surface = probe_target(target, args, typed=typed)
     if args.output:
         from pinwarden.adapters.files import write_atomically
 

@@ -14,6 +14,7 @@ from pinwarden.cli.project_arguments import add_project_arguments, project_of
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
+    parser.add_argument("--sealed", action="store_true", help="print our seal's digest, which covers the whole file")
     add_project_arguments(parser)
     add_format_argument(parser)
 
@@ -22,4 +23,4 @@ def run(args: Namespace) -> int:
     """Verify, digest and print."""
     from pinwarden.flows.lock_digest import lock_digest
 
-    return emit(lock_digest(project_of(args).lock), args.format)
+    return emit(lock_digest(project_of(args).lock, sealed=args.sealed), args.format)

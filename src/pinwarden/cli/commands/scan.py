@@ -10,8 +10,9 @@ from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
-from pinwarden.cli.targets import command_target, probe_target, surface_of
+from pinwarden.cli.targets import command_target, probe_target, shown_command, shown_target, surface_of
 from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.surface import Surface
 from pinwarden.flows.scan import scan_surfaces
 
 TAKES_COMMAND = True
@@ -27,9 +28,13 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Scan and report."""
-    surfaces = {name: surface_of(name, args) for name in args.target}
+    surfaces: dict[str, Surface] = {}
+    for name in dict.fromkeys(args.target):
+        shown = shown_target(name)
+        # Two addresses that differ only in what is not shown are two servers.
+        surfaces[f"{shown} ({len(surfaces) + 1})" if shown in surfaces else shown] = surface_of(name, args)
     if args.command:
-        surfaces[" ".join(args.command)] = probe_target(command_target(args.command, args), args)
+        surfaces[shown_command(args.command)] = probe_target(command_target(args.command, args), args)
     if not surfaces:
         raise PinwardenError("USAGE", "name a surface to scan, or give a command after --")
     return emit(scan_surfaces(surfaces, fail_on_warning=args.fail_on_warning), args.format)
