@@ -25,9 +25,14 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"unknown: {', '.join(unknown)}; known: {', '.join(REPORTS)}", file=sys.stderr)
         return 2
+    missed = 0
     for name in names or REPORTS:
-        print(f"\n{REPORTS[name]()}", flush=True)
-    return 0
+        report = REPORTS[name]()
+        missed += report.count("NOT MET")
+        print(f"\n{report}", flush=True)
+    if missed:
+        print(f"\n{missed} goals were not met", file=sys.stderr)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -286,6 +286,13 @@ class TestLiveServers:
         surface.unlink()
         assert ("surface_missing", "notes") in world.failures()
 
+    def test_locking_again_without_asking_keeps_the_approved_surface(self, world: World) -> None:
+        before = world.lock.read_bytes()
+        assert world.run("init").code == 0
+        assert world.lock.read_bytes() == before
+        world.serve(POISONED)
+        assert world.run("ci", "--live", "--offline", "--allow-execute").code == 1
+
     def test_an_approval_needs_a_yes_and_then_the_gate_is_clean_again(self, world: World) -> None:
         world.serve(POISONED)
         before = world.lock.read_bytes()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pinwarden.documents.javascript_json import to_javascript_file
-from pinwarden.rules.client_fragments import CLIENTS, fragment, fragment_text
+from pinwarden.documents.lock_shape import CLIENTS
+from pinwarden.rules.client_fragments import fragment, fragment_text
 from tests.conformance.toolpin_world import entry, files
 from tests.conformance.vectors import load
 

@@ -27,6 +27,7 @@ from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import HttpTarget
 from pinwarden.flows.config_view import view_of
 from pinwarden.flows.configured import CONFIGURED_IN, SOURCE
+from pinwarden.flows.locking import with_approved_surface
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.config_findings import findings_in
 from pinwarden.rules.masking import (
@@ -186,7 +187,8 @@ def _write(project: Project, found: Sequence[Found], approver: Approver, now: st
         entries.append(extended(entry_of(each.server, now), extension))
 
     def change(old: Any) -> lock_store.Change:
-        return lock_store.Change(lock=relock(old, entries, now), surfaces=texts)
+        made = [with_approved_surface(old, entry) for entry in entries]
+        return lock_store.Change(lock=relock(old, made, now), surfaces=texts)
 
     lock_store.update(project.lock, change)
 

@@ -235,8 +235,8 @@ def _metadata_rows(entry: Entry, found: Any, now: str) -> Iterator[Row]:
         kind = "remote" if approved.get("kind") == "remote" else str(approved.get("registryType"))
         target = choose_target(found, kind) or target
     try:
-        scope = "global" if entry.scope == "global" else "project"
-        plan = install_plan(found, entry.client, now=now, how=Installation(scope=scope, target=target))  # type: ignore[arg-type]
+        how = Installation(scope="global" if entry.scope == "global" else "project", target=target)
+        plan = install_plan(found, entry.client, now=now, how=how)
     except PinwardenError as err:
         yield _registry_row(entry, "no_install_target", "critical", err.message)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
@@ -11,6 +11,7 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.documents import lock_entry, surface
 from pinwarden.documents.api_surface import api_surface_hash
 from pinwarden.documents.lock_extension import Approval, Extension, extended, pin_surface, surface_path
+from pinwarden.documents.lock_seal import extension_of
 from pinwarden.documents.relock import relock, without
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.documents.surface import TOOL, Surface
@@ -23,6 +24,7 @@ from pinwarden.rules.verification import SKIPPED, LiveOutcome, verify_metadata
 
 if TYPE_CHECKING:
     from pinwarden.adapters.probe import ProbeOptions
+    from pinwarden.documents.lockfile import Lock
     from pinwarden.documents.target import Target
     from pinwarden.flows.project import Policies, Project
 
@@ -119,9 +121,23 @@ def write_entries(
         texts = {_surface_file(project, entry.name): surface.to_bytes(seen) for entry in entries}
 
     def change(old: Any) -> lock_store.Change:
-        return lock_store.Change(lock=relock(old, entries, writing.now, plain_v2=writing.plain_v2), surfaces=texts)
+        made = entries if writing.plain_v2 else [with_approved_surface(old, entry) for entry in entries]
+        return lock_store.Change(lock=relock(old, made, writing.now, plain_v2=writing.plain_v2), surfaces=texts)
 
     lock_store.update(project.lock, change)
+
+
+def with_approved_surface(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
+    """The entry with the surface that was approved for the very same target and configuration.
+
+    Locking again without asking the server must not take an approval away; another version has none yet.
+    """
+    before = next((each for each in old.entries if each.key == entry.key), None) if old else None
+    known, fresh = (extension_of(before) if before else None), extension_of(entry)
+    if before is None or known is None or fresh is None or known.surface is None or fresh.surface is not None:
+        return entry
+    same = all(before.document.get(member) == entry.document.get(member) for member in ("selectedTarget", "config"))
+    return extended(entry, replace(fresh, surface=known.surface, api_surface=known.api_surface)) if same else entry
 
 
 def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: str) -> list[str]:
@@ -146,10 +162,6 @@ def approve_surface(
     project: Project, entry: lock_entry.Entry, seen: Surface, approver: Approver, now: str
 ) -> lock_entry.Entry:
     """The entry with this surface as the approved one, written into the lock."""
-    from dataclasses import replace
-
-    from pinwarden.documents.lock_seal import extension_of
-
     writing = LockWriting(now=now, approver=approver)
     known = extension_of(entry) or Extension()
     fresh = _extension(seen, project, entry.name, writing)

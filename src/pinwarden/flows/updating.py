@@ -84,12 +84,11 @@ def update(project: Project, names: Sequence[str], policies: Policies, writing: 
     if not agreed:
         return report if not found else replace(report, notes=("nothing was changed; add --yes to update the lock",))
     for each in found:
-        scope = "global" if each.entry.scope == "global" else "project"
         wanted = Wanted(
             name=each.entry.name,
             clients=(each.entry.client,),
             version=_version(each),
-            scope=scope,  # type: ignore[arg-type]
+            scope="global" if each.entry.scope == "global" else "project",
             source=each.entry.source,
         )
         lock_from_registry(project, wanted, policies, writing)

@@ -27,8 +27,8 @@ def verify_server(found: dict[str, Any], *, now: str, probe: ProbeOptions | None
             seen = ask(target_to_probe(entry), probe)
             live = LiveOutcome(state="listed", tools=tuple(item.value for item in seen.list_of(TOOL)))
         except PinwardenError as err:
-            state = "not-executed" if err.code == "CONSENT_REQUIRED" else "failed"
-            live = LiveOutcome(state=state, reason=err.message)  # type: ignore[arg-type]
+            refused = err.code == "CONSENT_REQUIRED"
+            live = LiveOutcome(state="not-executed" if refused else "failed", reason=err.message)
     report = verify_metadata(entry, now=now, live=live)
     told = explain(report.trust, now=now)
     rows = [

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.lock_shape import CLIENTS
 from pinwarden.documents.server_entry import Input, Remote, ServerEntry
 from pinwarden.rules.fragment_text import codex_toml, continue_yaml
 from pinwarden.rules.launch import (
@@ -26,20 +27,6 @@ from pinwarden.rules.launch import (
     variable_name,
 )
 
-CLIENTS = (
-    "claude",
-    "cursor",
-    "vscode",
-    "codex",
-    "opencode",
-    "windsurf",
-    "cline",
-    "continue",
-    "gemini",
-    "zed",
-    "roo",
-    "generic",
-)
 _ROOTS = {"vscode": "servers", "codex": "mcp_servers", "opencode": "mcp", "zed": "context_servers"}
 _OPENCODE_SCHEMA = "https://opencode.ai/config.json"
 _STREAMABLE = "streamable-http"
