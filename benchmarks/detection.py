@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pinwarden.documents.surface import Surface, from_listing
-from pinwarden.rules.advisories import MESSAGES, scan
+from pinwarden.rules.advisories.scan import MESSAGES, scan
 from tests.conformance.vectors import uncopied, vectors_dir
 
 _PROXY = "attacks/mcpproxy-go-20a3e509"

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from benchmarks.measure import Goal, Row, table
-from pinwarden.documents import lockfile
-from pinwarden.documents.lock_entry import Entry, entry_key, with_integrity
-from pinwarden.documents.relock import relock
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.entry import Entry, entry_key, with_integrity
+from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.server_entry import from_value
 from pinwarden.rules.plan import install_plan
 

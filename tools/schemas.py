@@ -12,9 +12,13 @@ from typing import Any, get_args
 from pinwarden.core.digest import _SIZES
 from pinwarden.core.errors import CODES
 from pinwarden.core.tool_digest import TOOL_PROFILES
-from pinwarden.documents import lock_extension, lock_shape, lockfile, policy, surface
-from pinwarden.rules import advisories, toolpin_advisories
-from pinwarden.rules.changes import CHANGE_KINDS, SEVERITIES
+from pinwarden.documents import policy, surface
+from pinwarden.documents.lock import extension as lock_extension
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock import shape as lock_shape
+from pinwarden.rules.advisories import scan as advisories
+from pinwarden.rules.advisories import toolpin as toolpin_advisories
+from pinwarden.rules.drift.changes import CHANGE_KINDS, SEVERITIES
 
 Schema = dict[str, Any]
 

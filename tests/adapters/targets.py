@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pinwarden.adapters.probe import ProbeOptions, probe
+from pinwarden.adapters.probe.probe import ProbeOptions, probe
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import HttpTarget, StdioTarget

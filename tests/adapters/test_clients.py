@@ -17,11 +17,11 @@ from pinwarden import PinwardenError
 from pinwarden.adapters import clients
 from pinwarden.adapters.clients import discover, install_entry, installation_paths, remove_entry
 from pinwarden.adapters.files import read_file
-from pinwarden.documents.client_config import ConfigFile
-from pinwarden.documents.clients import CLIENTS, SYSTEMS, System
-from pinwarden.documents.jsonc import put, read, remove
-from pinwarden.documents.toml_text import put_table, read_toml, remove_table
-from pinwarden.documents.yaml_text import put_named, read_yaml, remove_named
+from pinwarden.documents.clients.config import ConfigFile
+from pinwarden.documents.clients.jsonc import put, read, remove
+from pinwarden.documents.clients.table import CLIENTS, SYSTEMS, System
+from pinwarden.documents.clients.toml_text import put_table, read_toml, remove_table
+from pinwarden.documents.clients.yaml_text import put_named, read_yaml, remove_named
 
 ENTRY = {"command": "npx", "args": ["-y", "notes@1.0.0"], "env": {}}
 HOSTILE = [

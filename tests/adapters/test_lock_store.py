@@ -19,11 +19,11 @@ import pytest
 from pinwarden import PinwardenError
 from pinwarden.adapters import lock_store
 from pinwarden.adapters.lock_store import Change, exclusive, now, read, read_with_surfaces, surfaces_folder, update
-from pinwarden.documents import lockfile
-from pinwarden.documents.lock_extension import extended, pin_surface, surface_path
-from pinwarden.documents.lock_verification import verify, verify_surfaces
-from pinwarden.documents.lockfile import Lock
-from pinwarden.documents.relock import relock, without
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.extension import extended, pin_surface, surface_path
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.relock import relock, without
+from pinwarden.documents.lock.verification import verify, verify_surfaces
 from pinwarden.documents.surface import from_listing, to_bytes
 from tests.conformance.vectors import REPOSITORY
 from tests.documents.locks import LATER, NOON, SURFACE, entry, our_entry, record
@@ -188,7 +188,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from pinwarden.adapters.lock_store import Change, update
-from pinwarden.documents.relock import relock
+from pinwarden.documents.lock.relock import relock
 from tests.documents.locks import NOON, entry
 
 path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import pytest
 
-from pinwarden.adapters.mcp_session import ClientIdentity
-from pinwarden.adapters.probe import ProbeOptions, probe, probe_all, probe_as_two_clients
+from pinwarden.adapters.probe.probe import ProbeOptions, probe, probe_all, probe_as_two_clients
+from pinwarden.adapters.probe.session import ClientIdentity
 from pinwarden.documents.surface import Surface, from_listing, parse, to_bytes
 from pinwarden.documents.target import HttpTarget, StdioTarget
 from tests.adapters.targets import ALLOWED, LOCAL, names

@@ -14,9 +14,9 @@ from uuid import uuid4
 
 import pytest
 
-from pinwarden.adapters.mcp_session import ClientIdentity
-from pinwarden.adapters.probe import ProbeOptions, Progress, probe, probe_all, probe_as_two_clients
-from pinwarden.adapters.probe_limits import ProbeLimits
+from pinwarden.adapters.probe.limits import ProbeLimits
+from pinwarden.adapters.probe.probe import ProbeOptions, Progress, probe, probe_all, probe_as_two_clients
+from pinwarden.adapters.probe.session import ClientIdentity
 from pinwarden.adapters.sandbox import Sandbox
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.surface import Surface, parse, to_bytes

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents import lockfile, surface
-from pinwarden.documents.lock_entry import Entry
-from pinwarden.documents.lockfile import Lock, sealed
+from pinwarden.documents import surface
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.lockfile import Lock, sealed
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import load, vectors_dir
 from tests.documents.locks import NOON, SURFACE, entry, our_entry

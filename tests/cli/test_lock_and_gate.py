@@ -211,7 +211,7 @@ class TestLockAttacks:
 
     def test_a_record_that_was_stripped_is_missed(self, world: World) -> None:
         """Attack: take away our record and seal, which leaves a good file of version 2."""
-        from pinwarden.documents import lockfile
+        from pinwarden.documents.lock import lockfile
 
         lock = lockfile.parse(world.lock.read_bytes())
         world.lock.write_bytes(lockfile.to_bytes(lock, plain_v2=True))

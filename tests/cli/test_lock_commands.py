@@ -14,9 +14,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from pinwarden import PrivateKey
 from pinwarden.core.digest import Digest
-from pinwarden.documents import lockfile, surface
-from pinwarden.documents.lock_entry import new_entry
-from pinwarden.documents.lockfile import Lock, sealed
+from pinwarden.documents import surface
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.entry import new_entry
+from pinwarden.documents.lock.lockfile import Lock, sealed
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import load, vectors_dir
 from tests.documents.locks import NOON, SURFACE, our_entry, plan

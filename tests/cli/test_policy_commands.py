@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.lock_entry import Entry, with_integrity
+from pinwarden.documents.lock.entry import Entry, with_integrity
 from pinwarden.documents.policy import parse_policy
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import load, vectors_dir

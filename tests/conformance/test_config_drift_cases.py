@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.rules.changes import blocked_by_default
-from pinwarden.rules.config_drift import compare_configs
+from pinwarden.rules.config.drift import compare_configs
+from pinwarden.rules.drift.changes import blocked_by_default
 from tests.conformance.vectors import cases, vectors_dir
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pinwarden.documents.surface import KINDS, SERVER_MEMBERS, from_listing
-from pinwarden.rules.drift import blocked_by_default, compare
+from pinwarden.rules.drift.surface import blocked_by_default, compare
 from tests.conformance.vectors import cases, vectors_dir
 
 Case = dict[str, Any]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.probe import ProbeOptions, probe
+from pinwarden.adapters.probe.probe import ProbeOptions, probe
 from pinwarden.documents.surface import Surface, from_listing
 from pinwarden.documents.target import HttpTarget
-from pinwarden.rules.drift import blocked_by_default, compare
+from pinwarden.rules.drift.surface import blocked_by_default, compare
 from tests.adapters.targets import scripted
 from tests.conformance.vectors import cases, vectors_dir
 from tests.servers.scripted_http import http_server

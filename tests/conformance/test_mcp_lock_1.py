@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError, PublicKey, canonicalize
-from pinwarden.documents import lock_signature, lockfile, mcp_lock_1
-from pinwarden.documents.lock_conversion import from_neutral, to_neutral
-from pinwarden.documents.lock_signature import Envelope, RequiredSigners, verify_signatures
-from pinwarden.documents.lock_verification import verify as verify_v2
+from pinwarden.documents.lock import lockfile, mcp_lock_1
+from pinwarden.documents.lock import signature as lock_signature
+from pinwarden.documents.lock.conversion import from_neutral, to_neutral
+from pinwarden.documents.lock.signature import Envelope, RequiredSigners, verify_signatures
+from pinwarden.documents.lock.verification import verify as verify_v2
 from tests.conformance.vectors import uncopied
 from tests.needs import NOT_OURS, not_ours
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pinwarden.documents.javascript_json import to_javascript_file
-from pinwarden.documents.lock_shape import CLIENTS
-from pinwarden.rules.client_fragments import fragment, fragment_text
+from pinwarden.documents.lock.shape import CLIENTS
+from pinwarden.rules.config.fragments import fragment, fragment_text
 from tests.conformance.toolpin_world import entry, files
 from tests.conformance.vectors import load
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pinwarden.adapters.clients import discover, install_entry, installation_paths, remove_entry
-from pinwarden.documents.client_config import ConfigFile
-from pinwarden.documents.clients import CLIENTS
-from pinwarden.documents.locked_config import LockedConfig, locked_config
-from pinwarden.rules.config_doctor import diagnose, strangers
-from pinwarden.rules.config_drift import compare_entries
-from pinwarden.rules.config_secrets import audit_locked, audit_servers
+from pinwarden.documents.clients.config import ConfigFile
+from pinwarden.documents.clients.table import CLIENTS
+from pinwarden.documents.lock.locked_config import LockedConfig, locked_config
+from pinwarden.rules.config.doctor import diagnose, strangers
+from pinwarden.rules.config.drift import compare_entries
+from pinwarden.rules.config.secrets import audit_locked, audit_servers
 from tests.conformance.vectors import load, vectors_dir
 
 INSTALLED = "toolpin/installed"

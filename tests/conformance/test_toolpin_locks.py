@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.documents import lockfile, mcp_lock_1
-from pinwarden.documents.lock_conversion import from_neutral, to_neutral
-from pinwarden.documents.lock_entry import Entry, InstallPlan, integrity_of, new_entry
-from pinwarden.documents.lock_verification import verify
-from pinwarden.documents.lockfile import Lock
-from pinwarden.documents.relock import relock
+from pinwarden.documents.lock import lockfile, mcp_lock_1
+from pinwarden.documents.lock.conversion import from_neutral, to_neutral
+from pinwarden.documents.lock.entry import Entry, InstallPlan, integrity_of, new_entry
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.relock import relock
+from pinwarden.documents.lock.verification import verify
 from tests.conformance.vectors import load, vectors_dir
 from tests.documents.locks import backwards
 

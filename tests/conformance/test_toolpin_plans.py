@@ -10,7 +10,7 @@ import pytest
 
 from pinwarden import Digest, canonicalize
 from pinwarden.rules.plan import Installation, install_plan
-from pinwarden.rules.trust import judge, with_evidence
+from pinwarden.rules.trust.tiers import judge, with_evidence
 from tests.conformance.toolpin_world import LIVE, clock, entry_named, files, verification
 
 HASHED_MANIFEST = (

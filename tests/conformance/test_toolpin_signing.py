@@ -10,8 +10,9 @@ import pytest
 
 from pinwarden import PrivateKey, PublicKey, canonicalize
 from pinwarden.core.digest import Digest
-from pinwarden.documents import lock_signature, lockfile
-from pinwarden.documents.lock_signature import Envelope, RequiredSigners, verify_signatures
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock import signature as lock_signature
+from pinwarden.documents.lock.signature import Envelope, RequiredSigners, verify_signatures
 from tests.conformance.vectors import load, vectors_dir
 
 FOLDER = vectors_dir() / "toolpin"

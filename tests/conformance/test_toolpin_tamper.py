@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.documents import lockfile
-from pinwarden.documents.lock_verification import DIFFERENCES, SAME_ANSWER, verify
-from pinwarden.documents.lockfile import sealed
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.lockfile import sealed
+from pinwarden.documents.lock.verification import DIFFERENCES, SAME_ANSWER, verify
 from tests.conformance.test_toolpin_locks import case, files
 from tests.conformance.vectors import vectors_dir
 

@@ -11,8 +11,8 @@ import pytest
 from pinwarden.documents import server_entry
 from pinwarden.documents.server_entry import Remote
 from pinwarden.rules.launch import choose_target
-from pinwarden.rules.trust import judge, verdict_of
-from pinwarden.rules.verification import TRUSTED_BUNDLE_HOSTS, TRUSTED_IMAGE_HOSTS, image_reference, tool_scan
+from pinwarden.rules.trust.tiers import judge, verdict_of
+from pinwarden.rules.trust.verification import TRUSTED_BUNDLE_HOSTS, TRUSTED_IMAGE_HOSTS, image_reference, tool_scan
 from pinwarden.rules.versions import compare_versions
 from tests.conformance.toolpin_world import LIVE, clock, entry, files, verification
 from tests.conformance.vectors import cases, load

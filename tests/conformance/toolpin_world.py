@@ -9,8 +9,14 @@ from typing import Any
 
 from pinwarden.documents import server_entry
 from pinwarden.documents.server_entry import ServerEntry
-from pinwarden.rules.trust import ARTIFACT_CODES, Issue
-from pinwarden.rules.verification import SKIPPED, ArtifactOutcome, LiveOutcome, VerificationReport, verify_metadata
+from pinwarden.rules.trust.tiers import ARTIFACT_CODES, Issue
+from pinwarden.rules.trust.verification import (
+    SKIPPED,
+    ArtifactOutcome,
+    LiveOutcome,
+    VerificationReport,
+    verify_metadata,
+)
 from tests.conformance.vectors import load, vectors_dir
 
 ARTIFACT_ISSUES = ("npm_", "oci_digest_", "mcpb_sha256_")

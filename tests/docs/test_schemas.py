@@ -13,8 +13,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pinwarden.core.errors import CODES, PinwardenError
-from pinwarden.documents import lockfile
-from pinwarden.documents.lock_seal import extension_of
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.seal import extension_of
 from pinwarden.documents.policy import policy_from_table
 from pinwarden.documents.surface import from_listing, parse, to_bytes
 from tests.adapters.targets import SCRIPTED

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.core.digest import Digest
-from pinwarden.documents.lock_entry import Entry, InstallPlan, new_entry
-from pinwarden.documents.lock_extension import (
+from pinwarden.documents.lock.entry import Entry, InstallPlan, new_entry
+from pinwarden.documents.lock.extension import (
     Approval,
     Artifact,
     Dependency,

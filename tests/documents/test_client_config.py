@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden import PinwardenError
-from pinwarden.documents.client_config import ConfigFile, read_config, read_document, servers_in
-from pinwarden.documents.clients import CLIENTS, FOLDERS, SYSTEMS, Place, client_of, installation_place
+from pinwarden.documents.clients.config import ConfigFile, read_config, read_document, servers_in
+from pinwarden.documents.clients.table import CLIENTS, FOLDERS, SYSTEMS, Place, client_of, installation_place
 from pinwarden.documents.target import HttpTarget, StdioTarget, Target
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.documents.launch_options import names
-from pinwarden.documents.launched import DANGERS, Launched, what_runs
+from pinwarden.documents.launch.launched import DANGERS, Launched, what_runs
+from pinwarden.documents.launch.options import names
 from pinwarden.documents.target import HttpTarget, StdioTarget
 
 SHA = "sha256:" + "3c" * 32

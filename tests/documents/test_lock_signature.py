@@ -12,10 +12,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from pinwarden import PinwardenError, PrivateKey, PublicKey
 from pinwarden.core.digest import Digest
-from pinwarden.documents import lock_signature, lockfile, mcp_lock_1
-from pinwarden.documents.lock_conversion import to_neutral
-from pinwarden.documents.lock_signature import NEUTRAL, Envelope, RequiredSigners, verify_signatures
-from pinwarden.documents.relock import relock
+from pinwarden.documents.lock import lockfile, mcp_lock_1
+from pinwarden.documents.lock import signature as lock_signature
+from pinwarden.documents.lock.conversion import to_neutral
+from pinwarden.documents.lock.relock import relock
+from pinwarden.documents.lock.signature import NEUTRAL, Envelope, RequiredSigners, verify_signatures
 from tests.documents.locks import LATER, NOON, entry, our_entry
 
 ADA, BOB, EVE = (PrivateKey.from_seed(letter * 32) for letter in (b"a", b"b", b"e"))

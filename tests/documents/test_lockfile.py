@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from pinwarden import PinwardenError
 from pinwarden.core.digest import Digest
-from pinwarden.documents import lockfile
 from pinwarden.documents.javascript_json import to_javascript_file
-from pinwarden.documents.lock_entry import Entry, with_integrity
-from pinwarden.documents.lock_extension import Approval, Extension, extended, pin_surface, surface_path
-from pinwarden.documents.lock_seal import extension_of, seal_of
-from pinwarden.documents.lock_verification import PROBLEMS, Problem, refuse_if_tampered, verify, verify_surfaces
-from pinwarden.documents.lockfile import Lock
-from pinwarden.documents.relock import relock, without
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.entry import Entry, with_integrity
+from pinwarden.documents.lock.extension import Approval, Extension, extended, pin_surface, surface_path
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.relock import relock, without
+from pinwarden.documents.lock.seal import extension_of, seal_of
+from pinwarden.documents.lock.verification import PROBLEMS, Problem, refuse_if_tampered, verify, verify_surfaces
 from pinwarden.documents.surface import from_listing, to_bytes
 from tests.documents.javascript import needs_node
 from tests.documents.locks import LATER, NOON, SURFACE, deep_copy, entry, our_entry, record

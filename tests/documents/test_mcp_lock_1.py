@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.documents import lockfile, mcp_lock_1
-from pinwarden.documents.lock_conversion import NAMESPACE, from_neutral, set_aside, to_neutral
-from pinwarden.documents.lock_entry import Entry
-from pinwarden.documents.lock_verification import verify as verify_v2
-from pinwarden.documents.lockfile import Lock
-from pinwarden.documents.mcp_lock_1 import NeutralLock
-from pinwarden.documents.relock import relock
+from pinwarden.documents.lock import lockfile, mcp_lock_1
+from pinwarden.documents.lock.conversion import NAMESPACE, from_neutral, set_aside, to_neutral
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.mcp_lock_1 import NeutralLock
+from pinwarden.documents.lock.relock import relock
+from pinwarden.documents.lock.verification import verify as verify_v2
 from tests.documents.locks import LATER, NOON, deep_copy, entry, our_entry
 
 

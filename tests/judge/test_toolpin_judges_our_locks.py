@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError, PrivateKey
-from pinwarden.documents import lock_signature, lockfile
-from pinwarden.documents.lock_entry import Entry, InstallPlan, integrity_of, new_entry
-from pinwarden.documents.lock_extension import extended
-from pinwarden.documents.lock_seal import extension_of
-from pinwarden.documents.lock_verification import verify
-from pinwarden.documents.lockfile import Lock
-from pinwarden.documents.relock import relock, without
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock import signature as lock_signature
+from pinwarden.documents.lock.entry import Entry, InstallPlan, integrity_of, new_entry
+from pinwarden.documents.lock.extension import extended
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.relock import relock, without
+from pinwarden.documents.lock.seal import extension_of
+from pinwarden.documents.lock.verification import verify
 from tests.conformance.vectors import vectors_dir
 from tests.documents.locks import LATER, NOON, backwards, deep_copy, record
 from tests.judge.toolpin import ToolPin

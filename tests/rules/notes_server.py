@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pinwarden.documents.surface import from_listing
-from pinwarden.rules.drift import Change, compare
+from pinwarden.rules.drift.surface import Change, compare
 
 Listing = dict[str, Any]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pinwarden.documents.surface import TOOL, Item, Surface, from_listing
-from pinwarden.rules.advisories import MESSAGES, Finding, scan
-from pinwarden.rules.cues import ATTACK_CODES, CUE_CODES, find_cues
+from pinwarden.rules.advisories.cues import ATTACK_CODES, CUE_CODES, find_cues
+from pinwarden.rules.advisories.scan import MESSAGES, Finding, scan
 from tests.conformance.vectors import uncopied, vectors_dir
 from tests.needs import not_ours
 from tests.rules.test_cues import ATTACKS

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.documents.lock_shape import CLIENTS
-from pinwarden.rules.client_fragments import fragment, fragment_text
+from pinwarden.documents.lock.shape import CLIENTS
+from pinwarden.rules.config.fragments import fragment, fragment_text
 from pinwarden.rules.launch import choose_target
 from tests.rules.entries import entry, package, remote
 

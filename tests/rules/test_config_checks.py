@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.client_config import ConfigFile, read_config
-from pinwarden.documents.clients import CLIENTS, Place
-from pinwarden.documents.locked_config import LockedConfig, locked_config
-from pinwarden.rules.config_doctor import diagnose, strangers
-from pinwarden.rules.config_findings import FINDING_KINDS, findings_in
-from pinwarden.rules.config_secrets import audit_locked, audit_servers
-from pinwarden.rules.masking import is_reference, looks_secret, shown_words
+from pinwarden.documents.clients.config import ConfigFile, read_config
+from pinwarden.documents.clients.table import CLIENTS, Place
+from pinwarden.documents.lock.locked_config import LockedConfig, locked_config
+from pinwarden.rules.config.doctor import diagnose, strangers
+from pinwarden.rules.config.findings import FINDING_KINDS, findings_in
+from pinwarden.rules.config.masking import is_reference, looks_secret, shown_words
+from pinwarden.rules.config.secrets import audit_locked, audit_servers
 
 ENTRY = {"command": "npx", "args": ["-y", "acme-notes@1.4.0"], "env": {"TOKEN": "<TOKEN>"}}
 PATHS = {

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.documents.clients import CLIENTS
-from pinwarden.rules.changes import ABSENT, Change
-from pinwarden.rules.config_drift import compare_configs, compare_entries
-from pinwarden.rules.config_kinds import CONFIG_KINDS
-from pinwarden.rules.near_names import near_name
+from pinwarden.documents.clients.table import CLIENTS
+from pinwarden.rules.config.drift import compare_configs, compare_entries
+from pinwarden.rules.config.kinds import CONFIG_KINDS
+from pinwarden.rules.config.near_names import near_name
+from pinwarden.rules.drift.changes import ABSENT, Change
 
 NPX = {"command": "npx", "args": ["-y", "acme-notes@1.4.0"]}
 UVX = {"command": "uvx", "args": ["acme-notes==1.4.0"]}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from pinwarden.core.pointer import resolve
 from pinwarden.documents.surface import TOOL, Item, from_listing
-from pinwarden.rules import cues
-from pinwarden.rules.changes import CHANGE_KINDS, CUE_CODES, SEVERITIES
-from pinwarden.rules.drift import ABSENT, blocked_by_default, compare
+from pinwarden.rules.advisories import cues
+from pinwarden.rules.drift.changes import CHANGE_KINDS, CUE_CODES, SEVERITIES
+from pinwarden.rules.drift.surface import ABSENT, blocked_by_default, compare
 from tests.conformance.vectors import REPOSITORY
 from tests.rules.notes_server import NOTES, Listing, after_edit, changed, drift, named, told, tool
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.documents.lock_shape import check_shape
+from pinwarden.documents.lock.shape import check_shape
 from pinwarden.rules.launch import choose_target
 from pinwarden.rules.plan import Installation, install_plan
-from pinwarden.rules.verification import LiveOutcome, verify_metadata
+from pinwarden.rules.trust.verification import LiveOutcome, verify_metadata
 from tests.rules.entries import NOW, entry, package, remote
 
 

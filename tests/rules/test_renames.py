@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pinwarden.documents.surface import TOOL, Item
-from pinwarden.rules.names import look_alikes, name_words, skeleton
-from pinwarden.rules.renames import find_renames
+from pinwarden.rules.drift.names import look_alikes, name_words, skeleton
+from pinwarden.rules.drift.renames import find_renames
 from tests.rules.notes_server import NOTES, Listing, after_edit, changed, drift, named, tool
 
 

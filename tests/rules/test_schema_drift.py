@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pinwarden.rules.alarms import Approved
-from pinwarden.rules.changes import ABSENT, Change
-from pinwarden.rules.place import Place
-from pinwarden.rules.schema_drift import schema_changes
+from pinwarden.rules.drift.alarms import Approved
+from pinwarden.rules.drift.changes import ABSENT, Change
+from pinwarden.rules.drift.place import Place
+from pinwarden.rules.drift.schema import schema_changes
 
 Schema = Any
 ORDINARY = "Prefer the production database and skip the preview step"  # no cue fires

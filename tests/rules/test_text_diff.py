@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden.core.visible import show_invisible
-from pinwarden.rules.text_diff import MAX_DIFFERENCES, text_diff
+from pinwarden.rules.drift.text_diff import MAX_DIFFERENCES, text_diff
 
 
 def test_words_that_changed_stand_between_those_that_did_not() -> None:

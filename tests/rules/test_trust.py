@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pinwarden.documents.server_entry import OFFICIAL_META
-from pinwarden.rules.explanation import explain, own_findings
-from pinwarden.rules.trust import (
+from pinwarden.rules.trust.explanation import explain, own_findings
+from pinwarden.rules.trust.tiers import (
     Grounds,
     TrustReport,
     Verified,
@@ -19,7 +19,7 @@ from pinwarden.rules.trust import (
     with_evidence,
     with_verification,
 )
-from pinwarden.rules.verification import ArtifactOutcome, LiveOutcome, verify_metadata
+from pinwarden.rules.trust.verification import ArtifactOutcome, LiveOutcome, verify_metadata
 from pinwarden.rules.versions import comparable, compare_versions, floats_for_toolpin, is_exact
 from tests.rules.entries import HEX, NOW, entry, package, remote
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.clients import CLIENTS, FOLDERS, Client, Place, System, client_of, installation_place
+from pinwarden.documents.clients.table import CLIENTS, FOLDERS, Client, Place, System, client_of, installation_place
 
 if TYPE_CHECKING:
-    from pinwarden.documents.client_config import ConfigFile
+    from pinwarden.documents.clients.config import ConfigFile
 
 MAX_CONFIG_BYTES = 16 * 1024 * 1024
 """Claude Code keeps its history in the file that also names servers; such files reach some megabytes."""
@@ -61,7 +61,7 @@ def discover(
 
 def load(path: Path, client: Client, place: Place, *, within: tuple[Path, ...] = ()) -> ConfigFile:
     """One configuration file as it lies there. It never raises."""
-    from pinwarden.documents.client_config import ConfigFile, read_config  # most projects have no such file
+    from pinwarden.documents.clients.config import ConfigFile, read_config  # most projects have no such file
 
     link = _link(path, within)
     try:
@@ -96,8 +96,8 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
 
     ``fragment`` is a configuration of that client which holds the server, as a lock keeps it.
     """
-    from pinwarden.documents.client_config import entry_in, format_of
-    from pinwarden.documents.config_edit import with_entry  # readers of configurations need no editors
+    from pinwarden.documents.clients.config import entry_in, format_of
+    from pinwarden.documents.clients.edit import with_entry  # readers of configurations need no editors
 
     known = client_of(client)
     entry = entry_in(fragment, known, name)
@@ -114,8 +114,8 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
 
 def remove_entry(path: Path, client: str, name: str) -> Action:
     """Take a server out of a client's file; everything else stays as it is."""
-    from pinwarden.documents.client_config import entry_in, format_of, read_document
-    from pinwarden.documents.config_edit import without_entry
+    from pinwarden.documents.clients.config import entry_in, format_of, read_document
+    from pinwarden.documents.clients.edit import without_entry
 
     known = client_of(client)
     _refuse_linked_folder(path, known)
@@ -214,7 +214,7 @@ def _names(pattern: Path) -> tuple[list[str], str | None]:
 
 
 def _unseen(pattern: Path, client: Client, place: Place, problem: str) -> ConfigFile:
-    from pinwarden.documents.client_config import ConfigFile
+    from pinwarden.documents.clients.config import ConfigFile
 
     return ConfigFile(
         client=client.id, scope=place.scope, path=str(pattern), fault="unreadable", problem=problem, link=None

@@ -21,7 +21,7 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.response import BaseHTTPResponse
 
 from pinwarden.adapters.network_guard import Destination, NetworkRules, destinations
-from pinwarden.adapters.probe_limits import Allowance, failed, over_limit
+from pinwarden.adapters.probe.limits import Allowance, failed, over_limit
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.target import Address
 

@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING
 from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents import lockfile
-from pinwarden.documents.lock_entry import LOCK_LIMITS
-from pinwarden.documents.lock_verification import surface_pins
-from pinwarden.documents.lockfile import Lock
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.entry import LOCK_LIMITS
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.verification import surface_pins
 
 if TYPE_CHECKING:
-    from pinwarden.documents.lock_extension import SurfacePin
+    from pinwarden.documents.lock.extension import SurfacePin
 
 MAX_WAIT_SECONDS = 10.0
 """A writer holds the lock for the time of one write, not of a download: ten seconds mean that something hangs."""

@@ -269,7 +269,7 @@ def _local_entries(source: RegistrySource) -> Iterator[Entry]:
 def _request(source: RegistrySource, url: str, headers: dict[str, str]) -> tuple[int, str | None, bytes]:
     from pinwarden.adapters.http_client import HttpClient, HttpOptions, Request, Unanswered
     from pinwarden.adapters.network_guard import NetworkRules
-    from pinwarden.adapters.probe_limits import Allowance, ProbeLimits
+    from pinwarden.adapters.probe.limits import Allowance, ProbeLimits
 
     if source.auth_env:
         headers = {**headers, "Authorization": f"Bearer {_bearer(source, source.auth_env)}"}

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from pinwarden.adapters.probe_limits import failed
+from pinwarden.adapters.probe.limits import failed
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.target import Address
 

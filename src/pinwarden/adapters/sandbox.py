@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from pinwarden.adapters.probe_limits import failed
+from pinwarden.adapters.probe.limits import failed
 from pinwarden.core.errors import PinwardenError
 
 # Programs and libraries. Of /etc only what programs need to start; the rest holds keys and passwords.

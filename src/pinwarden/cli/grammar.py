@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pinwarden.cli.dispatch import command_parser
-from pinwarden.documents.lock_shape import CLIENTS
+from pinwarden.documents.lock.shape import CLIENTS
 
 Kind = Literal["words", "files", "folders", "free"]
 

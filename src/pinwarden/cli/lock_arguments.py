@@ -9,7 +9,7 @@ from pinwarden.cli.probe_arguments import add_probe_arguments
 from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, approver_of
 
 if TYPE_CHECKING:
-    from pinwarden.flows.locking import LockWriting, Wanted
+    from pinwarden.flows.lock.locking import LockWriting, Wanted
 
 _TARGETS = ("npm", "pypi", "oci", "mcpb", "nuget", "cargo", "remote")
 _PROJECT_CLIENTS = ("claude", "cursor", "vscode", "codex", "opencode", "gemini", "roo")
@@ -41,7 +41,7 @@ def add_lock_arguments(parser: ArgumentParser) -> None:
 
 def wanted_of(args: Namespace) -> Wanted:
     """What the options ask for."""
-    from pinwarden.flows.locking import Wanted
+    from pinwarden.flows.lock.locking import Wanted
 
     clients = args.client or ["claude"]
     if "all" in clients:
@@ -62,7 +62,7 @@ def writing_of(args: Namespace, *, approves: bool = True) -> LockWriting:
     """How the options want it written; only who approves something needs a name."""
     from pinwarden.adapters.lock_store import now
     from pinwarden.cli.targets import options_of
-    from pinwarden.flows.locking import LockWriting
+    from pinwarden.flows.lock.locking import LockWriting
 
     return LockWriting(
         now=now(),

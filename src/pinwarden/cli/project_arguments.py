@@ -11,7 +11,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.flows.project import Project
 
 if TYPE_CHECKING:
-    from pinwarden.flows.locking import Approver
+    from pinwarden.flows.lock.locking import Approver
 
 _DEFAULT_LOCK = "mcp-lock.json"
 
@@ -41,7 +41,7 @@ def project_of(args: Namespace) -> Project:
 
 def approver_of(args: Namespace) -> Approver:
     """Who approves, as the options or the environment say."""
-    from pinwarden.flows.locking import Approver
+    from pinwarden.flows.lock.locking import Approver
 
     by = args.by or os.environ.get("PINWARDEN_APPROVER") or os.environ.get("USER") or os.environ.get("USERNAME")
     if not by:

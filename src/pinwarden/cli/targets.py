@@ -11,7 +11,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.surface import Surface, parse_any
 
 if TYPE_CHECKING:
-    from pinwarden.adapters.probe import ProbeOptions
+    from pinwarden.adapters.probe.probe import ProbeOptions
     from pinwarden.documents.target import Target
 
 
@@ -29,21 +29,21 @@ def is_address(name: str) -> bool:
 
 def shown_target(name: str) -> str:
     """What a user named, for a report: an address may hold a key."""
-    from pinwarden.rules.masking import shown_address
+    from pinwarden.rules.config.masking import shown_address
 
     return shown_address(name)
 
 
 def shown_command(command: list[str]) -> str:
     """The command that stood after ``--``, for a report: an argument may be a key."""
-    from pinwarden.rules.masking import shown_words
+    from pinwarden.rules.config.masking import shown_words
 
     return " ".join(shown_words(command))
 
 
 def probe_target(target: Target, args: Namespace, *, typed: bool = False) -> Surface:
     """Ask a live server, with a sign of life on the terminal."""
-    from pinwarden.adapters.probe import probe
+    from pinwarden.adapters.probe.probe import probe
     from pinwarden.cli.progress import Progress
 
     with Progress("asking the server"):
@@ -55,8 +55,8 @@ def options_of(args: Namespace, *, typed: bool = False) -> ProbeOptions:
 
     A target from a file gets only the variables that the user names.
     """
-    from pinwarden.adapters.mcp_session import ClientIdentity
-    from pinwarden.adapters.probe import ProbeOptions
+    from pinwarden.adapters.probe.probe import ProbeOptions
+    from pinwarden.adapters.probe.session import ClientIdentity
     from pinwarden.adapters.sandbox import Sandbox
 
     return ProbeOptions(
@@ -89,7 +89,7 @@ def target_of(name: str, args: Namespace) -> Target:
 
 def _configured(name: str, args: Namespace) -> Target:
     from pinwarden.core.strict_json import parse
-    from pinwarden.documents.client_config import servers_in
+    from pinwarden.documents.clients.config import servers_in
 
     files = [Path(args.config)] if args.config else [path for path in map(Path, _PROJECT_CONFIGS) if path.is_file()]
     for path in files:

@@ -16,7 +16,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.lock_shape import CLIENTS, TIERS
+from pinwarden.documents.lock.shape import CLIENTS, TIERS
 
 # ToolPin's policy
 

@@ -8,8 +8,8 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.documents.surface import KINDS, Surface
 from pinwarden.flows.report import Report
 from pinwarden.flows.rows import row_of
-from pinwarden.rules.changes import CHANGE_KINDS
-from pinwarden.rules.drift import blocked_by_default, compare
+from pinwarden.rules.drift.changes import CHANGE_KINDS
+from pinwarden.rules.drift.surface import blocked_by_default, compare
 
 
 def compare_surfaces(before: Surface, after: Surface, subject: str) -> Report:

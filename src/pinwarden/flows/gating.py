@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
-from pinwarden.documents import lockfile
-from pinwarden.documents.lock_entry import EXTENSION, Entry
-from pinwarden.documents.lock_seal import extension_of
-from pinwarden.documents.lock_verification import verify, verify_surfaces
-from pinwarden.documents.lockfile import Lock
-from pinwarden.flows.configured import SOURCE
-from pinwarden.flows.policy_rules import broken_rules
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.entry import EXTENSION, Entry
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.seal import extension_of
+from pinwarden.documents.lock.verification import verify, verify_surfaces
+from pinwarden.flows.config.configured import SOURCE
+from pinwarden.flows.policy.rules import broken_rules
 from pinwarden.flows.report import Report, Row
 
 if TYPE_CHECKING:
     from pinwarden.adapters.mcp_registry import Registries
-    from pinwarden.adapters.probe import ProbeOptions
+    from pinwarden.adapters.probe.probe import ProbeOptions
     from pinwarden.flows.project import Policies, Project
 
 _UNCHECKED = "could_not_check"
@@ -101,7 +101,7 @@ def _lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], gate: G
 def _places(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
     from pinwarden.adapters.files import read_file
     from pinwarden.core.json_places import places
-    from pinwarden.documents.lock_entry import LOCK_LIMITS
+    from pinwarden.documents.lock.entry import LOCK_LIMITS
 
     return places(read_file(project.lock, LOCK_LIMITS.max_bytes), paths)
 
@@ -156,9 +156,9 @@ def _config_rows(project: Project, lock: Lock) -> Iterator[Row]:
     files = project.configs()
     if not files:
         return
-    from pinwarden.flows.config_issues import config_issues, config_strangers
-    from pinwarden.flows.config_view import view_of
-    from pinwarden.rules.config_findings import file_findings
+    from pinwarden.flows.config.issues import config_issues, config_strangers
+    from pinwarden.flows.config.view import view_of
+    from pinwarden.rules.config.findings import file_findings
 
     view = view_of(project, lock.entries, files)
     for issue in config_issues(project, view):
@@ -225,7 +225,7 @@ def _registry_rows(lock: Lock, gate: Gate) -> Iterator[Row]:
 
 def _metadata_rows(entry: Entry, found: Any, now: str) -> Iterator[Row]:
     """What the same version says today, held against what was approved. In ToolPin's words where it has some."""
-    from pinwarden.documents.lock_verification import same_json
+    from pinwarden.documents.lock.verification import same_json
     from pinwarden.rules.launch import choose_target, selected_target
     from pinwarden.rules.plan import Installation, install_plan
 
@@ -273,11 +273,11 @@ def _lasting(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _live_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], gate: Gate) -> Iterator[Row]:
-    from pinwarden.adapters.probe import probe_all
+    from pinwarden.adapters.probe.probe import probe_all
     from pinwarden.documents.surface import parse
     from pinwarden.flows.live_targets import live_target
     from pinwarden.flows.rows import row_of
-    from pinwarden.rules.drift import compare
+    from pinwarden.rules.drift.surface import compare
 
     files = project.configs()
     asked: list[tuple[Entry, Any, Any]] = []

@@ -10,7 +10,7 @@ from pinwarden.documents.foreign_digests import surface_digests
 from pinwarden.documents.surface import KINDS, Surface, to_bytes
 from pinwarden.flows.report import Report, Row
 from pinwarden.flows.rows import row_of
-from pinwarden.rules.drift import compare
+from pinwarden.rules.drift.surface import compare
 
 
 def inspect_surface(surface: Surface, subject: str) -> Report:

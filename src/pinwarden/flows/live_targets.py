@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.client_config import configured_server
-from pinwarden.documents.clients import client_of
-from pinwarden.documents.lock_entry import Entry
-from pinwarden.documents.locked_config import locked_config
-from pinwarden.flows.configured import configured_in
-from pinwarden.rules.config_drift import compare_entries
-from pinwarden.rules.masking import lockable_entry
+from pinwarden.documents.clients.config import configured_server
+from pinwarden.documents.clients.table import client_of
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.locked_config import locked_config
+from pinwarden.flows.config.configured import configured_in
+from pinwarden.rules.config.drift import compare_entries
+from pinwarden.rules.config.masking import lockable_entry
 
 if TYPE_CHECKING:
-    from pinwarden.documents.client_config import ConfigFile
+    from pinwarden.documents.clients.config import ConfigFile
     from pinwarden.documents.target import Target
 
 

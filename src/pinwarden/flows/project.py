@@ -11,7 +11,7 @@ from pinwarden.adapters.files import read_file
 
 if TYPE_CHECKING:
     from pinwarden.adapters.mcp_registry import Registries
-    from pinwarden.documents.client_config import ConfigFile
+    from pinwarden.documents.clients.config import ConfigFile
 
 System = Literal["linux", "mac", "windows"]
 TOOLPIN_POLICY = Path(".toolpin/policy.json")

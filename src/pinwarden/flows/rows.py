@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pinwarden.flows.report import Row
-from pinwarden.rules.changes import ABSENT, Change
+from pinwarden.rules.drift.changes import ABSENT, Change
 
 _LONGEST = 400  # characters of a value that is not text
 

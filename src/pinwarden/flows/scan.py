@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.documents.surface import Surface
 from pinwarden.flows.report import Report, Row
-from pinwarden.rules.advisories import Finding, scan
+from pinwarden.rules.advisories.scan import Finding, scan
 
 
 def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = False) -> Report:

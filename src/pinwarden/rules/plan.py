@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.lock_entry import LOCK_INTEGRITY_EVIDENCE
+from pinwarden.documents.lock.entry import LOCK_INTEGRITY_EVIDENCE
 from pinwarden.documents.server_entry import ServerEntry, installable_problem
-from pinwarden.rules.client_fragments import fragment
+from pinwarden.rules.config.fragments import fragment
 from pinwarden.rules.launch import Dialect, LaunchTarget, require_target, selected_target
-from pinwarden.rules.trust import judge, with_evidence
-from pinwarden.rules.verification import VerificationReport, capability_manifest
+from pinwarden.rules.trust.tiers import judge, with_evidence
+from pinwarden.rules.trust.verification import VerificationReport, capability_manifest
 
 Scope = Literal["project", "global"]
 

@@ -14,8 +14,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.numbers import ecmascript_number
 from pinwarden.documents.policy import Choice, Policy, ToolPinPolicy, Waiver
 from pinwarden.documents.server_entry import Status
-from pinwarden.rules.metadata_evidence import oci_pin_problem
-from pinwarden.rules.trust import PIN_CODES, TIERS, artifact_problem
+from pinwarden.rules.trust.metadata_evidence import oci_pin_problem
+from pinwarden.rules.trust.tiers import PIN_CODES, TIERS, artifact_problem
 
 _DIGITS = frozenset("0123456789abcdefABCDEF")
 

@@ -16,8 +16,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Lock, install and report."""
-    from pinwarden.flows.installing import install_locked
-    from pinwarden.flows.locking import lock_from_registry
+    from pinwarden.flows.lock.installing import install_locked
+    from pinwarden.flows.lock.locking import lock_from_registry
     from pinwarden.flows.project import load_policies
 
     project, wanted = project_of(args), wanted_of(args)

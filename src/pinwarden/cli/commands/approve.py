@@ -25,8 +25,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Show, ask, approve."""
     from pinwarden.adapters.lock_store import now
-    from pinwarden.flows.approving import approve, difference, locked_entry
     from pinwarden.flows.live_targets import live_target
+    from pinwarden.flows.lock.approving import approve, difference, locked_entry
 
     project = project_of(args)
     entry = locked_entry(project, args.server, args.client)

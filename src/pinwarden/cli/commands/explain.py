@@ -25,7 +25,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Explain and report."""
     from pinwarden.adapters.lock_store import now
-    from pinwarden.flows.explaining import explain_locked, explain_registered
+    from pinwarden.flows.lock.explaining import explain_locked, explain_registered
 
     explained = explain_registered if args.registry else explain_locked
     report = explained(project_of(args), args.server, now=now())

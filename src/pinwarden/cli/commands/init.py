@@ -26,7 +26,7 @@ def run(args: Namespace) -> int:
     """Discover, lock and report."""
     from pinwarden.adapters.lock_store import now
     from pinwarden.cli.progress import Progress
-    from pinwarden.flows.discovery import lock_discovered
+    from pinwarden.flows.config.discovery import lock_discovered
 
     asks = args.allow_execute or args.allow_private
     with Progress("asking the servers") as progress:

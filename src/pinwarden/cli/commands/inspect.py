@@ -44,8 +44,8 @@ def run(args: Namespace) -> int:
     subject = shown_target(args.target) if args.target else shown_command(args.command)
     typed = not args.target or is_address(args.target)
     if args.compare_client:
-        from pinwarden.adapters.mcp_session import ClientIdentity
-        from pinwarden.adapters.probe import probe_as_two_clients
+        from pinwarden.adapters.probe.probe import probe_as_two_clients
+        from pinwarden.adapters.probe.session import ClientIdentity
 
         other = ClientIdentity(name=args.compare_client)
         first, second = probe_as_two_clients(target, options_of(args, typed=typed), other)

@@ -16,7 +16,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Lock and report."""
-    from pinwarden.flows.locking import lock_from_registry
+    from pinwarden.flows.lock.locking import lock_from_registry
     from pinwarden.flows.project import load_policies
 
     project = project_of(args)

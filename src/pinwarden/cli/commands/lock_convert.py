@@ -26,7 +26,7 @@ def run(args: Namespace) -> int:
     """Convert, write and say what was set aside."""
     from pinwarden.adapters.files import create_file
     from pinwarden.core.visible import show_invisible
-    from pinwarden.flows.lock_conversion import convert_lock
+    from pinwarden.flows.lock.conversion import convert_lock
 
     converted = convert_lock(project_of(args).lock, args.to)
     if args.output != "-":

@@ -21,6 +21,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Verify, digest and print."""
-    from pinwarden.flows.lock_digest import lock_digest
+    from pinwarden.flows.lock.digest import lock_digest
 
     return emit(lock_digest(project_of(args).lock, sealed=args.sealed), args.format)

@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
         )
     from pinwarden.adapters.lock_store import now
     from pinwarden.cli.key_arguments import private_keys
-    from pinwarden.flows.signatures import Signing, sign_lock
+    from pinwarden.flows.lock.signatures import Signing, sign_lock
 
     project = project_of(args)
     signing = Signing(

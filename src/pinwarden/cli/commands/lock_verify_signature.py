@@ -46,8 +46,8 @@ def run(args: Namespace) -> int:
             "USAGE", "name the keys to trust with --public-key; a signature does not vouch for its own"
         )
     from pinwarden.cli.key_arguments import public_keys
-    from pinwarden.documents.lock_signature import RequiredSigners
-    from pinwarden.flows.signatures import verify_lock_signatures
+    from pinwarden.documents.lock.signature import RequiredSigners
+    from pinwarden.flows.lock.signatures import verify_lock_signatures
 
     keys = public_keys(args.public_key)
     unknown = next((name for name in args.require if name not in keys), None)

@@ -17,6 +17,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Look up and report."""
-    from pinwarden.flows.updating import outdated
+    from pinwarden.flows.lock.updating import outdated
 
     return emit(outdated(project_of(args), offline=args.offline), args.format)

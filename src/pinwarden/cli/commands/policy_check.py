@@ -27,8 +27,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Check and report."""
     from pinwarden.adapters.lock_store import now
-    from pinwarden.flows.policy_check import check_policy
-    from pinwarden.flows.policy_files import policies_in
+    from pinwarden.flows.policy.check import check_policy
+    from pinwarden.flows.policy.files import policies_in
 
     project = project_of(args)
     policies = policies_in(project, Path(args.policy) if args.policy else None, args.environment)

@@ -20,7 +20,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Remove and report."""
     from pinwarden.adapters.lock_store import now
-    from pinwarden.flows.installing import remove_server
+    from pinwarden.flows.lock.installing import remove_server
 
     report = remove_server(project_of(args), args.server, args.client, now(), keep_config=args.keep_config)
     return emit(report, args.format)

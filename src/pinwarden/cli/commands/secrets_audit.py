@@ -20,6 +20,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Audit and report."""
-    from pinwarden.flows.secrets_audit import audit_secrets
+    from pinwarden.flows.config.secrets_audit import audit_secrets
 
     return emit(audit_secrets(project_of(args), args.scope), args.format)

@@ -25,8 +25,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Compare, and write if that was agreed to."""
     from pinwarden.cli.lock_arguments import writing_of
+    from pinwarden.flows.lock.updating import update
     from pinwarden.flows.project import load_policies
-    from pinwarden.flows.updating import update
 
     project = project_of(args)
     writing = writing_of(args, approves=args.yes)

@@ -27,7 +27,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Verify and report."""
     from pinwarden.adapters.lock_store import now
-    from pinwarden.flows.verifying import verify_server
+    from pinwarden.flows.lock.verifying import verify_server
 
     probe = None
     if args.live:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pinwarden.core.visible import show_invisible
-from pinwarden.rules.text_diff import text_diff
+from pinwarden.rules.drift.text_diff import text_diff
 
 if TYPE_CHECKING:
     from pinwarden.flows.report import Report, Row

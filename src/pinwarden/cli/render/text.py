@@ -64,7 +64,7 @@ def _place(row: Row) -> str:
 
 def _inline(before: str, after: str) -> str:
     """Like ``git diff --word-diff``: removed text in [-…-], added text in {+…+}."""
-    from pinwarden.rules.text_diff import text_diff
+    from pinwarden.rules.drift.text_diff import text_diff
 
     marks = {"equal": ("", ""), "delete": ("[-", "-]"), "insert": ("{+", "+}")}
     return "".join(text.join(marks[operation]) for operation, text in text_diff(before, after))

@@ -1,0 +1,1 @@
+"""Ask a live MCP server for everything it tells the model."""

@@ -1,0 +1,1 @@
+"""Client configurations: which clients there are, and how their files are read and edited."""

@@ -1,0 +1,1 @@
+"""What a configured command line really starts."""

@@ -1,0 +1,161 @@
+"""Launchers that run what is there already or what they are told: containers, interpreters, shells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pinwarden.documents.launch.options import names, read_options
+from pinwarden.documents.launch.values import Launched, is_address, script
+
+_IMAGE = re.compile(
+    r"(?P<name>[^@]+?)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]+))?"
+)
+_SHA256 = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+_DOCKER_VALUES = names("-H --host -c --context --config -l --log-level")
+_RUN_FLAGS = names(
+    "--rm --init --privileged --detach --interactive --tty --read-only --no-healthcheck --oom-kill-disable "
+    "--publish-all --sig-proxy --disable-content-trust --tls-verify --quiet --help --rmi --replace --env-host "
+    "--no-hosts --http-proxy --use-api-socket"
+)
+_RUN_SHORT_FLAGS = frozenset("itdPq")
+_HOST_PATHS = re.compile(
+    r"(?:^|source=|src=)(?:/|~/?|/etc|/root|/home|[A-Za-z]:[\\/]?)(?::|,|$)|(?:docker|podman|containerd)\.sock"
+)
+_HOST_SPACES = ("--network", "--net", "--pid", "--ipc", "--uts", "--userns")
+
+_FETCHES = re.compile(
+    r"\b(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod|certutil|bitsadmin)\b", re.IGNORECASE
+)
+_RUNS = re.compile(
+    r"\|\s{0,99}(?:sudo\s{1,99})?(?:[^\s|]{0,200}/)?(?:sh|bash|zsh|dash|python[0-9.]*|node|perl|ruby|iex|invoke-expression)\b|"
+    r"\b(?:iex|invoke-expression|eval|source)\b|<\(|\$\(|`|"
+    r"(?:&&|;)\s{0,99}(?:chmod|(?:[^\s;&]{0,200}/)?(?:sh|bash|python[0-9.]*|node)\b|\./|/)",
+    re.IGNORECASE,
+)
+_OPERATORS = re.compile(r"&&|\|\||[|;`\n]|\$\(|(?:^|\s)&(?:\s|$)|(?:^|\s)(?:>>?|<<?)\s*\S")
+_LONE_OPERATORS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<"})
+# A command after an operator: "a; b" and "x && y", but neither "text/html;q=1" nor a|b in a pattern.
+_COMMAND_AFTER = re.compile(r"&&|\|\||\$\([^)]|`[^`]+`|;\s{1,99}\S|\s\|\s|\n\s{0,99}\S")
+
+
+def docker(name: str, words: Sequence[str]) -> Launched:
+    """``docker run`` and ``podman run``."""
+    rest = list(read_options(words, _DOCKER_VALUES).rest)
+    if rest[:1] == ["container"]:
+        rest = rest[1:]
+    if rest[:1] != ["run"]:
+        return Launched(kind="path", identity=" ".join([name, *rest[:2]]), runner=name)
+    image, options = _image_and_options(rest[1:])
+    dangers = ["container_privileges"] if any(_reaches_machine(*option) for option in options) else []
+    found = _IMAGE.fullmatch(image)
+    if not found:
+        return Launched(kind="oci", identity=image, runner=name).and_dangers(dangers)
+    digest = found["digest"]
+    pinned = bool(digest and _SHA256.fullmatch(digest))
+    return Launched(
+        kind="oci", identity=found["name"], version=found["tag"], digest=digest, pinned=pinned, runner=name
+    ).and_dangers(dangers)
+
+
+def python(name: str, words: Sequence[str]) -> Launched:
+    """``python -m module``, ``python file``, ``python -c code``."""
+    place = 0
+    while place < len(words) and words[place].startswith("-") and words[place] != "-":
+        word = words[place]
+        # Python ends its own options at -m and -c, which may stand in a cluster: -um module.
+        cluster = re.fullmatch(r"-[A-Za-z]*?([mc])(.*)", word, re.DOTALL)
+        if cluster and not word.startswith(("-X", "-W", "--")):
+            if cluster[1] == "c":
+                return Launched(kind="shell", identity=name, runner=name, dangers=("inline_code",))
+            module = cluster[2] or (words[place + 1] if place + 1 < len(words) else "")
+            return Launched(kind="module", identity=module, runner=name)
+        place += 2 if word in ("-X", "-W") else 1
+    return script(name, words[place:])
+
+
+def interpreter(name: str, words: Sequence[str]) -> Launched:
+    """Perl, Ruby and the like: a file, or code in the command."""
+    if any(re.fullmatch(r"-[A-Za-z]*[erE]", word) for word in words[:3]):
+        return Launched(kind="shell", identity=name, runner=name, dangers=("inline_code",))
+    return script(name, [word for word in words if not word.startswith("-")])
+
+
+def shell(name: str, words: Sequence[str]) -> Launched:
+    """``sh -c text``, or a script file."""
+    for place, word in enumerate(words):
+        if re.fullmatch(r"-[A-Za-z]*c", word):
+            return text_in_shell(name, words[place + 1] if place + 1 < len(words) else "")
+        if not word.startswith("-"):
+            return script(name, words[place:])
+    return text_in_shell(name, "")
+
+
+def powershell(name: str, words: Sequence[str]) -> Launched:
+    """PowerShell takes everything as text unless it is told of a file."""
+    for place, word in enumerate(words):
+        if word.lower() in ("-file", "-f", "/file"):
+            return script(name, words[place + 1 :])
+    return text_in_shell(name, " ".join(words))
+
+
+def fetcher(name: str, _: Sequence[str]) -> Launched:
+    """A program that fetches, where a server was expected."""
+    return Launched(kind="path", identity=name, runner=name, dangers=("download_and_run",))
+
+
+def text_in_shell(name: str, text: str) -> Launched:
+    """A shell with text to run."""
+    dangers = ["shell_command"]
+    if _OPERATORS.search(text):
+        dangers.append("shell_text")
+    if _fetches_and_runs(text):
+        dangers.append("download_and_run")
+    return Launched(kind="shell", identity=name, runner=name).and_dangers(dangers)
+
+
+def dangers_in_arguments(words: Sequence[str]) -> list[str]:
+    """Operators matter where a client starts commands through a shell; an address with & in it is no command."""
+    suspects = [word for word in words if not is_address(word)]
+    if not any(word.strip() in _LONE_OPERATORS or _COMMAND_AFTER.search(word) for word in suspects):
+        return []
+    return ["shell_text", "download_and_run"] if _fetches_and_runs(" ".join(suspects)) else ["shell_text"]
+
+
+def _fetches_and_runs(text: str) -> bool:
+    return bool(_FETCHES.search(text) and _RUNS.search(text))
+
+
+def _image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
+    options: list[tuple[str, str]] = []
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        word = words[place]
+        place += 1
+        if word == "--":
+            break
+        name, complete, value = word.partition("=") if word.startswith("--") else _short_option(word)
+        if not complete and name not in _RUN_FLAGS:
+            value = words[place] if place < len(words) else ""
+            place += 1
+        options.append((name, value))
+    return (words[place] if place < len(words) else ""), options
+
+
+def _short_option(word: str) -> tuple[str, str, str]:
+    """The last option of a cluster such as ``-ite``, whether it needs no more words, and its attached value."""
+    for place, letter in enumerate(word[1:], start=1):
+        if letter not in _RUN_SHORT_FLAGS:
+            attached = word[place + 1 :].removeprefix("=")
+            return f"-{letter}", attached[:1], attached
+    return word, "=", ""
+
+
+def _reaches_machine(name: str, value: str) -> bool:
+    if name == "--privileged":
+        return value != "false"
+    if name in _HOST_SPACES:
+        return value == "host"
+    if name in ("-v", "--volume", "--mount"):
+        return bool(_HOST_PATHS.search(value))
+    return name in ("--cap-add", "--device") or (name == "--security-opt" and "unconfined" in value)

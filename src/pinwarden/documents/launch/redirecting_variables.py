@@ -1,0 +1,40 @@
+"""Environment variables that decide which code runs, where packages come from, or who answers.
+
+A server is approved with its command. One of these variables makes the same command do something else.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pinwarden.documents.launch.options import names
+
+_NAMES = names(
+    # which program or library is found
+    "PATH PATHEXT COMSPEC SHELL HOME USERPROFILE LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT "
+    # what an interpreter loads before the program
+    "NODE_OPTIONS NODE_PATH NODE_REPL_EXTERNAL_MODULE BUN_OPTIONS DENO_AUTH_TOKENS ELECTRON_RUN_AS_NODE "
+    "PYTHONPATH PYTHONSTARTUP PYTHONHOME PYTHONUSERBASE PYTHONBREAKPOINT PYTHONPLATLIBDIR "
+    "BASH_ENV ENV ZDOTDIR PROMPT_COMMAND PERL5OPT PERL5LIB PERL5DB RUBYOPT RUBYLIB PHPRC PHP_INI_SCAN_DIR "
+    "JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS _JAVA_OPTIONS CLASSPATH DOTNET_STARTUP_HOOKS CORECLR_PROFILER "
+    # where packages and their settings come from
+    "PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE PIP_FIND_LINKS PIP_TRUSTED_HOST "
+    "UV_INDEX UV_INDEX_URL UV_DEFAULT_INDEX UV_EXTRA_INDEX_URL UV_CONFIG_FILE UV_FIND_LINKS UV_INSECURE_HOST "
+    "UV_PYTHON_INSTALL_MIRROR UV_PYTHON YARN_REGISTRY YARN_NPM_REGISTRY_SERVER BUN_CONFIG_REGISTRY JSR_URL "
+    "NPM_REGISTRY NUGET_PACKAGES GOPROXY GONOSUMDB GOFLAGS CARGO_HOME RUSTC_WRAPPER XDG_CONFIG_HOME "
+    # which machine does the work, or stands in the middle
+    "DOCKER_HOST DOCKER_CONTEXT DOCKER_CONFIG CONTAINER_HOST HTTP_PROXY HTTPS_PROXY ALL_PROXY "
+    "SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS NODE_TLS_REJECT_UNAUTHORIZED REQUESTS_CA_BUNDLE CURL_CA_BUNDLE "
+    "PYTHONHTTPSVERIFY GIT_SSH GIT_SSH_COMMAND GIT_PROXY_COMMAND GIT_EXEC_PATH GIT_SSL_NO_VERIFY"
+)
+_PATTERNS = re.compile(
+    r"NPM_CONFIG_.+|DYLD_.+|GIT_CONFIG.*|COMPLUS_.+|COR_PROFILER.*|"
+    r"(?:ANTHROPIC|OPENAI|AZURE_OPENAI|GEMINI|GOOGLE|MISTRAL|COHERE|OLLAMA|OPENROUTER|BEDROCK|VERTEX|CLAUDE)"
+    r"(?:_[A-Z0-9]+)*_(?:BASE_URL|API_BASE|ENDPOINT|HOST|CUSTOM_HEADERS)"
+)
+
+
+def redirects(name: str) -> bool:
+    """Whether a variable of this name decides what an approved command really does. Case does not count."""
+    upper = name.upper()
+    return upper in _NAMES or bool(_PATTERNS.fullmatch(upper))

@@ -1,0 +1,1 @@
+"""Everything that looks at the clients' configurations."""

@@ -1,0 +1,59 @@
+"""Approving what a live server says now: see the difference, then make it the pin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pinwarden.adapters import lock_store
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.seal import extension_of
+from pinwarden.documents.surface import Surface, parse
+from pinwarden.flows.compare import compare_surfaces
+from pinwarden.flows.lock.locking import Approver, approve_surface
+from pinwarden.flows.report import Report
+
+if TYPE_CHECKING:
+    from pinwarden.flows.project import Project
+
+
+def locked_entry(project: Project, name: str, client: str | None = None) -> Entry:
+    """The one entry of that name; the client is needed where there are several."""
+    lock = lock_store.read(project.lock)
+    if lock is None:
+        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
+    found = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
+    if not found:
+        raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
+    if len(found) > 1:
+        clients = ", ".join(entry.client for entry in found)
+        raise PinwardenError("USAGE", f"{name[:120]!a} is locked for {clients}", hint="Name one of them with --client")
+    return found[0]
+
+
+def approved_surface(project: Project, entry: Entry) -> Surface:
+    """The surface that was approved; an empty one if none was."""
+    _, texts = lock_store.read_with_surfaces(project.lock)
+    extension = extension_of(entry)
+    pin = extension.surface if extension else None
+    if pin is None or pin.path not in texts:
+        return Surface(server=None, items={}, observed={})
+    return parse(texts[pin.path])
+
+
+def difference(project: Project, entry: Entry, seen: Surface) -> Report:
+    """What would be approved, as a diff against what is."""
+    return replace(compare_surfaces(approved_surface(project, entry), seen, entry.name), command="approve")
+
+
+def approve(project: Project, entry: Entry, seen: Surface, approver: Approver, now: str) -> Report:
+    """Make the surface the approved one, and say what that changed."""
+    shown = difference(project, entry, seen)
+    approve_surface(project, entry, seen, approver, now)
+    return replace(
+        shown,
+        exit_code=EXIT_CLEAN,
+        summary=f"{entry.name}: {len(shown.rows)} changes approved by {approver.by}; surface {seen.digest}",
+        facts={**shown.facts, "approved": True, "by": approver.by, "why": approver.why, "surface": str(seen.digest)},
+    )

@@ -1,0 +1,141 @@
+"""A lockfile of either format, read and judged once, and what is wrong with it as rows and facts of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.adapters import lock_store
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.entry import Entry, entry_key
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.verification import Problem, surface_pins, verify, verify_surfaces
+from pinwarden.flows.report import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pinwarden.documents.lock.mcp_lock_1 import NeutralLock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockDocument:
+    """A lockfile as it lies there: its bytes, what they say, and every problem with them."""
+
+    name: str
+    """The name of the file."""
+    data: bytes = field(repr=False)
+    lock: Lock | NeutralLock
+    problems: tuple[Problem, ...]
+    surfaces: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """The approved texts beside the lock, by the path that the lock names."""
+
+
+def read_lock(path: Path) -> LockDocument:
+    """A lockfile of lockfileVersion 2 or mcp-lock/1, verified together with its approved texts."""
+    data = lock_store.read_bytes(path)
+    lock = _parse(data)
+    if isinstance(lock, Lock):
+        return _judged(path, data, lock)
+    from pinwarden.documents.lock import mcp_lock_1
+
+    return LockDocument(name=path.name, data=data, lock=lock, problems=mcp_lock_1.verify(lock, enforce=True))
+
+
+def read_v2(path: Path) -> tuple[Lock, LockDocument]:
+    """A lockfile of lockfileVersion 2, where nothing else will do."""
+    data = lock_store.read_bytes(path)
+    lock = lockfile.parse(data)
+    return lock, _judged(path, data, lock)
+
+
+def entries_named(lock: Lock, text: str) -> tuple[Entry, ...]:
+    """The entries of ``SERVER``, or the one of ``SERVER:client``; that there is none is an error with a suggestion."""
+    found = tuple(entry for entry in lock.entries if text in (entry.name, entry_key(entry.name, entry.client)))
+    if found:
+        return found
+    from pinwarden.rules.config.near_names import near_name
+
+    near = near_name(text, (entry.name for entry in lock.entries))
+    meant = f", did you mean {near[:120]!a}?" if near else ""
+    raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {text[:120]!a}{meant}")
+
+
+def digest_of(lock: Lock | NeutralLock) -> str | None:
+    """The whole-lock digest in the way of the file's format; None if two keys have the same canonical form."""
+    if not isinstance(lock, Lock):
+        from pinwarden.documents.lock import mcp_lock_1
+
+        return mcp_lock_1.digest(lock)
+    try:
+        return lockfile.digest(lock)
+    except PinwardenError as err:
+        if err.code != "JSON_CANONICALIZATION_ERROR":
+            raise
+        return None
+
+
+def problem_rows(document: LockDocument) -> tuple[Row, ...]:
+    """Each problem of a lockfile as a row of a report, with its line."""
+    if not document.problems:
+        return ()
+    from pinwarden.core.json_places import places
+
+    found = places(document.data, [problem.path for problem in document.problems])
+    return tuple(
+        Row(
+            code=problem.code,
+            level="critical",
+            entity="lock" if problem.server is None else "server",
+            name="" if problem.server is None else f"{problem.server}:{problem.client}",
+            path=problem.path,
+            message=problem.message,
+            file=document.name,
+            line=found.get(problem.path, (None, None))[0],
+            column=found.get(problem.path, (None, None))[1],
+        )
+        for problem in document.problems
+    )
+
+
+def problem_facts(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+    """Each problem as JSON."""
+    return [
+        {
+            "code": problem.code,
+            "path": problem.path,
+            "message": problem.message,
+            "server": problem.server,
+            "client": problem.client,
+        }
+        for problem in problems
+    ]
+
+
+def _judged(path: Path, data: bytes, lock: Lock) -> LockDocument:
+    surfaces: dict[str, bytes] = {}
+    if any(True for _ in surface_pins(lock)):
+        _, surfaces = lock_store.read_with_surfaces(path)
+    problems = (*verify(lock), *verify_surfaces(lock, surfaces))
+    return LockDocument(name=path.name, data=data, lock=lock, problems=problems, surfaces=surfaces)
+
+
+def _parse(data: bytes) -> Lock | NeutralLock:
+    try:
+        return lockfile.parse(data)
+    except PinwardenError as err:
+        if err.code != "LOCK_VERSION_UNSUPPORTED" or b'"specVersion"' not in data:
+            raise
+    from pinwarden.documents.lock import mcp_lock_1
+
+    return mcp_lock_1.parse(data)
+
+
+def seal_of_file(lock: Lock | NeutralLock) -> str | None:
+    """The integrity of our seal, which covers the whole file; None in a file without one."""
+    seal = lock.seal if isinstance(lock, Lock) else None
+    integrity = seal.get("integrity") if seal is not None else None
+    return integrity if isinstance(integrity, str) else None

@@ -1,0 +1,236 @@
+"""Writing entries into the lock: a server from a registry, approved by someone, with or without its live surface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.adapters import lock_store
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.documents import surface
+from pinwarden.documents.api_surface import api_surface_hash
+from pinwarden.documents.lock import entry as lock_entry
+from pinwarden.documents.lock.extension import Approval, Extension, extended, pin_surface, surface_path
+from pinwarden.documents.lock.relock import relock, without
+from pinwarden.documents.lock.seal import extension_of
+from pinwarden.documents.server_entry import ServerEntry, from_value
+from pinwarden.documents.surface import TOOL, Surface
+from pinwarden.flows.policy.rules import broken_rules
+from pinwarden.flows.report import Report, Row
+from pinwarden.rules.launch import require_target
+from pinwarden.rules.plan import Installation, Scope, install_plan
+from pinwarden.rules.trust.explanation import own_findings
+from pinwarden.rules.trust.verification import SKIPPED, LiveOutcome, verify_metadata
+
+if TYPE_CHECKING:
+    from pinwarden.adapters.probe.probe import ProbeOptions
+    from pinwarden.documents.lock.lockfile import Lock
+    from pinwarden.documents.target import Target
+    from pinwarden.flows.project import Policies, Project
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a user asks to be locked."""
+
+    name: str
+    clients: tuple[str, ...]
+    version: str | None = None
+    scope: Scope = "project"
+    source: str | None = None
+    target: str | None = None
+    """Another kind of target than the usual choice: npm, pypi, oci, mcpb, nuget, cargo or remote."""
+    modern: bool = False
+    """The newer dialect of the clients' configuration."""
+    verified: bool = False
+    """Record what can be verified from the metadata, as ToolPin's --verify does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approver:
+    """Who approves, and why."""
+
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockWriting:
+    """How entries are written."""
+
+    now: str
+    approver: Approver | None = None
+    plain_v2: bool = False
+    offline: bool = False
+    probe: ProbeOptions | None = None
+    """If given, the live server is asked and its surface is approved with the entry."""
+
+
+def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, writing: LockWriting) -> Report:
+    """Resolve a server, judge it, and write one entry per client.
+
+    1. Find the entry in a registry.
+    2. Ask the live server, if that was allowed.
+    3. Make the plan for each client.
+    4. Let the policies refuse it.
+    5. Write the lock and the approved surface in one step.
+    """
+    entry = from_value(project.registries(offline=writing.offline).find(wanted.name, wanted.version, wanted.source))
+    seen = _ask(entry, wanted, writing)
+    plans = [_plan(entry, client, wanted, seen, writing.now) for client in wanted.clients]
+    for plan in plans:
+        _refuse_forbidden(policies, plan, writing.now)
+    made = [_entry(plan, seen, project, writing) for plan in plans]
+    write_entries(project, made, seen, writing)
+    findings = tuple(
+        Row(code=issue.code, level="review", entity="server", name=entry.name, path="", message=issue.message)
+        for issue in own_findings(entry)
+    )
+    return Report(
+        command="lock",
+        subject=entry.name,
+        summary=_summary(entry, wanted, seen),
+        exit_code=EXIT_CLEAN,
+        rows=findings,
+        facts={
+            "entries": [{"key": made_one.key, "integrity": made_one.integrity} for made_one in made],
+            "tier": plans[0]["trust"]["tier"],
+            "surface": str(seen.digest) if seen else None,
+            "findings": [{"code": issue.code, "message": issue.message} for issue in own_findings(entry)],
+        },
+    )
+
+
+def _refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str) -> None:
+    broken = [rule for rule in broken_rules(policies, plan, now) if rule.refuses]
+    if broken:
+        more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
+        raise PinwardenError(
+            "POLICY_REFUSED",
+            f"{broken[0].message} ({broken[0].code}){more}",
+            data={"refusals": [{"code": rule.code, "message": rule.message} for rule in broken]},
+        )
+
+
+def write_entries(
+    project: Project, entries: Sequence[lock_entry.Entry], seen: Surface | None, writing: LockWriting
+) -> None:
+    """Put entries into the lock; those that say nothing new leave the file as it is, to the byte."""
+    texts: dict[str, bytes] = {}
+    if seen is not None and not writing.plain_v2:
+        texts = {_surface_file(project, entry.name): surface.to_bytes(seen) for entry in entries}
+
+    def change(old: Any) -> lock_store.Change:
+        made = entries if writing.plain_v2 else [with_approved_surface(old, entry) for entry in entries]
+        return lock_store.Change(lock=relock(old, made, writing.now, plain_v2=writing.plain_v2), surfaces=texts)
+
+    lock_store.update(project.lock, change)
+
+
+def with_approved_surface(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
+    """The entry with the surface that was approved for the very same target and configuration.
+
+    Locking again without asking the server must not take an approval away; another version has none yet.
+    """
+    before = next((each for each in old.entries if each.key == entry.key), None) if old else None
+    known, fresh = (extension_of(before) if before else None), extension_of(entry)
+    if before is None or known is None or fresh is None or known.surface is None or fresh.surface is not None:
+        return entry
+    same = all(before.document.get(member) == entry.document.get(member) for member in ("selectedTarget", "config"))
+    return extended(entry, replace(fresh, surface=known.surface, api_surface=known.api_surface)) if same else entry
+
+
+def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: str) -> list[str]:
+    """Take the entries of a server out of the lock; the keys that were there."""
+    gone: list[str] = []
+
+    def change(old: Any) -> lock_store.Change:
+        if old is None:
+            raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
+        gone.extend(
+            entry.key for entry in old.entries if entry.name == name and (not clients or entry.client in clients)
+        )
+        if not gone:
+            raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
+        return lock_store.Change(lock=without(old, gone, now))
+
+    lock_store.update(project.lock, change)
+    return gone
+
+
+def approve_surface(
+    project: Project, entry: lock_entry.Entry, seen: Surface, approver: Approver, now: str
+) -> lock_entry.Entry:
+    """The entry with this surface as the approved one, written into the lock."""
+    writing = LockWriting(now=now, approver=approver)
+    known = extension_of(entry) or Extension()
+    fresh = _extension(seen, project, entry.name, writing)
+    merged = replace(known, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
+    approved = extended(entry, merged)
+    write_entries(project, [approved], seen, writing)
+    return approved
+
+
+def _ask(entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> Surface | None:
+    if writing.probe is None:
+        return None
+    from pinwarden.adapters.probe.probe import probe
+
+    return probe(target_to_probe(entry, wanted.target), writing.probe)
+
+
+def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
+    """What the usual configuration of a server would start or contact."""
+    from pinwarden.documents.clients.config import configured_server, entry_in
+    from pinwarden.documents.clients.table import CLIENTS
+    from pinwarden.rules.config.fragments import fragment
+
+    generic = CLIENTS["generic"]
+    made = fragment(entry, "generic", target=require_target(entry, kind), dialect="modern")
+    server = configured_server(entry.name, entry_in(made.config, generic, entry.name), generic)
+    if server.target is None:
+        raise PinwardenError(
+            "NO_INSTALL_TARGET", f"{entry.name[:120]} cannot be started or contacted: {server.problem}"
+        )
+    return server.target
+
+
+def _plan(entry: ServerEntry, client: str, wanted: Wanted, seen: Surface | None, now: str) -> dict[str, Any]:
+    target = require_target(entry, wanted.target)
+    how = Installation(scope=wanted.scope, target=target, dialect="modern" if wanted.modern else "toolpin")
+    verification = None
+    if wanted.verified or seen is not None:
+        live = SKIPPED if seen is None else LiveOutcome(state="listed", tools=tuple(_tools(seen)))
+        verification = verify_metadata(entry, now=now, live=live, target=target)
+    return install_plan(entry, client, now=now, verification=verification, how=how)
+
+
+def _entry(plan: dict[str, Any], seen: Surface | None, project: Project, writing: LockWriting) -> lock_entry.Entry:
+    key = lock_entry.entry_key(plan["name"], plan["client"])
+    made = lock_entry.with_integrity(lock_entry.Entry(key=key, document=plan))
+    if writing.plain_v2:
+        return made
+    return extended(made, _extension(seen, project, plan["name"], writing))
+
+
+def _extension(seen: Surface | None, project: Project, name: str, writing: LockWriting) -> Extension:
+    approver = writing.approver
+    return Extension(
+        surface=None if seen is None else pin_surface(seen, _surface_file(project, name)),
+        api_surface=None if seen is None else str(api_surface_hash(_tools(seen))),
+        approval=None if approver is None else Approval(by=approver.by, at=writing.now, why=approver.why),
+    )
+
+
+def _surface_file(project: Project, name: str) -> str:
+    return surface_path(name, folder=lock_store.surfaces_folder(project.lock))
+
+
+def _tools(seen: Surface) -> list[Any]:
+    return [item.value for item in seen.list_of(TOOL)]
+
+
+def _summary(entry: ServerEntry, wanted: Wanted, seen: Surface | None) -> str:
+    pinned = f", surface {seen.digest}" if seen else ", its live surface not approved yet"
+    return f"locked {entry.name} {entry.version} for {', '.join(wanted.clients)}{pinned}"

@@ -1,0 +1,56 @@
+"""What can be said about a registry's server before anybody locks it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.documents.server_entry import from_value
+from pinwarden.documents.surface import TOOL
+from pinwarden.flows.lock.locking import target_to_probe
+from pinwarden.flows.report import Report, Row
+from pinwarden.rules.trust.explanation import explain, own_findings
+from pinwarden.rules.trust.verification import SKIPPED, LiveOutcome, verify_metadata
+
+if TYPE_CHECKING:
+    from pinwarden.adapters.probe.probe import ProbeOptions
+
+
+def verify_server(found: dict[str, Any], *, now: str, probe: ProbeOptions | None = None) -> Report:
+    """The report of ``pinwarden verify``."""
+    entry = from_value(found)
+    live = SKIPPED
+    if probe is not None:
+        from pinwarden.adapters.probe.probe import probe as ask
+
+        try:
+            seen = ask(target_to_probe(entry), probe)
+            live = LiveOutcome(state="listed", tools=tuple(item.value for item in seen.list_of(TOOL)))
+        except PinwardenError as err:
+            refused = err.code == "CONSENT_REQUIRED"
+            live = LiveOutcome(state="not-executed" if refused else "failed", reason=err.message)
+    report = verify_metadata(entry, now=now, live=live)
+    told = explain(report.trust, now=now)
+    rows = [
+        Row(code=code, level=level, entity="server", name=entry.name, path="", message=message)
+        for code, level, message in (
+            *((issue.code, issue.severity, issue.message) for issue in report.found.issues),
+            *((issue.code, "review", issue.message) for issue in own_findings(entry)),
+        )
+    ]
+    refused = not report.ok or entry.status == "deleted"
+    return Report(
+        command="verify",
+        subject=f"{entry.name} {entry.version}",
+        summary=f"{entry.name} {entry.version} is {told.tier}: {told.meaning}",
+        exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
+        rows=tuple(sorted(rows, key=lambda row: ("critical", "review", "warning", "info").index(row.level))),
+        notes=tuple(told.reasons),
+        facts={
+            **report.to_json(),
+            "tier": told.tier,
+            "reasons": list(told.reasons),
+            "remedies": list(told.remedies),
+            "findings": [{"code": issue.code, "message": issue.message} for issue in own_findings(entry)],
+        },
+    )

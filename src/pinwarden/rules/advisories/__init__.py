@@ -1,0 +1,1 @@
+"""Text that reads like an attack on the model."""

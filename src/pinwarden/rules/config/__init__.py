@@ -1,0 +1,1 @@
+"""Client configurations held against the lock."""

@@ -1,0 +1,321 @@
+"""How to speak of a configuration without telling its secrets.
+
+Whatever of a command, address, variable or header is shown to people or written down goes through ``shown_*``. When in
+doubt a value is masked: a diff that says only "changed" is useful, a diff with a password in it is a leak.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pinwarden.documents.launch.redirecting_variables import redirects
+
+MASK = "<secret>"
+
+LONGEST_SHOWN = 4096
+"""Longer text is not shown, nor searched for secrets in every way: nobody reads it, and searching takes its time."""
+
+_TOKEN = re.compile(
+    r"gh[opsur]_[A-Za-z0-9]{6,}|github_pat_\w{6,}|glpat-[\w-]{6,}|sk-[A-Za-z0-9_-]{8,}|sk_(?:live|test)_\w{6,}|"
+    r"rk_(?:live|test)_\w{6,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[abeprs]-[\w-]{6,}|xapp-[\w-]{6,}|AIza[\w-]{8,}|"
+    r"ya29\.[\w.-]{6,}|npm_[A-Za-z0-9]{20,}|pypi-[\w-]{20,}|hf_[A-Za-z0-9]{10,}|dop_v1_\w{6,}|SG\.[\w.-]{10,}|"
+    r"ntn_\w{10,}|secret_[A-Za-z0-9]{20,}|lin_api_\w{6,}|shpat_\w{6,}|dckr_pat_[\w-]{6,}|figd_[\w-]{6,}|"
+    r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+"""Forms that services give their keys, so that scanners can find them."""
+
+_SECRET_NAME = re.compile(
+    r"(?:^|[_\-.])(?:api[_-]?)?(?:key|keys|token|secret|secrets|password|passwd|passphrase|pass|pwd|pw|pat|sig|signature|auth|authorization|"
+    r"bearer|credential|credentials|cookie|dsn|private[_-]?key|access[_-]?key|connection[_-]?string)s?(?:$|[_\-.])|"
+    r"apikey|accesstoken|authtoken|secretkey|privatekey|clientsecret",
+    re.IGNORECASE,
+)
+_NOT_SECRET_NAME = re.compile(
+    r"(?:^|[_-])(?:max|min|limit|count|ttl|timeout|length|size|budget|file|path|dir|id|url|header|type|name)s?$",
+    re.IGNORECASE,
+)
+_REFERENCE = re.compile(
+    r"(?:[A-Za-z][A-Za-z-]{0,15} )?"  # the scheme of an Authorization header
+    r"(?:<[^<>\s]+>|\$\{[^{}]+\}|\$\{\{[^{}]+\}\}|\{(?:env|file):[^{}]+\}|\$[A-Z_][A-Z0-9_]*|%[A-Za-z_]\w*%|"
+    r"(?:op|vault|doppler|keychain|aws-sm|gcp-sm|azure-kv|bw|pass|infisical)://\S+)"
+)
+_EXACT_REFERENCE = re.compile(
+    r"(?:(?:Bearer|Basic|Token) )?"
+    r"(?:\$\{(?:env:|input:)?[A-Za-z_][\w-]*(?::-)?\}|\{env:[A-Za-z_]\w*\}|\$\{\{ ?secrets\.[A-Za-z_]\w* ?\}\})"
+)
+"""What a lock may keep of a value: a name and nothing else, in a form that no password has by chance."""
+_PLAIN_HEADER = re.compile(r"accept(?:-[a-z]+)?|content-type|user-agent|mcp-protocol-version", re.IGNORECASE)
+_HEADER_OPTION = re.compile(r"-H|--?headers?", re.IGNORECASE)
+_LONG_OPTION = re.compile(r"--[a-z][a-z-]*(?:=.*)?", re.DOTALL)
+_PLAIN_WORD = re.compile(
+    r"(?:true|false|yes|no|on|off|none|null|debug|info|warn|warning|error|trace|silent|stdio|http|sse|production|"
+    r"development|staging|test|local|utf-?8|[a-z]{2}[_-][A-Z]{2}|[0-9]{1,5})",
+    re.IGNORECASE,
+)
+_OPTION = re.compile(r"(--?[A-Za-z][\w-]*|[A-Za-z_]\w*)=(.*)", re.DOTALL)
+_HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]*):\s*(\S.*)", re.DOTALL)
+_VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s'\";&|]+)"
+_IN_TEXT = (
+    re.compile(r"(--?[A-Za-z][\w-]*)(=|\s+)" + _VALUE),
+    re.compile(r"(\b[A-Za-z_][\w-]*)(=|:\s*)" + _VALUE),
+)
+_SCHEME = re.compile(r"\b(Bearer|Basic|Token)(\s+)" + _VALUE, re.IGNORECASE)
+_ADDRESS_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
+_RUN = re.compile(r"(sha(?:256|512):|[@#])?([A-Za-z0-9_+=-]{24,})")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def is_reference(value: str) -> bool:
+    """Whether a value only says where the real one is: a placeholder, a variable or a secret store."""
+    return bool(_REFERENCE.fullmatch(value.strip()))
+
+
+def is_exact_reference(value: str) -> bool:
+    """Whether a value is nothing but the name of a variable, so that a lock may keep it."""
+    return bool(_EXACT_REFERENCE.fullmatch(value))
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Whether a value, by its own form or by its name, is one that must not lie open."""
+    if not value or is_reference(value) or _PLAIN_WORD.fullmatch(value):
+        return False
+    if len(value) > LONGEST_SHOWN:
+        return True
+    if _TOKEN.search(value) or _looks_random(value) or MASK in shown_address(value):
+        return True
+    return bool(_SECRET_NAME.search(name)) and not _NOT_SECRET_NAME.search(name)
+
+
+def shown_value(name: str, value: Any) -> Any:
+    """The value of a variable or header for people: itself only where it cannot be a secret."""
+    if type(value) is not str:
+        return value if value is None or type(value) is bool else MASK
+    if is_reference(value) or _PLAIN_WORD.fullmatch(value):
+        return value
+    if redirects(name):
+        return shown_text(value)  # it has to be judged, and it is a path, an option or an address
+    return MASK
+
+
+def shown_words(words: Sequence[str]) -> list[str]:
+    """Program and arguments for people, secrets masked."""
+    shown: list[str] = []
+    before = ""
+    for word in words:
+        follows = _names_secret(before) and not _LONG_OPTION.fullmatch(word)
+        if len(word) > LONGEST_SHOWN:
+            shown.append(shown_text(word))
+        elif follows and not is_reference(word):
+            shown.append(MASK)
+        elif _HEADER_OPTION.fullmatch(before):
+            shown.append(_shown_header(word))
+        else:
+            shown.append(_shown_word(word))
+        before = "" if follows else word  # the value of an option is not an option itself
+    return shown
+
+
+def _names_secret(word: str) -> bool:
+    """Whether a word is an option whose value, in the next word, is a secret."""
+    if len(word) > LONGEST_SHOWN or not word.startswith("-") or "=" in word:
+        return False
+    return bool(_SECRET_NAME.search(word.lstrip("-"))) and not _NOT_SECRET_NAME.search(word)
+
+
+def _shown_word(word: str) -> str:
+    option = _OPTION.fullmatch(word)
+    header = _HEADER.fullmatch(word)
+    if option and looks_secret(option[1].lstrip("-"), option[2]):
+        return f"{option[1]}={MASK}"
+    if option and _HEADER_OPTION.fullmatch(option[1]):
+        return f"{option[1]}={_shown_header(option[2])}"
+    if option and word.startswith("-") and _OPTION.fullmatch(option[2]):
+        return f"{option[1]}={_shown_word(option[2])}"  # --env=NAME=value
+    if header and not _ADDRESS.match(word) and looks_secret(header[1], header[2]):
+        return f"{header[1]}: {MASK}"
+    return word if header and is_reference(header[2]) else shown_text(word)
+
+
+def _shown_header(word: str) -> str:
+    """A header that is an argument: what it is called says little about whether it is a key."""
+    header = _HEADER.fullmatch(word)
+    if header is None or _PLAIN_HEADER.fullmatch(header[1]):
+        return _shown_word(word)
+    return word if is_reference(header[2]) or _PLAIN_WORD.fullmatch(header[2]) else f"{header[1]}: {MASK}"
+
+
+def shown_text(text: str) -> str:
+    """One word or a line of shell for people, secrets masked."""
+    if len(text) > LONGEST_SHOWN:
+        return f"<{len(text)} characters>"
+    if _ADDRESS.match(text) and not re.search(r"\s", text):
+        return shown_address(text)
+    if re.search(r"\s", text):
+        text = _ADDRESS_IN_TEXT.sub(lambda found: shown_address(found[0]), text)
+        text = _SCHEME.sub(lambda found: found[0] if is_reference(found[3]) else f"{found[1]}{found[2]}{MASK}", text)
+        for pattern in _IN_TEXT:
+            text = pattern.sub(_masked_assignment, text)
+    return _TOKEN.sub(MASK, _RUN.sub(_masked_run, text))
+
+
+def _masked_assignment(found: re.Match[str]) -> str:
+    name, between, value = found[1], found[2], found[3].strip("'\"")
+    return f"{name}{between}{MASK}" if looks_secret(name.lstrip("-"), value) else found[0]
+
+
+def _masked_run(found: re.Match[str]) -> str:
+    """Digests and commits say what is run and are no secrets."""
+    named = found[1] is not None and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{128}", found[2])
+    return found[0] if named or not _looks_random(found[2]) else (found[1] or "") + MASK
+
+
+def shown_address(url: str) -> str:
+    """An address for people: no user name, no password, no query, and no path segment that looks like a key."""
+    if len(url) > LONGEST_SHOWN:
+        return f"<{len(url)} characters>"
+    if not _ADDRESS.match(url):
+        return url
+    scheme, _, rest = url.partition("://")
+    rest, hashed, _ = rest.partition("#")
+    rest, query, _ = rest.partition("?")
+    host, slash, path = rest.partition("/")
+    if "@" in host:
+        host = f"{MASK}@{host.rpartition('@')[2]}"
+    segments = [MASK if _looks_random(part) or _TOKEN.search(part) else part for part in path.split("/")]
+    tail = (f"?{MASK}" if query else "") + (f"#{MASK}" if hashed else "")
+    return f"{scheme}://{host}{slash}{'/'.join(segments)}{tail}"
+
+
+def _looks_random(text: str) -> bool:
+    """A long run without words: letters of both cases with digits, or hexadecimal digits."""
+    if re.fullmatch(r"[0-9a-fA-F]{32,}", text):
+        return True
+    plain = re.fullmatch(r"[A-Za-z0-9_+=-]{24,}", text)
+    return bool(plain) and all(re.search(kind, text) for kind in (r"[a-z]", r"[A-Z]", r"[0-9]"))
+
+
+_URLS = ("url", "serverUrl", "httpUrl")
+_NAMED_VALUES = ("env", "environment", "headers", "http_headers")
+_KEPT = (
+    *("command", "args", "cwd", "type", "name", "transport", "envFile"),
+    *("env_vars", "env_http_headers", "bearer_token_env_var"),
+    *("alwaysAllow", "autoApprove", "trust", "tools", "includeTools"),
+    *("excludeTools", "enabled_tools", "disabled_tools", "disabledTools"),
+)
+"""Members that decide what runs, who is contacted or what passes unasked: a change of them has to be seen."""
+_CREDENTIALS = re.compile(r"[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
+
+
+def lockable_entry(entry: Any) -> Any:
+    """A configured entry as a lock may hold it: which values it has, and never what is in them.
+
+    Two entries that differ only in secrets become the same, so this is also what a lock is compared with.
+    """
+    return {name: _lockable_member(name, value) for name, value in entry.items()} if type(entry) is dict else entry
+
+
+def words_in_the_open(entry: Any) -> list[list[str]]:
+    """Every command line and address of an entry, whichever of them its client uses: a lock holds them as they are."""
+    if type(entry) is not dict:
+        return []
+    command = entry.get("command")
+    parts = command if type(command) is dict else {"path": command}
+    lists = [_listed(parts.get("path")) + _listed(parts.get("args")), _listed(entry.get("args"))]
+    if type(command) is not dict:
+        lists = [lists[0] + lists[1]]
+    return [[word for word in words if type(word) is str] for words in (*lists, _listed(entry.get("cwd")))]
+
+
+def addresses_of(entry: Any) -> list[str]:
+    """Every address of an entry, whichever of them its client uses."""
+    found = [entry.get(member) for member in _URLS] if type(entry) is dict else []
+    return [url for url in found if type(url) is str]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if type(value) is list else [] if value is None else [value]
+
+
+def _lockable_member(name: str, value: Any) -> Any:
+    if name in _URLS and type(value) is str:
+        return _lockable_address(name, value)
+    if name == "command" and type(value) is dict:
+        return {
+            each: part
+            if each in ("path", "args") and _is_text(part)
+            else _lockable_value(f"command.{each}", each, part)
+            for each, part in value.items()
+        }
+    if name == "env_http_headers" and type(value) is dict:
+        return {each: _kept_word(each, part) for each, part in value.items()}
+    if name in ("command", "args", "cwd") and _is_text(value):
+        return value
+    if name in _KEPT and _is_text(value):
+        return [_kept_word(name, word) for word in value] if type(value) is list else _kept_word(name, value)
+    return _lockable_value(name, name, value)
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str or (type(value) is list and all(type(word) in (str, int, float, bool) for word in value))
+
+
+def _kept_word(name: str, word: Any) -> Any:
+    """The name of a tool, variable, file or kind; anything that has the form of a key is none."""
+    return f"<{name}>" if type(word) is str and looks_secret("", word) else word
+
+
+def _lockable_value(path: str, name: str, value: Any) -> Any:
+    if type(value) is dict:
+        if name in _NAMED_VALUES:
+            return {each: _lockable_variable(each, part) for each, part in value.items()}
+        return {each: _lockable_value(f"{path}.{each}", each, part) for each, part in value.items()}
+    if type(value) is list:
+        return [_lockable_value(f"{path}.{place}", name, part) for place, part in enumerate(value)]
+    if type(value) is str:
+        return value if not value or is_exact_reference(value) else f"<{path}>"
+    number = type(value) in (int, float)
+    return f"<{path}>" if number and looks_secret(name, f"{value}-") else value
+
+
+def _lockable_variable(name: str, value: Any) -> Any:
+    """A variable or header: a reference stays, of a literal only where it sends or leads the server to."""
+    if value is None or type(value) is bool:
+        return value
+    if type(value) in (dict, list):
+        return _lockable_value(name, name, value)
+    text = str(value)
+    if not text or is_exact_reference(text):
+        return value
+    secret_name = _SECRET_NAME.search(name) and not name.upper().startswith("GIT_CONFIG_")
+    if redirects(name) and not secret_name and not name.upper().endswith("HEADERS"):
+        return _shown_word(_CREDENTIALS.sub(f"<{name}>@", text)) if "://" not in text else shown_text(text)
+    if _ADDRESS.match(text) and not re.search(r"\s", text):
+        return _origin_only(name, text)
+    return f"<{name}>"
+
+
+def _origin_only(name: str, url: str) -> str:
+    """A server that is led to another host is another server, so the host stays."""
+    scheme, _, rest = url.partition("://")
+    host = re.split(r"[/?#\\]", rest.rpartition("@")[2], maxsplit=1)[0]
+    plain = re.fullmatch(r"[A-Za-z0-9.:\[\]-]{1,253}", host) and not _looks_random(host) and not _TOKEN.search(host)
+    known = scheme.lower() in ("http", "https", "ws", "wss")
+    return f"{scheme}://{host}/<{name}>" if plain and known else f"<{name}>"
+
+
+def _lockable_address(member: str, url: str) -> str:
+    place, mark, query = url.partition("?")
+    if not _ADDRESS.match(place):
+        return url if is_exact_reference(url) else f"<{member}>"
+    query = query.partition("#")[0]
+    place = place.partition("#")[0]
+    return f"{place}{mark}{'&'.join(_lockable_parameter(part) for part in query.split('&'))}" if query else place
+
+
+def _lockable_parameter(text: str) -> str:
+    name, mark, value = text.partition("=")
+    if not mark:
+        return text if is_exact_reference(text) or not text else "<query>"
+    return text if not value or is_exact_reference(value) else f"{name}=<{name}>"

@@ -1,0 +1,1 @@
+"""What changed between two surfaces, and how much it matters."""

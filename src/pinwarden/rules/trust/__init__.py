@@ -1,0 +1,1 @@
+"""How far a server can be trusted, by what is known of it, and why."""

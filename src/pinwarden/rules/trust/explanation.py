@@ -1,0 +1,116 @@
+"""A trust report in words, and what we ourselves hold against an entry beyond ToolPin's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pinwarden.documents.server_entry import ServerEntry
+from pinwarden.rules.trust.metadata_evidence import pinned_version
+from pinwarden.rules.trust.tiers import ARTIFACT_CODES, Issue, Tier, TrustReport, artifact_problem
+from pinwarden.rules.versions import floats_for_toolpin, is_exact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """A tier in words: what it means, why it is this one, and what would make it better."""
+
+    tier: Tier
+    meaning: str
+    reasons: tuple[str, ...]
+    remedies: tuple[str, ...]
+
+
+_MEANINGS: Mapping[Tier, str] = {
+    "blocked": "Blocked: something about this server rules it out, and it must not be installed.",
+    "unverified": "Unverified: the entry leaves open what would run, so a person has to look before it is installed.",
+    "conditional": "Conditional: what would run is named, but nobody has checked that the bytes are the named ones.",
+    "verified": "Verified: the bytes of the artifact were checked against a trusted anchor within the last seven days.",
+}
+_REMEDIES = {
+    "no_install_target": "Choose an entry that names a package or a remote.",
+    "insecure_remote": "Ask for an https address; over http anyone on the way can replace the tools.",
+    "invalid_remote_url": "Ask the author to correct the address.",
+    "mutable_oci_tag": "Name the image by digest: image@sha256:<64 hex digits>.",
+    "digest_present": "Name the image by digest: image@sha256:<64 hex digits>.",
+    "missing_mcpb_hash": "Ask the author to declare the bundle's fileSha256.",
+    "file_hash_present": "Ask the author to declare the bundle's fileSha256.",
+    "package_pin": "Ask the author for an exact version instead of a range or tag.",
+}
+
+
+def explain(report: TrustReport, *, now: str) -> Explanation:
+    """Why the report has this tier, each reason in a sentence, and what can be done about it."""
+    reasons = [f"{gate.code}: {_sentence(gate.message)}" for gate in report.gates]
+    failed = [row for row in report.evidence if row["status"] == "failed"]
+    reasons += [f"{row['code']}: {_sentence(row['message'])}" for row in failed]
+    if report.tier in ("conditional", "unverified") and not reasons:
+        reasons += _open_reasons(report, now)
+    if report.tier == "verified":
+        proofs = [row["message"] for row in report.evidence if row["code"] in ARTIFACT_CODES]
+        reasons += [_sentence(message) for message in proofs]
+    codes = dict.fromkeys([*report.gated_by, *(row["code"] for row in failed)])
+    remedies = dict.fromkeys(_REMEDIES[code] for code in codes if code in _REMEDIES)
+    if report.tier == "conditional":
+        remedies["Check the artifact itself with pinwarden verify."] = ""
+    return Explanation(
+        tier=report.tier,
+        meaning=_MEANINGS[report.tier],
+        reasons=tuple(dict.fromkeys(reasons)),
+        remedies=tuple(remedies),
+    )
+
+
+def _open_reasons(report: TrustReport, now: str) -> Iterator[str]:
+    problem = artifact_problem(report.evidence, now=now)
+    if problem is not None:
+        yield _sentence(problem)
+    if not report.verified_provenance:
+        yield "The entry names no source repository, or comes from a registry that is not a known source."
+    if report.tier == "unverified":
+        yield f"The metadata is thin (score {report.score}, at least 40 is asked for) and nothing in it is pinned."
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+# What we hold against an entry beyond ToolPin's rules
+
+
+def own_findings(entry: ServerEntry) -> tuple[Issue, ...]:
+    """Our own findings about an entry's metadata. They do not change the numbers above."""
+    return tuple(_own_findings(entry))
+
+
+def _own_findings(entry: ServerEntry) -> Iterator[Issue]:
+    if entry.status == "deleted":
+        yield Issue(
+            severity="critical",
+            code="entry_deleted",
+            message=f"The registry has deleted this version{_because(entry)}.",
+        )
+    if entry.status == "deprecated":
+        yield Issue(
+            severity="warning",
+            code="entry_deprecated",
+            message=f"The registry marks this version as deprecated{_because(entry)}.",
+        )
+    for package in entry.packages:
+        version = package.version or ""
+        if version and package.registry_type != "oci" and not is_exact(version) and pinned_version(package):
+            yield Issue(
+                severity="critical",
+                code="version_is_a_range",
+                message=f"Version {version} of {package.identifier} does not name one release.",
+            )
+        if version and is_exact(version) and floats_for_toolpin(version):
+            yield Issue(
+                severity="info",
+                code="version_is_exact",
+                message=f"Version {version} of {package.identifier} names one release; the letter x is no wildcard.",
+            )
+
+
+def _because(entry: ServerEntry) -> str:
+    return f": {entry.status_message.rstrip('.')}" if entry.status_message else ""
