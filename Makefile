@@ -8,7 +8,7 @@ RUN := $(VENV)/bin
 
 help:
 	@echo "make demo    set up .venv and show Pinwarden at work"
-	@echo "make test    set up everything the tests need, then lint and run the whole suite"
+	@echo "make test    set up everything the tests need, then lint and run the whole suite (minutes)"
 	@echo "make lint    ruff, mypy --strict, layer contract, spelling"
 	@echo "make bench   compare the hot paths with their floors and peers, as ratios"
 	@echo "make requirements   renew the pinned and hashed requirements (needs uv)"
@@ -37,7 +37,7 @@ unit: $(VENV)/.dev
 	@echo "==> npm packages for the tests"
 	@tools/npm-packages.sh
 	@echo "==> pytest"
-	@$(RUN)/pytest
+	@$(RUN)/pytest -rs
 
 bench: $(BENCH)/.ready
 	@echo "==> benchmarks"

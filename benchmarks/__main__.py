@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import core, detection, gate, startup, surfaces
+from benchmarks import artifacts, core, detection, gate, running, startup, surfaces
 
 REPORTS: dict[str, Callable[[], str]] = {
     "digest": core.digest_report,
@@ -17,6 +17,9 @@ REPORTS: dict[str, Callable[[], str]] = {
     "probing": surfaces.probing_report,
     "detection": detection.report,
     "gate": gate.report,
+    "hashing": artifacts.hashing_report,
+    "starting": running.starting_report,
+    "fetching": running.fetching_report,
 }
 
 

@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
-# Installs the MCP servers from npm that the live tests probe: tests/npm/package-lock.json, pinned with hashes.
-# A second run does nothing. Without npm it says so; the tests that need a server are then skipped with the reason
+# Installs what the tests need from npm, pinned with hashes: the MCP servers that are probed (tests/npm), the npm
+# registry that the npm adapter is tested against (tests/verdaccio) and the official program for MCPB bundles
+# (tests/mcpb-cli).
+# A second run does nothing. Without npm it says so; the tests that need one of them are then skipped with the reason
 # (and fail where CI=true).
 set -euo pipefail
-cd "$(dirname "$0")/../tests/npm"
+cd "$(dirname "$0")/../tests"
 
-done_file=node_modules/.installed-from
-if [ -f "$done_file" ] && cmp -s "$done_file" package-lock.json; then
-  exit 0
-fi
-if ! command -v npm >/dev/null; then
-  echo "note: npm is not installed, so the live tests have no servers from npm" >&2
-  echo "hint: tools/system-packages.sh npm" >&2
-  exit 0
-fi
-echo "==> npm ci in tests/npm"
-# No package of ours runs code while it is installed.
-npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
-cp package-lock.json "$done_file"
+for folder in npm verdaccio mcpb-cli; do
+  done_file=$folder/node_modules/.installed-from
+  if [ -f "$done_file" ] && cmp -s "$done_file" "$folder/package-lock.json"; then
+    continue
+  fi
+  if ! command -v npm >/dev/null; then
+    echo "note: npm is not installed, so the tests have nothing from npm in tests/$folder" >&2
+    echo "hint: tools/system-packages.sh npm" >&2
+    continue
+  fi
+  echo "==> npm ci in tests/$folder"
+  # No package of ours runs code while it is installed.
+  (cd "$folder" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error)
+  cp "$folder/package-lock.json" "$done_file"
+done

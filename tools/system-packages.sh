@@ -15,6 +15,10 @@ else
   need bwrap bubblewrap
   need zsh zsh
   need fish fish
+  need docker-registry docker-registry
+  need skopeo skopeo
+  need htpasswd apache2-utils
+  need openssl openssl
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 

@@ -81,6 +81,8 @@ def under(*root: str) -> str:
 
 SERVERS = under("mcpServers")
 LISTED = "mcpServers:\n- name: x\n  command: c\n"
+LISTED_JSON = '{"mcpServers": [{"name": "x", "command": "c"}]}'
+CONTAINER = ("customizations", "vscode", "mcp", "servers")
 MAC = "Library/Application Support"
 WINDOWS = "AppData/Roaming"
 CLINE = "Code/User/globalStorage/saoudrizwan.claude-dev/settings"
@@ -120,6 +122,34 @@ class TestDiscover:
             ("windows", f"home/{WINDOWS}/Zed/settings.json", under("context_servers"), "zed", "global"),
             ("linux", "project/.roo/mcp.json", SERVERS, "roo", "project"),
             ("linux", "home/.config/toolpin/generic-mcp.json", SERVERS, "generic", "global"),
+            ("linux", "project/.devcontainer/devcontainer.json", under(*CONTAINER), "vscode", "project"),
+            ("linux", "project/.devcontainer.json", under(*CONTAINER) + " // comment", "vscode", "project"),
+            ("linux", "project/.devcontainer/gpu/devcontainer.json", under(*CONTAINER), "vscode", "project"),
+            ("linux", "project/team.code-workspace", under("settings", "mcp", "servers"), "vscode", "project"),
+            ("linux", "project/.vscode/settings.json", under("mcp.servers"), "vscode", "project"),
+            ("linux", "home/.config/Code/User/profiles/5552b383/mcp.json", under("servers"), "vscode", "global"),
+            ("mac", f"home/{MAC}/Code/User/profiles/5552b383/mcp.json", under("servers"), "vscode", "global"),
+            ("linux", "project/.kiro/settings/mcp.json", SERVERS, "kiro", "project"),
+            ("linux", "home/.kiro/settings/mcp.json", SERVERS, "kiro", "global"),
+            ("linux", "project/.kiro/agents/reviewer.json", SERVERS, "kiro", "project"),
+            ("linux", "project/.amazonq/mcp.json", SERVERS, "amazon-q", "project"),
+            ("linux", "project/.amazonq/default.json", SERVERS, "amazon-q", "project"),
+            ("linux", "project/.amazonq/cli-agents/a.json", SERVERS, "amazon-q", "project"),
+            ("linux", "home/.aws/amazonq/mcp.json", SERVERS, "amazon-q", "global"),
+            ("linux", "home/.aws/amazonq/agents/default.json", SERVERS, "amazon-q", "global"),
+            ("windows", "home/.aws/amazonq/cli-agents/a.json", SERVERS, "amazon-q", "global"),
+            ("linux", "project/.junie/mcp/mcp.json", SERVERS, "junie", "project"),
+            ("linux", "home/.junie/mcp/mcp.json", SERVERS, "junie", "global"),
+            ("linux", "project/.gemini/extensions/ext/gemini-extension.json", SERVERS, "gemini", "project"),
+            ("linux", "home/.gemini/extensions/ext/gemini-extension.json", SERVERS, "gemini", "global"),
+            ("linux", "project/.continue/config.yaml", LISTED, "continue", "project"),
+            ("linux", "project/.continue/config.yml", LISTED, "continue", "project"),
+            ("linux", "project/.continue/config.json", LISTED_JSON, "continue", "project"),
+            ("linux", "home/.continue/config.json", LISTED_JSON, "continue", "global"),
+            ("linux", "home/.continue/mcpServers/notes.yml", LISTED, "continue", "global"),
+            ("linux", "project/.continue/mcpServers/x.json", '{"command": "c"}', "continue", "project"),
+            ("linux", "project/.github/mcp.json", SERVERS, "copilot-cli", "project"),
+            ("linux", "home/.copilot/mcp-config.json", SERVERS, "copilot-cli", "global"),
         ],
         ids=lambda row: f"{row[0]}-{row[1]}",
     )
@@ -137,6 +167,8 @@ class TestDiscover:
             ("XDG_CONFIG_HOME", "linux", "opencode/opencode.json", "opencode"),
             ("CODEX_HOME", "linux", "config.toml", "codex"),
             ("CLAUDE_CONFIG_DIR", "linux", ".claude.json", "claude"),
+            ("COPILOT_HOME", "linux", "mcp-config.json", "copilot-cli"),
+            ("CONTINUE_GLOBAL_DIR", "linux", "config.yaml", "continue"),
         ],
     )
     def test_a_variable_moves_a_folder(self, tmp_path: Path, world: World, row: Any) -> None:
@@ -198,6 +230,37 @@ class TestDiscover:
         (world.project / ".continue/mcpServers").symlink_to("mcpServers")
         faults = {(file.client, file.fault) for file in world.discover()}
         assert faults == {("continue", "unreadable")}
+
+    def test_every_extension_of_gemini_is_found_and_one_without_a_manifest_is_none(self, world: World) -> None:
+        for name in ("b", "a"):
+            write(world.home / f".gemini/extensions/{name}/gemini-extension.json", SERVERS)
+        (world.home / ".gemini/extensions/empty").mkdir()
+        write(world.home / ".gemini/extensions/file.txt", "")
+        found = [Path(file.path).parent.name for file in world.discover()]
+        assert found == ["a", "b"]
+
+    def test_a_folder_of_extensions_that_cannot_be_listed_is_a_fault(self, world: World) -> None:
+        (world.project / ".gemini").mkdir()
+        (world.project / ".gemini/extensions").symlink_to("extensions")
+        [file] = world.discover()
+        assert (file.client, file.fault) == ("gemini", "unreadable")
+
+    def test_more_extensions_than_are_read_is_a_fault(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(clients, "MAX_FILES_PER_PLACE", 1)
+        for name in "ab":
+            write(world.project / f".gemini/extensions/{name}/gemini-extension.json", "{}")
+        assert [(Path(file.path).parent.name, file.fault) for file in world.discover()] == [
+            ("a", None),
+            ("*", "unreadable"),
+        ]
+
+    @pytest.mark.parametrize(
+        "where",
+        [".DevContainer/DevContainer.json", "team.CODE-WORKSPACE", ".Gemini/Extensions/x/Gemini-Extension.json"],
+    )
+    def test_another_spelling_that_some_file_systems_take_for_the_same_is_found(self, world: World, where: str) -> None:
+        write(world.project / where, "{}")
+        assert [file.path for file in world.discover()] == [str(world.project / where)]
 
     def test_more_files_than_are_read_is_a_fault(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(clients, "MAX_FILES_PER_PLACE", 2)

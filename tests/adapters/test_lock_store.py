@@ -18,12 +18,13 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.adapters import lock_store
-from pinwarden.adapters.lock_store import Change, exclusive, now, read, read_with_surfaces, surfaces_folder, update
+from pinwarden.adapters.clock import now
+from pinwarden.adapters.lock_store import LockWrite, exclusive, read, read_with_files, surfaces_folder, update
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.extension import extended, pin_surface, surface_path
 from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.documents.lock.relock import relock, without
-from pinwarden.documents.lock.verification import verify, verify_surfaces
+from pinwarden.documents.lock.verification import verify, verify_files
 from pinwarden.documents.surface import from_listing, to_bytes
 from tests.conformance.vectors import REPOSITORY
 from tests.documents.locks import LATER, NOON, SURFACE, entry, our_entry, record
@@ -50,9 +51,9 @@ def test_a_lock_and_its_surfaces_are_written_and_read_back_and_nothing_else_lies
     path = tmp_path / "mcp-lock.json"
     assert read(path) is None
     lock = relock(None, [our_entry()], NOON)
-    update(path, lambda _: Change(lock=lock, surfaces={PATH: to_bytes(SURFACE)}))
+    update(path, lambda _: LockWrite(lock=lock, files={PATH: to_bytes(SURFACE)}))
     assert read(path) == lock
-    assert verify_surfaces(lock, read_with_surfaces(path)[1]) == ()
+    assert verify_files(lock, read_with_files(path)[1]) == ()
     assert tree(tmp_path) == {"mcp-lock.json": lockfile.to_bytes(lock), PATH: to_bytes(SURFACE)}
     assert PATH.startswith(surfaces_folder(path) + "/")
 
@@ -60,9 +61,9 @@ def test_a_lock_and_its_surfaces_are_written_and_read_back_and_nothing_else_lies
 def test_locking_the_same_again_does_not_touch_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     surfaces = {PATH: to_bytes(SURFACE)}
-    update(path, lambda old: Change(lock=relock(old, [our_entry()], NOON), surfaces=surfaces))
+    update(path, lambda old: LockWrite(lock=relock(old, [our_entry()], NOON), files=surfaces))
     before, inode = tree(tmp_path), path.stat().st_ino
-    update(path, lambda old: Change(lock=relock(old, [our_entry(at=LATER)], LATER), surfaces=surfaces))
+    update(path, lambda old: LockWrite(lock=relock(old, [our_entry(at=LATER)], LATER), files=surfaces))
     assert tree(tmp_path) == before
     assert path.stat().st_ino == inode
 
@@ -71,18 +72,18 @@ def test_a_foreign_layout_is_not_rewritten_when_nothing_changed(tmp_path: Path) 
     path = tmp_path / "mcp-lock.json"
     compact = lockfile.to_bytes(relock(None, [entry()], NOON, plain_v2=True)).replace(b"\n", b" ")
     path.write_bytes(compact)
-    update(path, lambda old: Change(lock=relock(old, [entry(at=LATER)], LATER)))
+    update(path, lambda old: LockWrite(lock=relock(old, [entry(at=LATER)], LATER)))
     assert path.read_bytes() == compact
 
 
 def test_the_text_of_a_removed_server_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     entries = [our_entry(), entry("io.github.acme/plain")]
-    update(path, lambda _: Change(lock=relock(None, entries, NOON), surfaces={PATH: to_bytes(SURFACE)}))
+    update(path, lambda _: LockWrite(lock=relock(None, entries, NOON), files={PATH: to_bytes(SURFACE)}))
 
-    def remove(old: Lock | None) -> Change:
+    def remove(old: Lock | None) -> LockWrite:
         assert old is not None
-        return Change(lock=without(old, [entries[0].key], LATER))
+        return LockWrite(lock=without(old, [entries[0].key], LATER))
 
     update(path, remove)
     assert set(tree(tmp_path)) == {"mcp-lock.json"}
@@ -96,7 +97,7 @@ def test_a_failing_change_leaves_everything_as_it_was(tmp_path: Path) -> None:
     path.write_bytes(lockfile.to_bytes(relock(None, [entry()], NOON)))
     before = tree(tmp_path)
 
-    def fail(_: Lock | None) -> Change:
+    def fail(_: Lock | None) -> LockWrite:
         raise PinwardenError("LOCK_TAMPERED", "no")
 
     with pytest.raises(PinwardenError):
@@ -109,7 +110,7 @@ def test_a_corrupt_lock_is_never_taken_for_an_empty_one(tmp_path: Path, text: by
     path = tmp_path / "mcp-lock.json"
     path.write_bytes(text)
     with pytest.raises(PinwardenError) as caught:
-        update(path, lambda old: Change(lock=relock(old, [entry()], NOON)))
+        update(path, lambda old: LockWrite(lock=relock(old, [entry()], NOON)))
     assert caught.value.exit_code == 3
     assert tree(tmp_path) == {"mcp-lock.json": text}
 
@@ -126,7 +127,7 @@ def test_a_symbolic_link_is_refused_and_what_it_points_to_is_not_changed(tmp_pat
     (project / link).symlink_to(outside / ("folder" if link.endswith("surfaces") else "file"))
     before = tree(outside)
     with pytest.raises(PinwardenError) as caught:
-        update(project / "mcp-lock.json", lambda _: Change(lock=lock, surfaces={PATH: to_bytes(SURFACE)}))
+        update(project / "mcp-lock.json", lambda _: LockWrite(lock=lock, files={PATH: to_bytes(SURFACE)}))
     assert code_of(caught) in ("FILE_UNREADABLE", "FILE_UNWRITABLE")
     assert tree(outside) == before
     assert not (project / "mcp-lock.json").exists() or (project / "mcp-lock.json").is_symlink()
@@ -139,7 +140,7 @@ def test_a_folder_in_the_place_of_the_lock_or_a_missing_folder_is_an_error(tmp_p
         (tmp_path / "none" / "mcp-lock.json", "FILE_UNWRITABLE"),
     ):
         with pytest.raises(PinwardenError) as caught:
-            update(path, lambda old: Change(lock=relock(old, [entry()], NOON)))
+            update(path, lambda old: LockWrite(lock=relock(old, [entry()], NOON)))
         assert code_of(caught) == code
     assert list(tmp_path.iterdir()) == [tmp_path / "mcp-lock.json"]
 
@@ -149,7 +150,7 @@ def test_a_surface_outside_its_folder_is_not_written(tmp_path: Path, name: str) 
     project = tmp_path / "project"
     project.mkdir()
     with pytest.raises(PinwardenError) as caught:
-        update(project / "mcp-lock.json", lambda _: Change(lock=relock(None, [entry()], NOON), surfaces={name: b"x"}))
+        update(project / "mcp-lock.json", lambda _: LockWrite(lock=relock(None, [entry()], NOON), files={name: b"x"}))
     assert code_of(caught) == "LOCK_INVALID"
     assert tree(tmp_path) == {}
 
@@ -161,7 +162,7 @@ def test_a_second_writer_waits_no_longer_than_it_is_told(tmp_path: Path) -> None
     path = tmp_path / "mcp-lock.json"
     started = time.monotonic()
     with exclusive(path), pytest.raises(PinwardenError) as caught:
-        update(path, lambda old: Change(lock=relock(old, [entry()], NOON)), wait_seconds=0.05)
+        update(path, lambda old: LockWrite(lock=relock(old, [entry()], NOON)), wait_seconds=0.05)
     assert code_of(caught) == "LOCK_BUSY"
     assert caught.value.exit_code == 3
     assert time.monotonic() - started < 5
@@ -179,7 +180,7 @@ def test_a_file_system_without_locks_is_an_error_and_not_a_busy_neighbour(
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.raises(PinwardenError, match="No locks available") as caught:
-        update(tmp_path / "mcp-lock.json", lambda old: Change(lock=relock(old, [entry()], NOON)))
+        update(tmp_path / "mcp-lock.json", lambda old: LockWrite(lock=relock(old, [entry()], NOON)))
     assert code_of(caught) == "FILE_UNWRITABLE"
     assert not (tmp_path / "mcp-lock.json").exists()
 
@@ -187,7 +188,7 @@ def test_a_file_system_without_locks_is_an_error_and_not_a_busy_neighbour(
 WRITER = """
 import sys
 from pathlib import Path
-from pinwarden.adapters.lock_store import Change, update
+from pinwarden.adapters.lock_store import LockWrite, update
 from pinwarden.documents.lock.relock import relock
 from tests.documents.locks import NOON, entry
 
@@ -195,7 +196,7 @@ path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(count):
-    update(path, lambda old: Change(lock=relock(old, [entry(f"{name}/{number}")], NOON)), wait_seconds=60)
+    update(path, lambda old: LockWrite(lock=relock(old, [entry(f"{name}/{number}")], NOON)), wait_seconds=60)
 """
 
 
@@ -240,7 +241,7 @@ def test_two_hundred_kills_at_random_instants_leave_the_old_or_the_new_lock_with
     whole = {lockfile.to_bytes(lock): surfaces for surfaces, lock in versions}
     chance = random.Random(4)
     seen: set[bytes] = set()
-    update(path, lambda _: Change(lock=versions[0][1], surfaces=versions[0][0]))
+    update(path, lambda _: LockWrite(lock=versions[0][1], files=versions[0][0]))
     processes = multiprocessing.get_context("forkserver")  # a fresh interpreter each time would take minutes
     processes.set_forkserver_preload([__name__])
     longest = 0.012
@@ -255,14 +256,14 @@ def test_two_hundred_kills_at_random_instants_leave_the_old_or_the_new_lock_with
         assert writer.exitcode == -signal.SIGKILL
         data = path.read_bytes()
         assert data in whole
-        lock, texts = read_with_surfaces(path)
+        lock, texts = read_with_files(path)
         assert lock is not None
         assert texts == whole[data]
         seen.add(data)
         if len(seen) == 1:
             longest *= 1.05  # a slow machine: every kill came before the first write was done
     assert len(seen) == 2
-    update(path, lambda old: Change(lock=old or versions[0][1]))
+    update(path, lambda old: LockWrite(lock=old or versions[0][1]))
     assert set(tree(tmp_path)) == {"mcp-lock.json", PATH}
     assert {PATH: (tmp_path / PATH).read_bytes()} == whole[path.read_bytes()]
 
@@ -271,7 +272,7 @@ def test_two_hundred_kills_at_random_instants_leave_the_old_or_the_new_lock_with
 def test_a_reader_beside_a_busy_writer_always_sees_a_lock_with_its_own_text(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     versions = [approve("first"), approve("second")]
-    update(path, lambda _: Change(lock=versions[0][1], surfaces=versions[0][0]))
+    update(path, lambda _: LockWrite(lock=versions[0][1], files=versions[0][0]))
     processes = multiprocessing.get_context("forkserver")
     ready, started = processes.Pipe(duplex=False)
     writer = processes.Process(target=rewrite_without_end, args=(path, versions, started))
@@ -279,9 +280,9 @@ def test_a_reader_beside_a_busy_writer_always_sees_a_lock_with_its_own_text(tmp_
     try:
         assert ready.recv()
         for _ in range(300):
-            lock, texts = read_with_surfaces(path)
+            lock, texts = read_with_files(path)
             assert lock is not None
-            assert verify_surfaces(lock, texts) == ()
+            assert verify_files(lock, texts) == ()
     finally:
         writer.kill()
         writer.join()
@@ -290,7 +291,7 @@ def test_a_reader_beside_a_busy_writer_always_sees_a_lock_with_its_own_text(tmp_
 def rewrite_without_end(path: Path, versions: list[tuple[dict[str, bytes], Lock]], ready: Connection) -> None:
     ready.send(True)
     for surfaces, lock in cycle(versions):
-        change = Change(lock=lock, surfaces=surfaces)
+        change = LockWrite(lock=lock, files=surfaces)
         update(path, lambda _, change=change: change)  # type: ignore[misc]
 
 
@@ -299,7 +300,7 @@ def test_a_crash_between_the_lock_and_its_text_is_finished_by_the_next_writer(
 ) -> None:
     path = tmp_path / "mcp-lock.json"
     (old_text, old), (new_text, new) = approve("old"), approve("new", LATER)
-    update(path, lambda _: Change(lock=old, surfaces=old_text))
+    update(path, lambda _: LockWrite(lock=old, files=old_text))
 
     def crash(_: Path) -> None:
         raise KeyboardInterrupt
@@ -307,9 +308,9 @@ def test_a_crash_between_the_lock_and_its_text_is_finished_by_the_next_writer(
     with monkeypatch.context() as patch:
         patch.setattr(lock_store, "_settle", crash)
         with pytest.raises(KeyboardInterrupt):
-            update(path, lambda _: Change(lock=new, surfaces=new_text))
-    assert read_with_surfaces(path) == (new, new_text)
-    update(path, lambda lock: Change(lock=lock or new))
+            update(path, lambda _: LockWrite(lock=new, files=new_text))
+    assert read_with_files(path) == (new, new_text)
+    update(path, lambda lock: LockWrite(lock=lock or new))
     assert tree(tmp_path) == {"mcp-lock.json": lockfile.to_bytes(new), **new_text}
 
 
@@ -318,7 +319,7 @@ def test_a_crash_before_the_lock_is_replaced_leaves_the_old_text_approved(
 ) -> None:
     path = tmp_path / "mcp-lock.json"
     (old_text, old), (new_text, new) = approve("old"), approve("new", LATER)
-    update(path, lambda _: Change(lock=old, surfaces=old_text))
+    update(path, lambda _: LockWrite(lock=old, files=old_text))
 
     def no_room(_: Lock) -> bytes:
         raise PinwardenError("FILE_UNWRITABLE", "no room")
@@ -326,9 +327,9 @@ def test_a_crash_before_the_lock_is_replaced_leaves_the_old_text_approved(
     with monkeypatch.context() as patch:
         patch.setattr(lockfile, "to_bytes", no_room)
         with pytest.raises(PinwardenError):
-            update(path, lambda _: Change(lock=new, surfaces=new_text))
-    assert read_with_surfaces(path) == (old, old_text)
-    update(path, lambda lock: Change(lock=lock or old))
+            update(path, lambda _: LockWrite(lock=new, files=new_text))
+    assert read_with_files(path) == (old, old_text)
+    update(path, lambda lock: LockWrite(lock=lock or old))
     assert tree(tmp_path) == {"mcp-lock.json": lockfile.to_bytes(old), **old_text}
 
 

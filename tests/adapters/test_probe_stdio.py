@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from pinwarden.adapters.probe.limits import ProbeLimits
+from pinwarden.adapters.allowance import ProbeLimits
 from pinwarden.adapters.probe.probe import ProbeOptions, Progress, probe, probe_all, probe_as_two_clients
 from pinwarden.adapters.probe.session import ClientIdentity
 from pinwarden.adapters.sandbox import Sandbox
@@ -279,13 +279,13 @@ class TestSafety:
     def test_attack_no_secret_of_the_parent_reaches_the_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "parent-secret")
         monkeypatch.setenv("HTTPS_PROXY", "http://user:pass@proxy")
-        monkeypatch.setenv("WANTED", "wanted-value")
-        monkeypatch.setenv("GITHUB_TOKEN", "filled-in")
-        target = scripted({"trouble": "show-environment"}, env={"OWN": "${env:GITHUB_TOKEN}/${UNSET:-none}"})
+        monkeypatch.setenv("WANTED", "wanted")  # longer ones must not be repeated
+        monkeypatch.setenv("GITHUB_TOKEN", "own")
+        target = scripted({"trouble": "show-environment"}, env={"OWN": "${env:GITHUB_TOKEN}/${UNSET:-no}"})
         surface = probe(target, replace(ALLOWED, env_allow=("WANTED",)))
         seen = {item.key: item.value["description"] for item in surface.items["tools"]}
-        assert seen["OWN"] == "filled-in/none"
-        assert seen["WANTED"] == "wanted-value"
+        assert seen["OWN"] == "own/no"
+        assert seen["WANTED"] == "wanted"
         assert "PATH" in seen
         harmless = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"}
         assert {name for name in seen if not name.startswith("LC_")} - harmless == {"OWN", "WANTED"}

@@ -35,7 +35,7 @@ class World:
 
     def lock(self) -> None:
         """Approve what is configured; the gate has to be clean then."""
-        outcome = self.run("init", "--by", "me")
+        outcome = self.run("init", "--accept-all", "--by", "me")
         assert outcome.code == 0, outcome
         outcome = self.run("ci")
         assert outcome.code == 0, outcome
@@ -224,3 +224,98 @@ def test_a_file_in_the_place_of_the_workflows_folder_is_an_error_and_no_crash(wo
     outcome = world.run("init-ci")
     assert "FILE_UNWRITABLE" in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def nested(*steps: str) -> Any:
+    return lambda entry: entry if not steps else {steps[0]: nested(*steps[1:])(entry)}
+
+
+CONTAINER = ("customizations", "vscode", "mcp", "servers")
+PLACES: list[tuple[str, Any]] = [
+    (".devcontainer/devcontainer.json", nested(*CONTAINER, "notes")),
+    (".devcontainer.json", nested(*CONTAINER, "notes")),
+    (".devcontainer/gpu/devcontainer.json", nested(*CONTAINER, "notes")),
+    ("team.code-workspace", nested("settings", "mcp", "servers", "notes")),
+    ("team.code-workspace", nested("settings", "mcp.servers", "notes")),
+    (".vscode/settings.json", nested("mcp", "servers", "notes")),
+    ("~/.config/Code/User/mcp.json", nested("servers", "notes")),
+    ("~/.config/Code/User/profiles/5552b383/mcp.json", nested("servers", "notes")),
+    (".kiro/settings/mcp.json", nested("mcpServers", "notes")),
+    (".kiro/agents/reviewer.json", nested("mcpServers", "notes")),
+    ("~/.kiro/settings/mcp.json", nested("mcpServers", "notes")),
+    (".amazonq/mcp.json", nested("mcpServers", "notes")),
+    (".amazonq/default.json", nested("mcpServers", "notes")),
+    ("~/.aws/amazonq/mcp.json", nested("mcpServers", "notes")),
+    ("~/.aws/amazonq/cli-agents/a.json", nested("mcpServers", "notes")),
+    (".junie/mcp/mcp.json", nested("mcpServers", "notes")),
+    ("~/.junie/mcp/mcp.json", nested("mcpServers", "notes")),
+    (".gemini/extensions/x/gemini-extension.json", nested("mcpServers", "notes")),
+    ("~/.gemini/extensions/x/gemini-extension.json", nested("mcpServers", "notes")),
+    (".continue/config.json", lambda entry: {"mcpServers": [{"name": "notes", **entry}]}),
+    (".continue/config.yml", lambda entry: json.dumps({"mcpServers": [{"name": "notes", **entry}]})),
+    (".continue/mcpServers/notes.yaml", lambda entry: json.dumps({"mcpServers": [{"name": "notes", **entry}]})),
+    (".continue/mcpServers/others.json", nested("mcpServers", "notes")),
+    (".continue/mcpServers/notes.json", nested()),
+    (".github/mcp.json", nested("mcpServers", "notes")),
+    ("~/.copilot/mcp-config.json", nested("mcpServers", "notes")),
+]
+
+
+PLACE_IDS = [f"{place[0]}-{row}" for row, place in enumerate(PLACES)]
+
+
+@pytest.mark.parametrize(("file", "document"), PLACES, ids=PLACE_IDS)
+def test_a_server_planted_in_any_place_that_a_client_reads(world: World, file: str, document: Any) -> None:
+    world.write(".mcp.json", {"mcpServers": {"other": OK}})
+    world.lock()
+    world.write(file, document(EVIL))
+    assert "rogue_entry" in world.codes()
+
+
+@pytest.mark.parametrize(("file", "document"), PLACES, ids=PLACE_IDS)
+def test_a_command_swapped_in_any_place_that_a_client_reads(world: World, file: str, document: Any) -> None:
+    world.write(file, document(OK))
+    world.lock()
+    world.write(file, document(EVIL))
+    assert "command_swapped" in world.codes()
+
+
+def test_a_secret_offered_as_the_answer_to_a_question_of_vs_code(world: World) -> None:
+    token = {"type": "promptString", "id": "token", "password": True}
+    server = {"servers": {"notes": {**OK, "env": {"TOKEN": "${input:token}"}}}}
+    world.write(".vscode/mcp.json", {"inputs": [token], **server})
+    world.lock()
+    assert world.run("secrets", "audit").code == 0
+    world.write(".vscode/mcp.json", {"inputs": [{**token, "default": "hunter2"}], **server})
+    outcome = world.run("secrets", "audit", "--format", "json")
+    assert outcome.code == 1
+    [finding] = json.loads(outcome.out)["findings"]
+    assert (finding["kind"], finding["secretSource"], finding["secretName"]) == ("plaintext_secret", "input", "token")
+    assert "hunter2" not in outcome.out + outcome.err
+
+
+@pytest.mark.parametrize(
+    ("file", "steps"),
+    [
+        ("team.code-workspace", ("settings", "mcp")),
+        (".devcontainer/devcontainer.json", ("customizations", "vscode", "mcp")),
+        (".vscode/settings.json", ("mcp",)),
+    ],
+)
+def test_a_key_among_the_answers_to_pick_from(world: World, file: str, steps: tuple[str, ...]) -> None:
+    pick = {"type": "pickString", "id": "which", "options": ["none", {"label": "main", "value": "ghp_" + "a1B2" * 9}]}
+    world.write(file, nested(*steps)({"inputs": [pick]}))
+    outcome = world.run("secrets", "audit", "--format", "json")
+    assert outcome.code == 1
+    assert [finding["secretName"] for finding in json.loads(outcome.out)["findings"]] == ["which"]
+    assert "ghp_" not in outcome.out + outcome.err
+
+
+def test_answers_that_are_no_secrets_are_left_alone(world: World) -> None:
+    inputs = [
+        {"type": "promptString", "id": "folder", "default": "${workspaceFolder}/notes"},
+        {"type": "promptString", "id": "api-key", "password": True, "default": "${env:API_KEY}"},
+        {"type": "pickString", "id": "level", "options": ["debug", "info"], "default": "info"},
+    ]
+    world.write(".vscode/mcp.json", {"inputs": inputs, "servers": {}})
+    assert world.run("secrets", "audit").code == 0

@@ -109,11 +109,11 @@ def test_an_unknown_command_is_answered_with_the_nearest_one() -> None:
     assert "did you mean digest?" in pinwarden("digets").err
 
 
-def test_a_reader_that_goes_away_early_is_not_an_error(tmp_path: Path) -> None:
+def test_a_reader_that_goes_away_early_hears_no_complaint_and_gets_no_clean_verdict(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text(json.dumps([{"name": f"tool-{n}"} for n in range(5000)]))
     command = f"{sys.executable} -m pinwarden digest list.json | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (3, b"")
 
 
 def test_a_failure_of_our_own_is_reported_without_a_traceback(

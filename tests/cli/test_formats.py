@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.cli.render import FORMATS, render
+from pinwarden.cli.render import FORMATS, render, render_error
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.visible import INVISIBLE
 from pinwarden.flows.report import LEVELS, Report, Row
 from tests.cli.run import pinwarden
@@ -235,7 +236,133 @@ def test_every_format_can_be_asked_for_and_is_whole_without_rows(form: str, tmp_
         assert suite_of(outcome.out).get("failures") == "0"
     elif form == "github":
         assert workflow_commands(outcome.out)[0] == ("notice", {"title": "pinwarden diff"}, "no change")
-    elif form in ("json", "sarif"):
-        assert isinstance(json.loads(outcome.out), dict)
+    elif form == "json":
+        document = json.loads(outcome.out)
+        assert (document["changes"], document["blocked_by_default"]) == ([], False)
+    elif form == "sarif":
+        (run,) = json.loads(outcome.out)["runs"]
+        assert (run["results"], "invocations" in run) == ([], False)  # only a run that failed says how it ran
     else:
         assert "no change" in outcome.out
+
+
+def hostile_error(text: str, code: str = "LOCK_INVALID") -> PinwardenError:
+    return PinwardenError(code, text, hint=text)
+
+
+class TestErrors:
+    """A command that fails answers in the format that was asked for: a reader of it must not find an empty file."""
+
+    LOCK = "no lock\nhere: 100%, `x` <b>|"
+
+    def told(self, form: str, code: str = "LOCK_MISSING", message: str = LOCK) -> str:
+        return render_error(PinwardenError(code, message, hint="Make one."), "ci", form)
+
+    def test_sarif_has_a_run_that_did_not_succeed_and_no_result(self) -> None:
+        log = json.loads(self.told("sarif"))
+        assert sarif_problems(log) == []
+        (run,) = log["runs"]
+        (invocation,) = run["invocations"]
+        (notification,) = invocation["toolExecutionNotifications"]
+        assert (run["results"], invocation["executionSuccessful"], invocation["exitCode"]) == ([], False, 3)
+        assert (notification["descriptor"], notification["level"]) == ({"id": "LOCK_MISSING", "index": 0}, "error")
+        assert [each["id"] for each in run["tool"]["driver"]["notifications"]] == ["LOCK_MISSING"]
+        told = "pinwarden ci: no lock<U+000A>here: 100%, `x` <b>| [LOCK_MISSING]; hint: Make one."
+        assert notification["message"]["text"] == told
+
+    @pytest.mark.parametrize(
+        ("code", "tag"), [("LOCK_MISSING", "error"), ("USAGE", "error"), ("POLICY_REFUSED", "failure")]
+    )
+    def test_junit_has_one_case_that_the_error_ended(self, code: str, tag: str) -> None:
+        suite = suite_of(self.told("junit", code))
+        (case,) = suite.findall("testcase")
+        assert (case.get("classname"), case.get("name")) == ("pinwarden.ci", code)
+        (ended,) = case
+        assert (ended.tag, ended.get("type")) == (tag, code)
+        assert ended.get("message") == "no lock<U+000A>here: 100%, `x` <b>|"
+        assert str(ended.text).endswith("\nhint: Make one.")
+
+    def test_github_has_one_annotation_with_the_code_as_its_title(self) -> None:
+        told = self.told("github")
+        assert told.startswith("::error title=LOCK_MISSING::pinwarden ci: no lock<U+000A>here: 100%25,")
+        message = "pinwarden ci: no lock<U+000A>here: 100%, `x` <b>|\nhint: Make one."
+        assert workflow_commands(told) == [("error", {"title": "LOCK_MISSING"}, message)]
+
+    def test_markdown_has_a_section(self) -> None:
+        assert self.told("markdown") == (
+            "### Pinwarden ci did not finish\n\n"
+            "**no lock&lt;U+000A&gt;here&#58; 100%, &#96;x&#96; &lt;b&gt;&#124;** (`LOCK_MISSING`)\n\n"
+            "> Make one.\n"
+        )
+
+    def test_json_has_the_error_under_its_own_member(self) -> None:
+        error = {"code": "LOCK_MISSING", "message": self.LOCK, "hint": "Make one.", "data": {}}
+        assert json.loads(self.told("json")) == {"error": error}
+
+    def test_text_is_for_stderr_alone(self) -> None:
+        assert self.told("text") == ""
+
+    @given(st.text(st.characters(), max_size=80))
+    def test_no_text_breaks_out_of_any_format(self, text: str) -> None:
+        """Attack: an error quotes a file or a server, which chose the words."""
+        hostile = hostile_error(text)
+        assert len(suite_of(render_error(hostile, "ci", "junit")).findall("testcase/error")) == 1
+        assert len(workflow_commands(render_error(hostile, "ci", "github"))) == 1
+        assert len(json.loads(render_error(hostile, "ci", "sarif"))["runs"][0]["invocations"]) == 1
+        assert len(render_error(hostile, "ci", "markdown").splitlines()) == 5
+        json.loads(render_error(hostile, "ci", "json"))
+
+    @pytest.mark.parametrize("form", FORMATS)
+    def test_nothing_invisible_is_printed(self, form: str) -> None:
+        """Attack: terminal escapes and characters that reorder text."""
+        assert set(INVISIBLE.findall(render_error(hostile_error(HOSTILE), "ci", form))) <= {"\n"}
+
+    @pytest.mark.parametrize("form", [form for form in FORMATS if form != "text"])
+    @pytest.mark.parametrize(
+        ("arguments", "code", "error"),
+        [
+            (("ci",), 3, "LOCK_MISSING"),
+            (("lock", "digest", "--file", "broken.json"), 3, "JSON_PARSE_ERROR"),
+            (("inspect", "--", "true"), 2, "CONSENT_REQUIRED"),
+            (("ci", "--nonsense"), 2, "USAGE"),
+            (("nonsense",), 2, "USAGE"),
+        ],
+        ids=["no lock", "damaged lock", "no consent", "unknown option", "unknown command"],
+    )
+    def test_a_command_that_fails_prints_a_whole_document_and_the_sentence_for_people(
+        self, tmp_path: Path, form: str, arguments: tuple[str, ...], code: int, error: str
+    ) -> None:
+        (tmp_path / "broken.json").write_text("{")
+        words = list(arguments)
+        place = words.index("--") if "--" in words else len(words)
+        words[place:place] = ["--format", form]
+        outcome = pinwarden(*words, cwd=tmp_path, env={"HOME": str(tmp_path)})
+        assert outcome.code == code
+        assert outcome.err.startswith("error: ")
+        assert f"[{error}]\nhint: " in outcome.err
+        assert self.code_in(outcome.out, form) == error
+
+    def code_in(self, document: str, form: str) -> str:
+        if form == "json":
+            return str(json.loads(document)["error"]["code"])
+        if form == "sarif":
+            assert sarif_problems(json.loads(document)) == []
+            (invocation,) = json.loads(document)["runs"][0]["invocations"]
+            return str(invocation["toolExecutionNotifications"][0]["descriptor"]["id"])
+        if form == "junit":
+            return str(suite_of(document).findall("testcase/error")[0].get("type"))
+        if form == "github":
+            return workflow_commands(document)[0][1]["title"]
+        heading, code = document.splitlines()[0], document.splitlines()[2].rpartition(" ")[2]
+        assert heading.startswith("### Pinwarden")
+        return code.strip("(`)")
+
+    @pytest.mark.parametrize("option", ["--form=sarif", "--env=production", "--allow-e"])
+    def test_a_shortened_option_is_a_usage_error(self, tmp_path: Path, option: str) -> None:
+        """What a shortened word means could change with the next release; consent above all is given in full."""
+        outcome = pinwarden("ci", "--format=json", option, cwd=tmp_path, env={"HOME": str(tmp_path)})
+        assert (outcome.code, self.code_in(outcome.out, "json")) == (2, "USAGE")
+
+    def test_the_format_of_the_server_is_not_ours(self, tmp_path: Path) -> None:
+        outcome = pinwarden("inspect", "--", "server", "--format", "json", cwd=tmp_path)
+        assert (outcome.code, outcome.out) == (2, "")

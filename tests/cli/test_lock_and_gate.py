@@ -99,6 +99,7 @@ class TestInit:
         (world.root / ".cursor").mkdir()
         (world.root / ".cursor" / "mcp.json").write_text('{"mcpServers": {')
         outcome = world.run("init")
+        assert outcome.code == 3
         assert "1 of 1 configured servers locked" in outcome.out
         assert ".cursor/mcp.json" in json.dumps(json.loads(world.run("init", "--format", "json").out)["findings"])
 
@@ -301,8 +302,19 @@ class TestLiveServers:
         assert world.lock.read_bytes() == before
         agreed = world.run("approve", "notes", "--allow-execute", "--yes", "--why", "it is a test")
         assert agreed.code == 0
-        assert "1 changes approved by reviewer" in agreed.out
+        assert "1 change approved by reviewer" in agreed.out
         assert world.run("ci", "--live", "--offline", "--allow-execute").code == 0
+
+    def test_an_answer_that_has_no_canonical_form_is_not_approved(self, world: World) -> None:
+        """Attack: a number that two readers read differently, in what the server says of itself."""
+        world.serve(TOOL, server={"capabilities": {"tools": {}, "experimental": {"n": 2**53 + 1}}})
+        before = world.lock.read_bytes()
+        refused = world.run("approve", "notes", "--allow-execute", "--yes", "--why", "it is a test")
+        assert (refused.code, "[SURFACE_INVALID]" in refused.err) == (3, True)
+        assert world.lock.read_bytes() == before
+        found = world.run("init", "--allow-execute")
+        assert (found.code, "what the server says of itself" in " ".join(found.out.split())) == (1, True)
+        assert world.lock.read_bytes() == before
 
 
 class TestRegistryServers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -191,13 +192,15 @@ class TestCheck:
     def test_a_waiver_is_shown_while_it_lasts_and_ends_when_it_says(self, tmp_path: Path) -> None:
         here = lock_of(tmp_path, entry())
         asked = ("policy", "check", "--environment", "production")
-        (here / "pinwarden.toml").write_text(WAIVED.format(expires="2026-07-20"))
+        today = datetime.now(UTC).date()  # SOURCE_DATE_EPOCH does not make a waiver last longer
+        yesterday = today - timedelta(days=1)
+        (here / "pinwarden.toml").write_text(WAIVED.format(expires=today))
         on_its_last_day = pinwarden(*asked, cwd=here, env=NOON_EPOCH)
-        (here / "pinwarden.toml").write_text(WAIVED.format(expires="2026-07-19"))
+        (here / "pinwarden.toml").write_text(WAIVED.format(expires=yesterday))
         a_day_later = pinwarden(*asked, cwd=here, env=NOON_EPOCH)
         assert (on_its_last_day.code, a_day_later.code) == (0, 1)
-        assert "waived by ada@example.org until 2026-07-20: reviewed by hand" in " ".join(on_its_last_day.out.split())
-        assert "ended on 2026-07-19" in " ".join(a_day_later.out.split())
+        assert f"waived by ada@example.org until {today}: reviewed by hand" in " ".join(on_its_last_day.out.split())
+        assert f"ended on {yesterday}" in " ".join(a_day_later.out.split())
 
     def test_a_blocked_server_is_refused_whatever_the_policy_says(self, tmp_path: Path) -> None:
         trust = {**entry().trust, "tier": "blocked"}

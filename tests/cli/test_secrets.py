@@ -58,7 +58,7 @@ class TestTheLockHoldsNoSecret:
         self, world: World, entry: dict[str, Any]
     ) -> None:
         world.configure({"notes": entry})
-        outcome = world.run("init")
+        outcome = world.run("init", "--accept", "notes")  # some of the variables redirect what is fetched
         assert outcome.code == 0, outcome.out
         assert PASSWORD not in world.lock.read_text() + outcome.out + outcome.err
         gate = world.run("ci", "--format", "json")
@@ -109,7 +109,7 @@ class TestTheLockHoldsNoSecret:
         self, world: World, before: dict[str, Any], after: dict[str, Any]
     ) -> None:
         world.configure({"notes": before})
-        assert world.run("init").code == 0
+        assert world.run("init", "--accept", "notes").code == 0
         assert world.run("ci").code == 0
         world.configure({"notes": after})
         assert world.run("ci").code == 1

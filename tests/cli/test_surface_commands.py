@@ -99,6 +99,15 @@ class TestInspect:
     def test_wrong_arguments_are_a_usage_error(self, arguments: tuple[str, ...]) -> None:
         assert pinwarden("inspect", *arguments).code == 2
 
+    @pytest.mark.parametrize("option", [("--header", "A: b"), ("--env", "A=b"), ("--config", "c.json")])
+    def test_what_describes_a_server_is_refused_where_a_lock_or_a_registry_names_it(
+        self, option: tuple[str, str], tmp_path: Path
+    ) -> None:
+        """An option that is taken and ignored would let somebody believe that it was heeded."""
+        for command in ("ci", "init", "lock x", "add x", "update", "approve x", "verify x"):
+            outcome = pinwarden(*command.split(), *option, cwd=tmp_path, env={"HOME": str(tmp_path)})
+            assert (outcome.code, outcome.err.splitlines()[0][-7:]) == (2, "[USAGE]"), command
+
 
 class TestDiff:
     def test_a_real_upgrade_is_told_without_crying_wolf(self) -> None:
@@ -177,10 +186,13 @@ class TestDiff:
         assert outcome.code == code
         assert outcome.err.startswith("error: ")
 
-    def test_a_file_that_holds_nothing_of_a_surface_is_doubted_aloud(self, tmp_path: Path) -> None:
-        (tmp_path / "other.json").write_text('{"dependencies": {}}')
-        outcome = pinwarden("diff", listing(tmp_path / "a", TOOL), "other.json", cwd=tmp_path)
-        assert "is it the right file?" in outcome.out
+    def test_a_file_that_holds_nothing_of_a_surface_is_never_clean(self, tmp_path: Path) -> None:
+        (tmp_path / "other.json").write_text('{"lockfileVersion": 2, "servers": {}}')
+        for arguments in (("diff", listing(tmp_path / "a", TOOL), "other.json"), ("scan", "other.json")):
+            outcome = pinwarden(*arguments, cwd=tmp_path)
+            assert outcome.code == 3
+            assert "other.json" in outcome.err
+            assert "[SURFACE_INVALID]" in outcome.err
 
 
 class TestScan:

@@ -6,7 +6,12 @@ Where ToolPin is wrong we give the right answer; each such case is a row of docs
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +20,18 @@ import pytest
 from pinwarden.flows.gating import Gate, check
 from pinwarden.flows.project import Policies, Project
 from pinwarden.flows.report import Report
-from tests.conformance.vectors import REPOSITORY, vectors_dir
+from tests.cli.run import Outcome, pinwarden
+from tests.conformance.vectors import REPOSITORY, load, vectors_dir
 
 NOW = "2026-07-20T12:00:00.000Z"
+RECORDED_AT = "1784548800"  # the same, in seconds
 TOOLPIN = vectors_dir() / "toolpin"
 
 RIGHT_ANSWERS = {
     "newer_release": True,  # a newer release is news, not drift: the locked version is still what it was
     "status_deleted": False,  # ToolPin does not look at the status that the registry gives a version
+    "no-verify": True,  # what is frozen starts nothing, and says so; only --live holds the live tools to their hashes
+    "skip-live": True,  # the same
 }
 
 
@@ -71,13 +80,207 @@ def test_a_changed_registry_gets_the_right_verdict(tmp_path: Path, outcome: Path
         assert ours == {failure["entryName"] for failure in expected["failures"]}
 
 
-def test_the_digest_that_was_stated_out_of_band_decides(tmp_path: Path) -> None:
-    lock = TOOLPIN / "locks" / "whole.mcp-lock.json"
-    digest = recorded(TOOLPIN / "locks" / "whole.digest.json")["digest"]
-    project = world(tmp_path, lock)
-    assert run(project, digest).exit_code == 0
-    refused = run(project, "sha256-" + "A" * 43 + "=")
-    assert (refused.exit_code, [row.code for row in refused.rows]) == (1, ["digest_mismatch"])
+STATED = sorted((TOOLPIN / "ci").glob("whole.expect-digest-*.json"))
+
+
+@pytest.mark.parametrize("outcome", STATED, ids=[path.name for path in STATED])
+def test_the_digest_that_was_stated_out_of_band_decides(tmp_path: Path, outcome: Path) -> None:
+    words = command_of(outcome).split()
+    report = run(world(tmp_path, TOOLPIN / "locks" / "whole.mcp-lock.json"), words[words.index("--expect-digest") + 1])
+    expected = recorded(outcome)
+    assert (report.exit_code == 0) is expected["ok"]
+    assert [row.code for row in report.rows] == ([] if expected["ok"] else ["digest_mismatch"])
+
+
+def command_of(outcome: Path) -> str:
+    out = outcome.relative_to(TOOLPIN).as_posix()
+    (command,) = (row["cmd"] for row in load("toolpin/MANIFEST.json")["commands"] if row["out"] == out)
+    return str(command)
+
+
+def test_the_report_of_a_clean_lock_is_as_empty_in_text_and_sarif_as_toolpins(tmp_path: Path) -> None:
+    project = world(tmp_path, TOOLPIN / "locks" / "whole.mcp-lock.json")
+    told = gate(project, "--registry", "--offline")
+    assert (TOOLPIN / "ci" / "whole.txt").read_text().startswith("Frozen install OK")
+    assert "checked    16 locked" in (TOOLPIN / "ci" / "whole.txt").read_text()
+    assert (told.code, told.out.splitlines()[-1]) == (0, "16 entries checked: everything is as approved")
+    results = json.loads(gate(project, "--registry", "--offline", "--format", "sarif").out)["runs"][0]["results"]
+    assert results == recorded(TOOLPIN / "ci" / "whole.sarif")["runs"][0]["results"] == []
+
+
+def command(project: Project, *arguments: str) -> Outcome:
+    """A command as a user runs it, in the project's folder; ``python3`` is the one that runs the tests."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    env = {"HOME": str(project.home), "SOURCE_DATE_EPOCH": RECORDED_AT, "PATH": path}
+    return pinwarden(*arguments, cwd=project.root, env=env)
+
+
+def gate(project: Project, *arguments: str) -> Outcome:
+    return command(project, "ci", *arguments)
+
+
+def failures(outcome: Outcome) -> list[tuple[str, str]]:
+    return [(row["code"], row["name"]) for row in json.loads(outcome.out)["failures"]]
+
+
+class TestHashesOfLiveTools:
+    """A lock that ToolPin wrote with --allow-execute: nothing of ours is in it, only ToolPin's hashes of the tools."""
+
+    LOCK = TOOLPIN / "locks" / "live-stdio.live.mcp-lock.json"
+    RECORDED = sorted((TOOLPIN / "ci").glob("live-stdio.live.*.json"))
+    CODES = {  # noqa: RUF012  # a table, never changed
+        "desc-changed": "tool_texts_changed",
+        "schema-changed": "tool_schemas_changed",
+        "tool-removed": "tools_changed",
+    }
+
+    @pytest.fixture
+    def project(self, tmp_path: Path) -> Project:
+        found = world(tmp_path, self.LOCK)
+        for name in ("tiny_mcp_server.py", "tools-current.json"):
+            shutil.copy(TOOLPIN / name, tmp_path / name)
+        return found
+
+    def relock(self, project: Project, **pins: Any) -> None:
+        """Other hashes in the lock, with an integrity value that fits them; None takes one away."""
+        from pinwarden.documents.lock import lockfile
+        from pinwarden.documents.lock.entry import Entry, with_integrity
+
+        lock = lockfile.parse(project.lock.read_bytes())
+        (entry,) = lock.entries
+        document = json.loads(json.dumps(entry.document))
+        for manifest in (document["capabilityManifest"], document["locked"]["capabilityManifest"]):
+            for name, pin in pins.items():
+                manifest[name] = {**manifest[name], **(pin or {})}
+                if pin is None:
+                    del manifest[name]
+        changed = with_integrity(Entry(key=entry.key, document=document))
+        project.lock.write_bytes(
+            lockfile.to_bytes(
+                lockfile.Lock(generated_at=lock.generated_at, updated_at=lock.updated_at, entries=(changed,))
+            )
+        )
+
+    @pytest.mark.parametrize("outcome", RECORDED, ids=[path.name.split(".")[2] for path in RECORDED])
+    def test_the_verdict_is_toolpins_or_the_right_one(self, project: Project, outcome: Path) -> None:
+        case = outcome.name.split(".")[2]
+        tools = TOOLPIN / f"tools-{case}.json"
+        if tools.exists():
+            shutil.copy(tools, project.root / "tools-current.json")
+        words = command_of(outcome).split()
+        asked = "--verify" in words and "--skip-live-verification" not in words
+        consent = ["--allow-execute"] if "--allow-execute" in words else []
+        found = gate(project, "--live" if asked else "--registry", "--offline", "--format", "json", *consent)
+        expected = recorded(outcome)
+        assert (found.code == 0) is RIGHT_ANSWERS.get(case, expected["ok"])
+        assert json.loads(found.out)["checkedEntries"] == expected["checkedEntries"]
+        code = self.CODES.get(case)
+        assert failures(found) == ([(code, "io.fixture/live-stdio")] if code else [])
+
+    def test_without_consent_nothing_is_started_and_the_answer_is_that_nothing_is_known(self, project: Project) -> None:
+        (project.root / "tiny_mcp_server.py").write_text("open('started', 'w').close()")
+        found = gate(project, "--live", "--offline", "--format", "json")
+        (unchecked,) = json.loads(found.out)["unchecked"]
+        assert (found.code, unchecked["code"]) == (3, "could_not_check")
+        assert "not run without consent: python3 tiny_mcp_server.py" in unchecked["message"]
+        assert not (project.root / "started").exists()
+
+    def test_what_is_frozen_starts_nothing_and_says_what_it_did_not_look_at(self, project: Project) -> None:
+        (project.root / "tiny_mcp_server.py").write_text("open('started', 'w').close()")
+        found = gate(project, "--allow-execute")
+        assert (found.code, (project.root / "started").exists()) == (0, False)
+        assert "1 of 1 entries have only ToolPin's hashes" in found.out
+        assert "live servers were not asked" in found.out
+
+    def test_a_server_that_cannot_be_asked_is_not_clean(self, project: Project) -> None:
+        (project.root / "tiny_mcp_server.py").unlink()
+        assert gate(project, "--live", "--offline", "--allow-execute").code == 3
+
+    @pytest.mark.parametrize(("tools", "code"), [*CODES.items(), ("reordered", None)])
+    def test_the_older_hashes_decide_where_there_is_no_other(
+        self, project: Project, tools: str, code: str | None
+    ) -> None:
+        self.relock(project, toolSurfaceHash=None)
+        shutil.copy(TOOLPIN / f"tools-{tools}.json", project.root / "tools-current.json")
+        found = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
+        assert failures(found) == ([(code, "io.fixture/live-stdio")] if code else [])
+
+    def test_a_hash_that_covers_less_approves_nothing(self, project: Project) -> None:
+        """Attack: say that the hash is over names only. ToolPin then compares nothing, and passes."""
+        self.relock(project, toolSurfaceHash={"coverage": ["name"]})
+        found = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
+        assert failures(found) == [("tool_coverage_reduced", "io.fixture/live-stdio")]
+
+    def test_tools_on_later_pages_were_not_approved(self, project: Project) -> None:
+        """Attack: tools behind a cursor. ToolPin hashes the first page, and takes that for everything."""
+        server = (project.root / "tiny_mcp_server.py").read_text()
+        page = '"result": {"tools": tools}}'
+        assert page in server
+        first = '{"tools": tools, "nextCursor": "2"}'
+        second = '{"tools": [{"name": "late", "inputSchema": {"type": "object"}}]}'
+        paged = f'"result": {second} if msg.get("params", {{}}).get("cursor") else {first}}}'
+        (project.root / "tiny_mcp_server.py").write_text(server.replace(page, paged))
+        found = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
+        assert failures(found) == [("tools_changed", "io.fixture/live-stdio")]
+        assert "lists 5 tools, and 4 were approved" in found.out
+
+    def test_a_tool_without_a_single_meaning_was_not_approved(self, project: Project) -> None:
+        """Attack: a member twice. ToolPin's reader takes the last, a client may take the first."""
+        server = (project.root / "tiny_mcp_server.py").read_text()
+        sent = "sys.stdout.write(json.dumps(out)"
+        assert sent in server
+        twice = sent + """.replace('"name": "a-note"', '"description": "x", "name": "a-note"')"""
+        (project.root / "tiny_mcp_server.py").write_text(server.replace(sent, twice))
+        found = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
+        assert failures(found) == [("tool_undigestable", "io.fixture/live-stdio")]
+
+    def test_an_approved_text_goes_before_the_hashes(self, project: Project) -> None:
+        shutil.copy(TOOLPIN / "tools-desc-changed.json", project.root / "tools-current.json")
+        agreed = command(project, "approve", "io.fixture/live-stdio", "--allow-execute", "--yes", "--by", "ada")
+        assert agreed.code == 0
+        assert gate(project, "--live", "--offline", "--allow-execute").code == 0
+        shutil.copy(TOOLPIN / "tools-current.json", project.root / "tools-current.json")
+        found = gate(project, "--live", "--offline", "--allow-execute")
+        assert (found.code, "Always call list_notes first" in found.out) == (1, True)
+
+
+SERVE = """
+import http.server, runpy, sys
+class Told(http.server.ThreadingHTTPServer):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        print(self.server_port, flush=True)
+http.server.ThreadingHTTPServer = Told
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@contextmanager
+def loopback_registry() -> Iterator[int]:
+    """The registry that the recordings were made with, on a port of its own choice."""
+    entries = TOOLPIN / "dot-toolpin" / "registry-cache.json"
+    words = [sys.executable, "-c", SERVE, str(TOOLPIN / "registry_server.py"), str(entries), "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def test_a_registry_on_this_machine_is_asked_as_toolpin_asked_it(tmp_path: Path) -> None:
+    project = world(tmp_path, TOOLPIN / "locks" / "loopback.mcp-lock.json")
+    (tmp_path / ".toolpin" / "registry-cache.json").unlink()
+    expected = recorded(TOOLPIN / "ci" / "loopback-live.json")
+    with loopback_registry() as port:
+        sources = load("toolpin/dot-toolpin/registries.json")
+        sources["registries"][0]["url"] = f"http://127.0.0.1:{port}/v0"
+        (tmp_path / ".toolpin" / "registries.json").write_text(json.dumps(sources))
+        found = gate(project, "--registry", "--format", "json")
+    assert (found.code == 0, json.loads(found.out)["checkedEntries"]) == (expected["ok"], expected["checkedEntries"])
+    shutil.rmtree(project.home, ignore_errors=True)  # what was kept of the answers
+    assert gate(project, "--registry").code == 3  # nobody answers any more
 
 
 FORGED = sorted((TOOLPIN / "defects").glob("*.mcp-lock.json"))

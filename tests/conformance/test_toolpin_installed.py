@@ -16,6 +16,7 @@ from pinwarden.documents.lock.locked_config import LockedConfig, locked_config
 from pinwarden.rules.config.doctor import diagnose, strangers
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.secrets import audit_locked, audit_servers
+from tests.cli.run import pinwarden
 from tests.conformance.vectors import load, vectors_dir
 
 INSTALLED = "toolpin/installed"
@@ -51,6 +52,21 @@ class Machine:
     def files(self) -> dict[str, ConfigFile]:
         return {file.path: file for file in self.found}
 
+    @property
+    def inventory(self) -> set[tuple[str, str, str, str]]:
+        return {
+            (server.client, server.scope, self.shown(server.path), server.name)
+            for file in self.found
+            for server in file.servers
+        }
+
+    def asked(self, *command: str) -> Any:
+        """What a command reports; its exit code has to say the same as its report."""
+        outcome = pinwarden(*command, "--format", "json", cwd=self.project, env={"HOME": str(self.home)})
+        report = json.loads(outcome.out)
+        assert (outcome.code == 0) is report.get("ok", True)
+        return report
+
     def shown(self, report: Any) -> Any:
         text = json.dumps(report).replace(str(self.project), "<PROJECT>").replace(str(self.home), "<HOME>")
         return json.loads(text)
@@ -72,22 +88,47 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_doctor_is_content_with_what_toolpin_installed(machine: Machine) -> None:
     machine.fill()
-    assert diagnose(lock(), machine.files, machine.paths).as_json() == load(f"{INSTALLED}/doctor-ok.json")
+    assert diagnose(lock(), machine.files, machine.paths).to_json() == load(f"{INSTALLED}/doctor-ok.json")
 
 
 def test_the_secrets_audit_is_content_with_what_toolpin_installed(machine: Machine) -> None:
     machine.fill()
-    assert audit_locked(lock(), machine.files, machine.paths).as_json() == load(f"{INSTALLED}/secrets-audit.json")
+    assert audit_locked(lock(), machine.files, machine.paths).to_json() == load(f"{INSTALLED}/secrets-audit.json")
 
 
 def test_doctor_and_secrets_audit_say_what_toolpin_says_after_tampering(machine: Machine) -> None:
     machine.fill()
     shutil.copyfile(vectors_dir() / INSTALLED / "tampered-dot-mcp.json", machine.project / ".mcp.json")
     report = diagnose(lock(), machine.files, machine.paths)
-    assert machine.shown(report.as_json()) == load(f"{INSTALLED}/doctor-tampered.json")
+    assert machine.shown(report.to_json()) == load(f"{INSTALLED}/doctor-tampered.json")
     secrets = audit_locked(lock(), machine.files, machine.paths)
-    assert machine.shown(secrets.as_json()) == load(f"{INSTALLED}/secrets-tampered.json")
+    assert machine.shown(secrets.to_json()) == load(f"{INSTALLED}/secrets-tampered.json")
     assert "ghp_" not in repr((report, secrets, audit_servers(machine.found[0].servers)))
+
+
+@pytest.mark.parametrize("name", ["audit", "audit-tampered"])
+def test_list_doctor_and_secrets_audit_together_find_what_toolpins_audit_finds(machine: Machine, name: str) -> None:
+    """We have no ``audit``: each of its parts is a command with an exit code of its own."""
+    machine.fill()
+    shutil.copyfile(vectors_dir() / INSTALLED / "project" / "mcp-lock.json", machine.project / "mcp-lock.json")
+    if name == "audit-tampered":
+        shutil.copyfile(vectors_dir() / INSTALLED / "tampered-dot-mcp.json", machine.project / ".mcp.json")
+    expected = load(f"{INSTALLED}/{name}.json")
+    doctor, secrets = machine.asked("doctor"), machine.asked("secrets", "audit")
+    found = [
+        *(("doctor_" + row["kind"], row["message"], row["key"]) for row in doctor["issues"]),
+        *(("secret_" + row["kind"], row["message"], row["key"]) for row in secrets["findings"]),
+    ]
+    assert found == [(row["code"], row["message"], row["key"]) for row in expected["findings"]]
+    assert (doctor["ok"] and secrets["ok"]) is expected["ok"]
+    assert (doctor["ok"], doctor["checked"]) == (expected["doctor"]["ok"], expected["checked"]["doctor"])
+    assert (secrets["ok"], secrets["checked"]) == (expected["secrets"]["ok"], expected["checked"]["secrets"])
+    assert len(machine.asked("list")["entries"]) == expected["checked"]["lockfile"]
+    inventory = {
+        (row["client"], row["scope"], row["file"], row["serverName"]) for row in expected["inventory"]["entries"]
+    }
+    assert machine.inventory == inventory
+    assert expected["inventory"]["issues"] == [file["path"] for file in doctor["files"] if file["fault"]]
 
 
 def test_the_inventory_holds_what_toolpin_lists(machine: Machine) -> None:
@@ -96,12 +137,7 @@ def test_the_inventory_holds_what_toolpin_lists(machine: Machine) -> None:
         (row["client"], row["scope"], row["file"], row["serverName"])
         for row in load(f"{INSTALLED}/list.json")["entries"]
     }
-    found = {
-        (server.client, server.scope, machine.shown(server.path), server.name)
-        for file in machine.found
-        for server in file.servers
-    }
-    assert found == expected
+    assert machine.inventory == expected
     assert all(server.problem is None for file in machine.found for server in file.servers)
 
 

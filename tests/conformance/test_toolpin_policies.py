@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pinwarden import PinwardenError
 from pinwarden.documents.policy import RECOMMENDED, ToolPinPolicy, parse_toolpin_policy
 from pinwarden.rules.plan import Installation, install_plan
 from pinwarden.rules.policy import evaluate_toolpin
+from tests.cli.run import pinwarden
 from tests.conformance.toolpin_world import clock, entry, entry_named, files, folder
 from tests.conformance.vectors import load
 
@@ -31,6 +33,16 @@ def test_a_policy_has_the_same_digest_or_is_refused_as_well(path: Path) -> None:
     with pytest.raises(PinwardenError) as caught:
         policy(path)
     assert caught.value.code == "POLICY_INVALID"
+
+
+@pytest.mark.parametrize("path", [path for path in POLICIES if path not in READABLE], ids=lambda path: path.stem)
+def test_a_gate_does_not_pass_under_a_policy_that_cannot_be_read(tmp_path: Path, path: Path) -> None:
+    assert path.with_suffix(".ci.json").read_bytes() == b""  # ToolPin fails as well, and has no report then
+    (tmp_path / ".toolpin").mkdir()
+    shutil.copy(path, tmp_path / ".toolpin" / "policy.json")
+    shutil.copy(folder() / "locks" / "whole.mcp-lock.json", tmp_path / "mcp-lock.json")
+    outcome = pinwarden("ci", "--format", "json", cwd=tmp_path, env={"HOME": str(tmp_path / "home")})
+    assert (outcome.code, json.loads(outcome.out)["error"]["code"]) == (3, "POLICY_INVALID")
 
 
 @pytest.mark.parametrize("path", files("policies/*.check.*.json"), ids=lambda path: path.stem)

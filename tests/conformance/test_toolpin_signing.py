@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock import signature as lock_signature
 from pinwarden.documents.lock.signature import Envelope, RequiredSigners, verify_signatures
+from tests.cli.run import pinwarden
 from tests.conformance.vectors import load, vectors_dir
 
 FOLDER = vectors_dir() / "toolpin"
@@ -85,3 +87,25 @@ def test_a_signature_is_judged_as_toolpin_judged_it(row: dict[str, Any]) -> None
     )
     assert found.ok is report["report"]["ok"]
     assert bool(found.rejected) is not found.ok
+
+
+@pytest.mark.parametrize("row", asked("ci"), ids=name)
+def test_a_gate_that_demands_the_signature_passes_where_toolpins_passed(tmp_path: Path, row: dict[str, Any]) -> None:
+    expected = load(f"toolpin/{row['out']}")
+    shutil.copytree(FOLDER / "dot-toolpin", tmp_path / ".toolpin")
+    (tmp_path / "mcp-lock.json").write_bytes(lock_of(row["cmd"]))
+    demanded = ["--signature", signing(row, "--signature"), "--public-key", signing(row, "--public-key")]
+    policy = ["--signed-policy", str(FOLDER / str(option(row["cmd"], "--policy")))]
+    gate = ("ci", "--registry", "--offline", "--format", "json")
+    env = {"HOME": str(tmp_path / "home"), "SOURCE_DATE_EPOCH": "1784548800"}
+    outcome = pinwarden(*gate, *demanded, *policy, cwd=tmp_path, env=env)
+    report = json.loads(outcome.out)
+    assert (outcome.code == 0, report["checkedEntries"]) == (expected["ok"], expected["checkedEntries"])
+    assert report["checks"]["signature"] == expected["signature"]["status"]
+    # The signature names a policy: without that policy it does not count.
+    refused = json.loads(pinwarden(*gate, *demanded, cwd=tmp_path, env=env).out)
+    assert [failure["code"] for failure in refused["failures"]] == ["signature_missing"]
+
+
+def signing(row: dict[str, Any], name: str) -> str:
+    return str(FOLDER / "signing" / str(option(row["cmd"], name)))

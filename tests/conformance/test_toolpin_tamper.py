@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,68 @@ import pytest
 from pinwarden import PinwardenError
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.lockfile import sealed
-from pinwarden.documents.lock.verification import DIFFERENCES, SAME_ANSWER, verify
+from pinwarden.documents.lock.verification import verify
 from tests.conformance.test_toolpin_locks import case, files
 from tests.conformance.vectors import vectors_dir
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A change to a lockfile that ToolPin 0.5.4 does not see, and what we make of it."""
+
+    case: str
+    toolpin: str
+    ours: str
+    codes: tuple[str, ...]
+    reason: str
+
+
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        case="key_renamed",
+        toolpin="accepts",
+        ours="refuses",
+        codes=("entry_key_mismatch",),
+        reason="ToolPin looks entries up by name and client; one under another key is never compared with anything.",
+    ),
+    Difference(
+        case="forged-entry-under-other-key",
+        toolpin="accepts",
+        ours="refuses",
+        codes=("entry_key_mismatch", "integrity_mismatch", "locked_copy_differs"),
+        reason="The same hole used in earnest: another package, another command, and an integrity value of anything.",
+    ),
+    Difference(
+        case="unknown_member_added",
+        toolpin="accepts",
+        ours="refuses",
+        codes=("member_unprotected",),
+        reason="No integrity value covers the member. In a sealed file members may be added, and the seal covers them.",
+    ),
+    Difference(
+        case="manifest_generatedAt",
+        toolpin="accepts",
+        ours="refuses",
+        codes=("locked_copy_differs",),
+        reason="ToolPin does not hash the time of a manifest; its copy under locked tells. A seal covers both.",
+    ),
+    Difference(
+        case="top_timestamps",
+        toolpin="accepts",
+        ours="refuses",
+        codes=("timestamps_inconsistent",),
+        reason="ToolPin does not hash the times of the file; it cannot have been written before its entries were.",
+    ),
+)
+"""Where we refuse and ToolPin does not. Never the other way round."""
+
+SAME_ANSWER: Mapping[str, str] = {
+    "keys_reordered": "The order of members means nothing in JSON; both accept. (A DSSE signature covers the bytes.)",
+    "scope_removed": "An entry without scope is for the project, and is hashed so; both accept. A seal sees it.",
+    "entry_deleted": "A plain v2 file says nowhere how many entries it has; both accept, unless an expected digest or "
+    "a signature is given. The seal lists every entry, so a sealed file refuses.",
+}
+"""Changes that both accept in a plain v2 file, and why."""
 
 TAMPERED = [*files("tamper"), *files("defects")]
 STRICTER = {difference.case: difference for difference in DIFFERENCES}

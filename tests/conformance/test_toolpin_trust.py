@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pinwarden.cli.render import render
 from pinwarden.documents import server_entry
-from pinwarden.documents.server_entry import Remote
+from pinwarden.documents.server_entry import Remote, ServerEntry
+from pinwarden.flows.lock.verifying import verify_server
+from pinwarden.flows.report import Report
 from pinwarden.rules.launch import choose_target
 from pinwarden.rules.trust.tiers import judge, verdict_of
 from pinwarden.rules.trust.verification import TRUSTED_BUNDLE_HOSTS, TRUSTED_IMAGE_HOSTS, image_reference, tool_scan
@@ -36,13 +40,37 @@ def test_the_matrix_has_the_same_trust_verdict_and_target(case: dict[str, Any]) 
     assert {"kind": kind, member: target.raw} == case["launch"]
 
 
+def normalised(entry: ServerEntry) -> dict[str, Any]:
+    """The entry in the shape that ToolPin reports as ``server``; absent members are left out."""
+    problem = server_entry.installable_problem(entry)
+    shape: dict[str, Any] = {
+        "registrySource": entry.source,
+        "registryMode": "discovery" if entry.discovery_only else "installable",
+        "name": entry.name,
+        "title": entry.title,
+        "description": entry.description,
+        "version": entry.version,
+        "isLatest": entry.is_latest,
+        "installable": problem is None,
+        "installableReason": problem,
+        "repositoryUrl": entry.repository_url,
+        "packageTypes": list(entry.package_types),
+        "remoteTypes": list(entry.remote_types),
+        "transports": list(entry.transports),
+        "requiresSecrets": entry.requires_secrets,
+        "raw": dict(entry.server),
+        "registryMeta": dict(entry.meta),
+    }
+    return {name: member for name, member in shape.items() if member is not None}
+
+
 @pytest.mark.parametrize("path", files("info/*.json"), ids=lambda path: path.stem)
 def test_information_about_a_server_is_the_same(path: Path) -> None:
     expected = json.loads(path.read_bytes())
     about = entry(path.stem)
     report = judge(about, now=clock())
     found = {
-        "server": server_entry.normalised(about),
+        "server": normalised(about),
         "trust": report.to_json(),
         "verdict": verdict_of(report, now=clock()).to_json(),
     }
@@ -58,6 +86,26 @@ def test_a_verification_reports_the_same(path: Path) -> None:
     found = verification(entry(identifier), kind, expected).to_json()
     assert found == expected
     assert same_text(found, expected)
+
+
+@pytest.mark.parametrize("path", files("verify/*.sarif"), ids=lambda path: path.stem)
+def test_a_verification_has_the_same_results_in_code_scanning_views(path: Path) -> None:
+    (theirs,) = json.loads(path.read_bytes())["runs"]
+    report = verify_server(load(f"toolpin/servers/{path.name.split('.')[0]}.json"), now=clock())
+    (ours,) = json.loads(render(report, "sarif"))["runs"]
+    own = {finding["code"] for finding in report.facts["findings"]}  # what ToolPin does not look for
+    assert results(ours, leave_out=own) == results(theirs)
+    assert all(row["message"]["text"] in texts(report) for row in theirs["results"])
+
+
+def results(run: dict[str, Any], leave_out: Collection[str] = ()) -> set[tuple[str, str]]:
+    """Rule and level of what is more than a note, which ToolPin leaves out."""
+    rows = {(row["ruleId"], row["level"]) for row in run["results"]}
+    return {(rule, level) for rule, level in rows if level != "note" and rule not in leave_out}
+
+
+def texts(report: Report) -> list[str]:
+    return [row.message for row in report.rows]
 
 
 @pytest.mark.parametrize("path", files("scan/*.json"), ids=lambda path: path.stem)

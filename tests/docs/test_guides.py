@@ -8,36 +8,67 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from tests.servers.acme_packages import acme_registries
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GUIDES = sorted((REPOSITORY / "docs" / "guides").glob("*.md"))
 
 
+NEEDS_REGISTRIES = "prove-and-run"
+LOCAL = {"command": "python3", "args": ["examples/notes_server.py"]}
+PACKAGED = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0"]}
+OSV = {
+    "id": "X-1",
+    "modified": "2026-01-01T00:00:00Z",
+    "affected": [{"package": {"ecosystem": "npm", "name": "other"}}],
+}
+
+
 @pytest.mark.parametrize("guide", GUIDES, ids=[guide.stem for guide in GUIDES])
 def test_the_commands_of_the_guide_run(guide: Path, tmp_path: Path) -> None:
     """Blocks marked ``sh`` are run; blocks without a mark are examples that need a server of the reader's own."""
+    project = tmp_path / "project"
+    (project / "osv-export").mkdir(parents=True)
+    (project / "osv-export" / "X-1.json").write_text(json.dumps(OSV))
     for name in ("tests", "examples"):
-        (tmp_path / name).symlink_to(REPOSITORY / name)
-    notes = {"command": "python3", "args": ["examples/notes_server.py"]}
-    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"notes": notes}}))
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        (project / name).symlink_to(REPOSITORY / name)
+    with ExitStack() as stack:
+        environment = {"HOME": str(tmp_path), "PINWARDEN_STORE": str(tmp_path / "store")}
+        if guide.stem == NEEDS_REGISTRIES:
+            wheels = tmp_path / "wheels"
+            wheels.mkdir()
+            environment |= stack.enter_context(acme_registries(wheels)).variables
+        notes = PACKAGED if guide.stem == NEEDS_REGISTRIES else LOCAL
+        (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"notes": notes}}))
+        commands = _commands(guide)
+        assert commands
+        for command in commands:
+            _run(command, project, environment)
+
+
+def _commands(guide: Path) -> list[str]:
     text = guide.read_text(encoding="utf-8")
-    commands = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    assert commands
-    for command in commands:
-        words = shlex.split(command, comments=True)
-        if not words:
-            continue
-        done = subprocess.run(
-            words,
-            cwd=tmp_path,
-            env={**os.environ, "PATH": path, "HOME": str(tmp_path)},
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode in (0, 1), f"{command}\n{done.stderr.decode()}"
-        assert b"Traceback" not in done.stderr
+    return [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+
+
+def _run(command: str, project: Path, environment: dict[str, str]) -> None:
+    words = shlex.split(command, comments=True)
+    if not words:
+        return
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        words,
+        cwd=project,
+        env={**os.environ, "PATH": path, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode in (0, 1), f"{command}\n{done.stderr.decode()}"
+    assert b"Traceback" not in done.stderr

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from pinwarden.core.errors import CODES, PinwardenError
 from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock.seal import extension_of
+from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.policy import policy_from_table
 from pinwarden.documents.surface import from_listing, parse, to_bytes
 from tests.adapters.targets import SCRIPTED
@@ -224,7 +224,7 @@ class TestOutputs:
 
     def test_what_diff_prints_is_valid(self, tmp_path: Path) -> None:
         names = [listing(tmp_path / "a", TOOL), listing(tmp_path / "b", POISONED), listing(tmp_path / "c")]
-        (tmp_path / "d").write_text("{}")
+        (tmp_path / "d").write_text('{"prompts": []}')
         reports = [pinwarden("diff", x, y, "--format", "json", cwd=tmp_path).out for x in names for y in [*names, "d"]]
         reports += [
             pinwarden("diff", str(before), str(after), "--format", "json").out

@@ -10,7 +10,6 @@ from pinwarden.documents.lock.entry import Entry, InstallPlan, new_entry
 from pinwarden.documents.lock.extension import (
     Approval,
     Artifact,
-    Dependency,
     Extension,
     ImagePin,
     extended,
@@ -85,16 +84,12 @@ def entry(name: str = "io.github.acme/notes", client: str = "claude", at: str = 
 
 
 def record(name: str = "io.github.acme/notes", at: str = NOON, **changes: Any) -> Extension:
-    """Our record with every member filled in."""
+    """Our record with every member filled in but the closure, whose file would have to be there."""
     parts: dict[str, Any] = {
         "surface": pin_surface(SURFACE, surface_path(name)),
         "api_surface": "sha256:" + "ab" * 32,
         "artifacts": (Artifact(name="notes-1.2.3.tgz", digest=Digest.of(b"bytes", "sha512"), size=5),),
         "image": ImagePin(index=Digest.of(b"index"), platforms={"linux/amd64": Digest.of(b"amd64")}),
-        "dependencies": (
-            Dependency(ecosystem="npm", name="zod", version="3.23.8", digest=Digest.of(b"zod", "sha512")),
-            Dependency(ecosystem="npm", name="left-pad", version="1.3.0", digest=None),
-        ),
         "provenance": {"issuer": "https://token.actions.example", "repository": "https://git.example/acme/notes"},
         "registry": "https://registry.example/v0.1",
         "approval": Approval(by="ada@example.org", at=at, why="read every tool"),

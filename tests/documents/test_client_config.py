@@ -257,6 +257,103 @@ class TestServersIn:
         assert caught.value.code == "CONFIG_INVALID"
 
 
+def vscode_place(ending: str) -> Place:
+    return next(place for place in CLIENTS["vscode"].places if place.path.endswith(ending))
+
+
+CONTAINER = vscode_place("/devcontainer.json")
+SETTINGS = vscode_place("{project}/.vscode/settings.json")
+BLOCK = next(place for place in CLIENTS["continue"].places if place.may_be_one_server)
+
+
+class TestNestedPlaces:
+    def test_a_container_has_servers_of_its_own_and_in_its_settings(self) -> None:
+        servers = {"mcp": {"servers": {"a": {"command": "c"}}}, "settings": {"mcp": {"servers": {"b": {"url": "u"}}}}}
+        file = read(json.dumps({"customizations": {"vscode": servers}}), "vscode", place=CONTAINER)
+        assert [(server.name, server.pointer) for server in file.servers] == [
+            ("a", "/customizations/vscode/mcp/servers/a"),
+            ("b", "/customizations/vscode/settings/mcp/servers/b"),
+        ]
+
+    @pytest.mark.parametrize("document", [{}, {"customizations": {"vscode": {"extensions": []}}}, {"name": "x"}])
+    def test_a_container_without_servers_is_a_file_without_servers(self, document: Any) -> None:
+        file = read(json.dumps(document), "vscode", place=CONTAINER)
+        assert (file.fault, file.servers) == (None, ())
+
+    def test_a_path_of_settings_written_with_dots_hides_no_server(self) -> None:
+        document = {"mcp.servers": {"a": {"command": "c"}}, "mcp": {"servers": {"b": {"command": "c"}}}}
+        file = read(json.dumps(document), "vscode", place=SETTINGS)
+        assert [(server.name, server.pointer) for server in file.servers] == [
+            ("b", "/mcp/servers/b"),
+            ("a", "/mcp.servers/a"),
+        ]
+
+    @pytest.mark.parametrize("member", ["mcp.servers.a", "mcp.servers.a.command"])
+    def test_a_server_taken_apart_into_members_with_dots_is_a_fault(self, member: str) -> None:
+        assert read(json.dumps({member: "c"}), "vscode", place=SETTINGS).fault == "invalid"
+
+    def test_dots_mean_nothing_where_the_client_takes_them_for_letters(self) -> None:
+        file = read('{"mcp.servers": {"a": {"command": "c"}}}', "generic")
+        assert (file.fault, file.servers) == (None, ())
+
+    @pytest.mark.parametrize("value", [7, "x", True])
+    def test_something_that_is_no_servers_in_their_place_is_a_fault(self, value: Any) -> None:
+        document = {"customizations": {"vscode": {"mcp": {"servers": value}}}}
+        assert read(json.dumps(document), "vscode", place=CONTAINER).fault == "invalid"
+
+    def test_a_block_of_continue_may_be_one_server_that_is_called_like_its_file(self) -> None:
+        file = read('{"command": "npx", "args": ["notes"]}', "continue", "/p/.continue/mcpServers/my.notes.json", BLOCK)
+        [server] = file.servers
+        assert (server.name, server.pointer, server.scope) == ("my.notes", "", "project")
+        assert server.target == StdioTarget(command=("npx", "notes"))
+
+    def test_a_block_of_continue_may_be_the_file_of_another_client(self) -> None:
+        document = {
+            "mcpServers": {"a": {"command": "c"}},
+            "projects": {"/p": {"mcpServers": {"b": {"command": "c"}}}},
+        }
+        file = read(json.dumps(document), "continue", "x.json", BLOCK)
+        assert [(server.name, server.scope) for server in file.servers] == [("a", "project"), ("b", "local")]
+
+
+TOKEN: dict[str, Any] = {"type": "promptString", "id": "token", "password": True}
+
+
+class TestInputs:
+    def test_what_the_user_is_asked_for_is_read_beside_the_servers(self) -> None:
+        pick = {"type": "pickString", "id": "mode", "options": ["a", {"label": "B", "value": "b"}], "default": "a"}
+        document = {"inputs": [TOKEN, pick], "servers": {"x": {"command": "c", "env": {"T": "${input:token}"}}}}
+        file = read(json.dumps(document), "vscode")
+        assert [(each.id, each.pointer, each.password, each.literals) for each in file.inputs] == [
+            ("token", "/inputs/0", True, ()),
+            ("mode", "/inputs/1", False, ("a", "a", "b")),
+        ]
+        [server] = file.servers
+        assert server.target == StdioTarget(command=("c",), env={"T": "${input:token}"})
+
+    @pytest.mark.parametrize(
+        ("place", "document"),
+        [
+            (SETTINGS, {"mcp": {"inputs": [TOKEN]}}),
+            (SETTINGS, {"mcp.inputs": [TOKEN]}),
+            (CONTAINER, {"customizations": {"vscode": {"mcp": {"inputs": [TOKEN]}}}}),
+            (vscode_place(".code-workspace"), {"settings": {"mcp": {"inputs": [TOKEN]}}}),
+        ],
+    )
+    def test_inputs_are_where_the_servers_are(self, place: Place, document: Any) -> None:
+        assert [each.id for each in read(json.dumps(document), "vscode", place=place).inputs] == ["token"]
+
+    @pytest.mark.parametrize("inputs", [None, 7, "x", {}, [7, None, "x", []], [{"id": 7}], [{"options": 7}]])
+    def test_whatever_stands_for_inputs_hides_no_server(self, inputs: Any) -> None:
+        document = {"inputs": inputs, "servers": {"x": {"command": "c"}}}
+        file = read(json.dumps(document), "vscode")
+        assert (file.fault, [server.name for server in file.servers]) == (None, ["x"])
+
+    def test_a_literal_is_not_in_what_python_prints(self) -> None:
+        file = read(json.dumps({"inputs": [{**TOKEN, "default": "hunter2"}]}), "vscode")
+        assert "hunter2" not in repr(file)
+
+
 class TestTable:
     def test_every_path_begins_with_a_known_folder(self) -> None:
         known = {*FOLDERS, "project", "home", "root"}

@@ -17,11 +17,12 @@ from pinwarden.core.digest import Digest
 from pinwarden.documents.javascript_json import to_javascript_file
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.entry import Entry, with_integrity
-from pinwarden.documents.lock.extension import Approval, Extension, extended, pin_surface, surface_path
+from pinwarden.documents.lock.extension import Approval, ClosurePin, Extension, extended, pin_surface, surface_path
 from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock, without
-from pinwarden.documents.lock.seal import extension_of, seal_of
-from pinwarden.documents.lock.verification import PROBLEMS, Problem, refuse_if_tampered, verify, verify_surfaces
+from pinwarden.documents.lock.seal import seal_of
+from pinwarden.documents.lock.verification import PROBLEMS, Problem, refuse_if_tampered, verify, verify_files
 from pinwarden.documents.surface import from_listing, to_bytes
 from tests.documents.javascript import needs_node
 from tests.documents.locks import LATER, NOON, SURFACE, deep_copy, entry, our_entry, record
@@ -362,7 +363,8 @@ def test_our_record_comes_back_as_it_was_given() -> None:
         ("artifacts", [{"name": "x"}]),
         ("artifacts", [{"name": "x", "digest": str(Digest.of(b"")), "size": -1}]),
         ("image", {"platforms": {"linux/amd64": "latest"}}),
-        ("dependencies", [{"ecosystem": "npm"}]),
+        ("closure", {"packages": 0, "file": {"path": "mcp-lock.closures/x.json", "digest": "sha256:" + "0" * 64}}),
+        ("closure", {"packages": 1, "file": {"path": "mcp-lock.surfaces/x.json", "digest": "sha256:" + "0" * 64}}),
         ("provenance", "github"),
         ("registry", 1),
         ("approval", {"by": "ada"}),
@@ -418,10 +420,10 @@ def test_the_approved_text_is_compared_with_its_pin() -> None:
     path = surface_path("io.github.acme/notes")
     good = to_bytes(SURFACE)
     other = from_listing({"tools": [{"name": "add", "description": "now evil"}]})
-    assert verify_surfaces(lock, {path: good}) == ()
-    assert [problem.code for problem in verify_surfaces(lock, {})] == ["surface_missing"]
+    assert verify_files(lock, {path: good}) == ()
+    assert [problem.code for problem in verify_files(lock, {})] == ["surface_missing"]
     for bad in (good + b" ", to_bytes(other), b"not json"):
-        found = verify_surfaces(lock, {path: bad})
+        found = verify_files(lock, {path: bad})
         assert [problem.code for problem in found] == ["surface_mismatch"]
         assert found[0].path.endswith("/capabilityManifest/pinwarden/surface")
 
@@ -429,7 +431,7 @@ def test_the_approved_text_is_compared_with_its_pin() -> None:
 def test_a_pin_whose_item_digests_are_not_those_of_its_own_file_is_seen() -> None:
     pin = replace(pin_surface(SURFACE, surface_path("io.github.acme/notes")), items={"tools": {}})
     lock = relock(None, [extended(entry(), Extension(surface=pin))], NOON)
-    found = verify_surfaces(lock, {pin.path: to_bytes(SURFACE)})
+    found = verify_files(lock, {pin.path: to_bytes(SURFACE)})
     assert [problem.code for problem in found] == ["surface_mismatch"]
 
 
@@ -439,11 +441,19 @@ def test_two_entries_that_pin_different_texts_in_one_file_are_a_problem() -> Non
     assert codes(lock) == ["surface_conflict"]
 
 
-def test_a_surface_with_an_undigestable_or_repeated_item_cannot_be_pinned() -> None:
-    for tools in ([{"description": "no name"}], [{"name": "a"}, {"name": "a", "x": 1}]):
-        with pytest.raises(PinwardenError) as caught:
-            pin_surface(from_listing({"tools": tools}), surface_path("x"))
-        assert caught.value.code == "SURFACE_INVALID"
+@pytest.mark.parametrize(
+    "listing",
+    [
+        {"tools": [{"description": "no name"}]},
+        {"tools": [{"name": "a"}, {"name": "a", "x": 1}]},
+        {"tools": [], "capabilities": {"experimental": {"n": 2**53 + 1}}},
+    ],
+    ids=["an item without a name", "an item twice", "an answer about itself that has no canonical form"],
+)
+def test_a_surface_without_one_meaning_cannot_be_pinned(listing: dict[str, Any]) -> None:
+    with pytest.raises(PinwardenError) as caught:
+        pin_surface(from_listing(listing), surface_path("x"))
+    assert caught.value.code == "SURFACE_INVALID"
 
 
 # Locking again
@@ -529,5 +539,53 @@ def test_removing_an_entry_seals_the_rest_and_removing_nothing_changes_nothing()
     assert verify(reread(rest)) == ()
 
 
-def test_every_problem_code_has_words() -> None:
-    assert all(Problem(code=code, path="").message == words for code, words in PROBLEMS.items())
+def spoilt(lock: Lock, edit: Callable[[Any], object]) -> Lock:
+    document = json.loads(lockfile.to_bytes(lock))
+    edit(document)
+    return lockfile.parse(json.dumps(document).encode())
+
+
+NOTES_KEY = "io.github.acme/notes:claude"
+
+
+@pytest.mark.parametrize(
+    ("lock", "edit", "code"),
+    [
+        (
+            relock(None, [entry()], NOON, plain_v2=True),
+            lambda lock: lock["servers"][NOTES_KEY].pop("integrity"),
+            "integrity_missing",
+        ),
+        (
+            relock(None, [our_entry()], NOON),
+            lambda lock: lock["servers"][NOTES_KEY]["capabilityManifest"]["pinwarden"].pop("integrity"),
+            "entry_seal_missing",
+        ),
+        (
+            relock(None, [our_entry()], NOON),
+            lambda lock: lock["pinwarden"].update(format="later"),
+            "seal_format_unknown",
+        ),
+    ],
+    ids=["no integrity", "no seal of an entry", "a seal of another format"],
+)
+def test_what_was_taken_away_is_told(lock: Lock, edit: Callable[[Any], object], code: str) -> None:
+    assert codes(lock) == []
+    assert code in codes(spoilt(lock, edit))
+
+
+def test_two_entries_that_pin_different_closures_in_one_file_are_a_problem() -> None:
+    pins = [
+        ClosurePin(packages=1, path="mcp-lock.closures/notes.json", file_digest=Digest.of(data))
+        for data in (b"a", b"b")
+    ]
+    entries = [
+        extended(entry(client=client), record(closure=pin)) for client, pin in zip(("claude", "zed"), pins, strict=True)
+    ]
+    assert codes(relock(None, entries, NOON)) == ["closure_conflict"]
+
+
+def test_every_problem_has_its_own_words() -> None:
+    told = [Problem(code=code, path="", detail="here").message for code in PROBLEMS]
+    assert len(set(told)) == len(PROBLEMS)
+    assert all(message.endswith("here") for message in told)

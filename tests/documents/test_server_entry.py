@@ -10,7 +10,7 @@ import pytest
 from pinwarden import PinwardenError
 from pinwarden.documents import server_entry
 from pinwarden.documents.remote_address import remote_address
-from pinwarden.documents.server_entry import OFFICIAL_META, from_server_json, from_value, normalised, parse
+from pinwarden.documents.server_entry import OFFICIAL_META, from_value, parse
 
 FULL: dict[str, Any] = {
     "server": {
@@ -124,6 +124,80 @@ def test_what_would_have_to_be_guessed_is_refused_by_name(path: str, value: Any,
     assert named in caught.value.message
 
 
+def described(**package: Any) -> Any:
+    row = {"registryType": "npm", "identifier": "notes", "version": "1.0.0", **package}
+    return from_value({"server": {"name": "io.acme/notes", "packages": [row]}}, source="acme").packages[0]
+
+
+def test_what_a_value_may_be_is_read_with_it() -> None:
+    level = {
+        "name": "LEVEL",
+        "description": "How much is logged.",
+        "format": "string",
+        "choices": ["info", "debug"],
+        "default": "info",
+        "placeholder": "info",
+    }
+    port = {"type": "named", "name": "--port", "format": "number", "default": "8080", "valueHint": "port"}
+    package = described(environmentVariables=[level, {"name": "TOKEN", "isSecret": True}], packageArguments=[port])
+    first, second = package.environment_variables
+    assert (first.format, first.choices, first.default, first.raw) == ("string", ("info", "debug"), "info", level)
+    assert (second.format, second.choices, second.is_secret) == ("string", (), True)
+    [argument] = package.package_arguments
+    assert (argument.format, argument.choices, argument.value_hint) == ("number", (), "port")
+
+
+def test_variables_of_headers_and_addresses_have_all_that_inputs_have() -> None:
+    variable = {"description": "Which region.", "choices": ["eu", "us"], "isRequired": True, "format": "string"}
+    remote = {
+        "type": "streamable-http",
+        "url": "https://{region}.acme.example/{tenant-id}/mcp",
+        "variables": {"region": variable, "tenant-id": {"isRequired": True}},
+        "headers": [{"name": "X-Region", "value": "{region}", "isRequired": True, "variables": {"region": variable}}],
+    }
+    [read] = from_value({"server": {"name": "io.acme/notes", "remotes": [remote]}}, source="acme").remotes
+    assert [(each.name, each.choices, each.is_required) for each in read.variables] == [
+        ("region", ("eu", "us"), True),
+        ("tenant-id", (), True),
+    ]
+    assert read.headers[0].variables[0].choices == ("eu", "us")
+
+
+def test_a_package_may_serve_an_address() -> None:
+    transport = {
+        "type": "streamable-http",
+        "url": "http://127.0.0.1:{port}/mcp",
+        "headers": [{"name": "X-Key", "isSecret": True}],
+        "variables": {"port": {"default": "8080", "format": "number"}},
+    }
+    package = described(transport=transport)
+    assert (package.transport, package.serves.url) == ("streamable-http", "http://127.0.0.1:{port}/mcp")
+    assert (package.serves.headers[0].name, package.serves.variables[0].default) == ("X-Key", "8080")
+    assert described(transport={"type": "stdio"}).serves is None
+
+
+@pytest.mark.parametrize(
+    ("package", "named"),
+    [
+        ({"environmentVariables": [{"name": "A", "choices": "a"}]}, "environmentVariables[0].choices"),
+        ({"environmentVariables": [{"name": "A", "choices": ["a", 7]}]}, "environmentVariables[0].choices"),
+        ({"environmentVariables": [{"name": "A", "format": 7}]}, "environmentVariables[0].format"),
+        ({"environmentVariables": [{"name": "A", "value": 7}]}, "environmentVariables[0].value"),
+        ({"packageArguments": [{"type": "positional", "choices": {}}]}, "packageArguments[0].choices"),
+        ({"packageArguments": [{"type": "named", "name": "--a", "isRepeated": 1}]}, "packageArguments[0].isRepeated"),
+        ({"packageArguments": [{"type": "named", "name": "--a", "variables": []}]}, "packageArguments[0].variables"),
+        ({"runtimeArguments": [7]}, "runtimeArguments[0]"),
+        ({"transport": "stdio"}, "transport"),
+        ({"transport": {"type": "sse", "url": 7}}, "transport.url"),
+        ({"transport": {"type": "sse", "url": "http://a", "headers": [{}]}}, "transport.headers[0].name"),
+    ],
+)
+def test_a_part_of_a_package_that_cannot_be_understood_is_refused_by_name(package: Any, named: str) -> None:
+    with pytest.raises(PinwardenError) as caught:
+        described(**package)
+    assert (caught.value.code, named in caught.value.message) == ("SERVER_ENTRY_INVALID", True)
+
+
 def test_an_unknown_status_is_refused_because_it_may_mean_deleted() -> None:
     with pytest.raises(PinwardenError) as caught:
         from_value({"server": {"name": "a/b"}, "_meta": {OFFICIAL_META: {"status": "gone"}}, "source": "x"})
@@ -134,7 +208,7 @@ def test_an_entry_from_nowhere_does_not_count_as_official() -> None:
     with pytest.raises(PinwardenError) as caught:
         from_value({"server": {"name": "a/b"}})
     assert caught.value.code == "SERVER_ENTRY_INVALID"
-    assert from_server_json({"name": "a/b"}, source="file").source == "file"
+    assert from_value({"server": {"name": "a/b"}}, source="file").source == "file"
 
 
 def test_the_registry_that_was_asked_counts_and_not_what_the_entry_claims() -> None:
@@ -163,7 +237,6 @@ def test_secrets_are_ordered_by_locale_and_the_same_name_twice_stays_twice() -> 
 
 def test_what_cannot_be_installed_says_why() -> None:
     bare = from_value({"server": {"name": "a/b"}, "source": "official"})
-    assert normalised(bare)["installable"] is False
     assert server_entry.installable_problem(bare) == "registry entry has no package or remote install target"
 
 

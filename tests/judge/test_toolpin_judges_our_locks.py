@@ -16,8 +16,8 @@ from pinwarden.documents.lock import signature as lock_signature
 from pinwarden.documents.lock.entry import Entry, InstallPlan, integrity_of, new_entry
 from pinwarden.documents.lock.extension import extended
 from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock, without
-from pinwarden.documents.lock.seal import extension_of
 from pinwarden.documents.lock.verification import verify
 from tests.conformance.vectors import vectors_dir
 from tests.documents.locks import LATER, NOON, backwards, deep_copy, record

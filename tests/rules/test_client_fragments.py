@@ -88,6 +88,27 @@ def test_a_modern_header_keeps_its_value_and_fills_in_its_variables() -> None:
     assert server(about, "claude")["headers"] == {"Authorization": "<Authorization>"}
 
 
+def test_the_modern_dialect_fills_in_values_defaults_and_variables_of_the_environment() -> None:
+    parts = {"host": {"default": "h"}, "db-name": {}}
+    variables = [
+        {"name": "LEVEL", "choices": ["info", "debug"], "default": "info"},
+        {"name": "PORT", "format": "number", "default": 8080},
+        {"name": "DSN", "value": "pg://{host}/{db-name}", "variables": parts},
+        {"name": "KEY", "isSecret": True, "isRequired": True},
+    ]
+    about = entry(package(environmentVariables=variables))
+    expected = {"LEVEL": "info", "PORT": "8080", "DSN": "pg://h/${DB_NAME}", "KEY": "${KEY}"}
+    assert server(about, "claude", "modern")["env"] == expected
+
+
+def test_a_variable_of_an_address_that_nobody_gave_a_value_stays_to_be_supplied() -> None:
+    variables = {"region": {"choices": ["eu", "us"], "isRequired": True}, "tenant-id": {"isRequired": True}}
+    about = entry(remotes=[remote(url="https://{region}.acme.example/{tenant-id}/{other}", variables=variables)])
+    url = server(about, "claude", "modern")["url"]
+    assert url == "https://${region}.acme.example/${TENANT_ID}/{other}"
+    assert server(about, "claude")["url"] == "https://{region}.acme.example/{tenant-id}/{other}"  # as ToolPin has it
+
+
 @pytest.mark.parametrize("about", [LOCAL, HOSTED], ids=["local", "hosted"])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_every_modern_difference_is_explained_in_a_sentence(client: str, about: Any) -> None:

@@ -78,7 +78,7 @@ class TestDoctor:
     def test_a_drift_says_what_differs(self) -> None:
         [issue] = diagnose([locked()], by_path(file({"notes": {**ENTRY, "command": "evil"}})), PATHS).issues
         assert [(change.field, change.severity) for change in issue.changes] == [("command", "critical")]
-        assert "changes" not in issue.as_json()
+        assert "changes" not in issue.to_json()
 
 
 class TestStrangers:
@@ -176,7 +176,7 @@ class TestSecrets:
         found = file({"notes": {**ENTRY, "env": {"TOKEN": value}}})
         report = audit_locked([locked()], by_path(found), PATHS)
         assert [finding.kind for finding in report.findings] == kinds
-        assert not value or value.startswith(("<", "$", "op:")) or value not in repr(report)
+        assert not [secret for secret in ("hunter2", "ghp_0123456789") if secret in repr(report)]
 
     @pytest.mark.parametrize(
         "value",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pinwarden.core.pointer import resolve
 from pinwarden.documents.surface import TOOL, Item, from_listing
 from pinwarden.rules.advisories import cues
-from pinwarden.rules.drift.changes import CHANGE_KINDS, CUE_CODES, SEVERITIES
+from pinwarden.rules.drift.changes import CHANGE_KINDS, CUE_ORDER, SEVERITIES
 from pinwarden.rules.drift.surface import ABSENT, blocked_by_default, compare
 from tests.conformance.vectors import REPOSITORY
 from tests.rules.notes_server import NOTES, Listing, after_edit, changed, drift, named, told, tool
@@ -45,8 +45,8 @@ def test_every_kind_has_a_severity_and_a_reason_that_ends_as_a_sentence() -> Non
 
 
 def test_every_class_of_cues_has_a_kind() -> None:
-    assert set(cues.CUE_CODES) <= set(CUE_CODES)
-    assert {f"new_{code}" for code in CUE_CODES} <= CHANGE_KINDS.keys()
+    assert sorted(cues.CUE_CODES) == sorted(CUE_ORDER)
+    assert {f"new_{code}" for code in CUE_ORDER} <= CHANGE_KINDS.keys()
 
 
 # What is no change
@@ -664,7 +664,7 @@ def test_the_worst_comes_first_then_entity_name_and_path() -> None:
 
 def test_a_change_as_json_leaves_out_the_side_that_is_absent() -> None:
     (change,) = after_edit(_set("export_notes", "title", value="Export"))
-    assert change.as_json() == {
+    assert change.to_json() == {
         "entity": "tool",
         "name": "export_notes",
         "field": "title",

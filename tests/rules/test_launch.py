@@ -130,6 +130,51 @@ def test_modern_commands_honour_all_of_server_json_and_say_so(described: dict, c
         assert all(sentence.endswith(".") for sentence in made.differences)
 
 
+def template(value: str, **variables: object) -> dict[str, object]:
+    return {"type": "positional", "value": value, "variables": variables}
+
+
+MOUNT = {
+    "type": "named",
+    "name": "--mount",
+    "value": "type=bind,src={host-dir},dst={inside}",
+    "isRequired": True,
+    "variables": {"host-dir": {"format": "filepath", "isRequired": True}, "inside": {"value": "/notes"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        (MOUNT, ["--mount", "type=bind,src=<host-dir>,dst=/notes"]),
+        ({"type": "named", "name": "--level", "choices": ["a", "b"], "default": "a"}, ["--level", "a"]),
+        ({"type": "named", "name": "--level", "valueHint": "level", "choices": ["a", "b"]}, []),
+        ({"type": "named", "name": "--level", "valueHint": "level", "isRequired": True}, ["--level", "<level>"]),
+        ({"type": "named", "name": "--on", "format": "boolean", "default": True}, ["--on", "true"]),
+        ({"type": "named", "name": "--quiet", "isRequired": False}, []),
+        ({"type": "positional", "value": "serve"}, ["serve"]),
+        (template("{a}{b}", a={"default": "{b}"}, b={"default": "x"}), ["{b}x"]),
+        (template("$(id); rm -rf {dir}", dir={"default": "/ x"}), ["$(id); rm -rf / x"]),
+        ({"type": "positional", "valueHint": "key", "isSecret": True, "isRequired": True}, ["<key>"]),
+    ],
+)
+@pytest.mark.parametrize("member", ["packageArguments", "runtimeArguments"])
+def test_an_argument_becomes_words_and_never_more_than_it_says(
+    argument: dict[str, object], words: list[str], member: str
+) -> None:
+    about = entry(package(registryType="pypi", **{member: [argument]})).packages[0]
+    made = list(modern_command(about, lambda name: f"<{name}>").arguments)
+    assert made == (["p==1.2.3", *words] if member == "packageArguments" else [*words, "p==1.2.3"])
+
+
+def test_a_package_that_serves_an_address_is_not_passed_off_as_one_that_does_not() -> None:
+    transport = {"type": "streamable-http", "url": "http://127.0.0.1:{port}/mcp"}
+    made = modern_command(entry(package(transport=transport)).packages[0], str.upper)
+    [told] = [sentence for sentence in made.differences if "streamable-http" in sentence]
+    assert "http://127.0.0.1:{port}/mcp" in told
+    assert not any("serves" in row for row in modern_command(entry(package()).packages[0], str.upper).differences)
+
+
 def test_an_undeclared_brace_is_the_authors_own() -> None:
     about = entry(package(packageArguments=[{"type": "positional", "value": "{json}"}])).packages[0]
     assert modern_command(about, str.upper).arguments[-1] == "{json}"

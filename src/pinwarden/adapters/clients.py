@@ -50,12 +50,11 @@ def discover(
                 continue
             pattern = folders.fill_in(place.path)
             for written in _spellings(pattern, project, listed) if place.scope == "project" else (pattern,):
-                names, problem = _names(written)
-                for path in (written.parent / name for name in names):
-                    if path not in found and _is_there(path):
+                for path, problem in _matching(written):
+                    if problem is not None:
+                        found[path] = _unseen(path, client, place, problem)
+                    elif path not in found and _is_there(path):
                         found[path] = load(path, client, place, within=(project, home))
-                if problem is not None:
-                    found[written] = _unseen(written, client, place, problem)
     return list(found.values())
 
 
@@ -197,13 +196,25 @@ class _Folders:
         return self.fill_in(folder.otherwise[self.system])
 
 
-def _names(pattern: Path) -> tuple[list[str], str | None]:
-    """The names of the files that are meant, and why there may be more of them than could be seen."""
-    if "*" not in pattern.name:
-        return [pattern.name], None
-    ending = pattern.name.removeprefix("*").casefold()
+def _matching(pattern: Path) -> Iterator[tuple[Path, str | None]]:
+    """The files that are meant, and with a reason those places where there may be more than could be seen."""
+    place = next((place for place, step in enumerate(pattern.parts) if step.startswith("*")), None)
+    if place is None:
+        yield pattern, None
+        return
+    folder, rest = Path(*pattern.parts[:place]), pattern.parts[place + 1 :]
+    names, problem = _names(folder, pattern.parts[place])
+    for name in names:
+        yield from _matching(Path(folder, name, *rest))
+    if problem is not None:
+        yield pattern, problem
+
+
+def _names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
+    """The names in a folder that end like the pattern, and why there may be more of them than could be seen."""
+    ending = pattern.removeprefix("*").casefold()
     try:
-        names = sorted(each.name for each in pattern.parent.iterdir() if each.name.casefold().endswith(ending))
+        names = sorted(each.name for each in folder.iterdir() if each.name.casefold().endswith(ending))
     except (FileNotFoundError, NotADirectoryError):
         return [], None
     except OSError as err:
@@ -230,11 +241,14 @@ def _spellings(path: Path, project: Path, listed: dict[Path, list[str]]) -> Iter
         spelt = [
             folder / name
             for folder in spelt
-            for name in ([step] if "*" in step else _listed(folder, listed))
-            if name.casefold() == wanted
+            for name in ([step] if step.startswith("*.") else _listed(folder, listed))
+            if wanted in ("*", name.casefold())
         ]
-    # Where case is ignored, the other spelling is the same file.
-    yield from (other for other in spelt if other != path and not _is_same(other, path))
+    for other in spelt[:MAX_FILES_PER_PLACE]:
+        meant = Path(*(at if step == "*" else step for at, step in zip(other.parts, path.parts, strict=True)))
+        # Where case is ignored, the other spelling is the same file.
+        if other != meant and not _is_same(other, meant):
+            yield other
 
 
 def _listed(folder: Path, listed: dict[Path, list[str]]) -> list[str]:

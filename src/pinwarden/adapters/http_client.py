@@ -20,8 +20,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.response import BaseHTTPResponse
 
-from pinwarden.adapters.network_guard import Destination, NetworkRules, destinations
-from pinwarden.adapters.probe.limits import Allowance, failed, over_limit
+from pinwarden.adapters.allowance import Allowance, failed, over_limit
+from pinwarden.adapters.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.target import Address
 
@@ -260,7 +260,10 @@ class HttpClient:
             if address.host != self._first_host:
                 # What the caller allowed was said of the host that was named, not of those it points to.
                 rules = replace(rules, allow_private=False)
-            self._places[address.origin] = destinations(address, rules)
+            try:
+                self._places[address.origin] = destinations(address, rules)
+            except HostNotFoundError as err:
+                raise failed("connect", str(err)) from err
         return self._places[address.origin]
 
     def _redirected(self, request: Request, status: int, location: str) -> Address:

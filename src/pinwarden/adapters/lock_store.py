@@ -1,9 +1,9 @@
-"""The lockfile and its folder of approved surfaces on disk.
+"""The lockfile and the folders beside it on disk: approved surfaces, and dependency closures.
 
 One writer at a time holds an exclusive lock on a sibling file. The lockfile is replaced in one step, and it is the
-moment of decision for the surfaces too:
+moment of decision for the other files too:
 
-1. New surfaces are written beside the old ones, as ``<name>.json.pending``.
+1. New files are written beside the old ones, as ``<name>.json.pending``.
 2. The lockfile, which pins their digests, is replaced.
 3. The pending files take the place of the old ones.
 
@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,10 +31,10 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.entry import LOCK_LIMITS
 from pinwarden.documents.lock.lockfile import Lock
-from pinwarden.documents.lock.verification import surface_pins
+from pinwarden.documents.lock.verification import file_pins
 
 if TYPE_CHECKING:
-    from pinwarden.documents.lock.extension import SurfacePin
+    from pinwarden.documents.lock.extension import FilePin
 
 MAX_WAIT_SECONDS = 10.0
 """A writer holds the lock for the time of one write, not of a download: ten seconds mean that something hangs."""
@@ -47,24 +46,11 @@ _TEMPORARY = re.compile(r"[a-z0-9_]{8}")  # what tempfile puts after the prefix 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What to write: the lock, and the approved texts by the path that the lock names."""
+class LockWrite:
+    """What to write: the lock, and the files beside it by the path that the lock names."""
 
     lock: Lock
-    surfaces: Mapping[str, bytes] = field(default_factory=dict)
-
-
-def now() -> str:
-    """This moment as lockfiles write it; with ``SOURCE_DATE_EPOCH`` set, that moment, for reproducible files."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    if epoch is None:
-        moment = datetime.now(UTC)
-    else:
-        try:
-            moment = datetime.fromtimestamp(int(epoch), UTC)
-        except (ValueError, OverflowError, OSError) as err:
-            raise PinwardenError("USAGE", f"SOURCE_DATE_EPOCH is {epoch[:40]!a}, not a number of seconds") from err
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def read(path: Path) -> Lock | None:
@@ -81,23 +67,28 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
-def read_with_surfaces(path: Path) -> tuple[Lock | None, dict[str, bytes]]:
-    """The lock, and the approved texts that it pins by their path; a text that is not there is absent.
+def read_with_files(path: Path) -> tuple[Lock | None, dict[str, bytes]]:
+    """The lock, and the files that it pins by their path; one that is not there is absent.
 
     Readers take no lock. One that looks while a writer is between two steps sees a text that does not fit, and looks
-    again; what still does not fit then is for ``verify_surfaces`` to judge.
+    again; what still does not fit then is for ``verify_files`` to judge.
     """
     for _ in range(_LOOKS):
         lock = read(path)
-        pins = () if lock is None else tuple(pin for _, pin in surface_pins(lock))
-        texts = {pin.path: _surface_text(path, pin) for pin in pins}
+        pins = () if lock is None else tuple(pin for _, _, pin in file_pins(lock))
+        texts = {pin.path: _text_of(path, pin) for pin in pins}
         if all(_fits(texts[pin.path], pin) for pin in pins):
             break
     return lock, {name: text for name, text in texts.items() if text is not None}
 
 
-def _surface_text(path: Path, pin: SurfacePin) -> bytes | None:
-    place = _surface_place(path, pin.path)
+def read_pinned(path: Path, pin: FilePin) -> bytes | None:
+    """One file beside the lock; None if it is not there. Whether it is the pinned one is for the caller to see."""
+    return _text_of(path, pin)
+
+
+def _text_of(path: Path, pin: FilePin) -> bytes | None:
+    place = _place_of(path, pin.path)
     settled = _read_if_there(place)
     if _fits(settled, pin):
         return settled
@@ -105,7 +96,7 @@ def _surface_text(path: Path, pin: SurfacePin) -> bytes | None:
     return pending if _fits(pending, pin) else settled
 
 
-def _fits(text: bytes | None, pin: SurfacePin) -> bool:
+def _fits(text: bytes | None, pin: FilePin) -> bool:
     return text is not None and Digest.of(text) == pin.file_digest
 
 
@@ -124,13 +115,18 @@ def surfaces_folder(path: Path) -> str:
     return f"{path.stem}.surfaces"
 
 
-def update(path: Path, change: Callable[[Lock | None], Change], *, wait_seconds: float = MAX_WAIT_SECONDS) -> Lock:
+def closures_folder(path: Path) -> str:
+    """The folder of dependency closures that belongs to a lockfile: ``mcp-lock.closures`` for ``mcp-lock.json``."""
+    return f"{path.stem}.closures"
+
+
+def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_seconds: float = MAX_WAIT_SECONDS) -> Lock:
     """Read, change and write under the lock. If ``change`` raises or returns what it was given, nothing is written."""
     with exclusive(path, wait_seconds):
         _finish_earlier_write(path)
         old = read(path)
         changed = change(old)
-        places = {_surface_place(path, name): data for name, data in changed.surfaces.items()}
+        places = {_place_of(path, name): data for name, data in changed.files.items()}
         places = {place: data for place, data in places.items() if _read_if_there(place) != data}
         for place, data in places.items():
             _make_folder(place.parent)
@@ -204,17 +200,21 @@ def _is_still(sibling: Path, descriptor: int) -> bool:
 
 
 def _finish_earlier_write(path: Path) -> None:
-    """Sweep up after a writer that was killed: its temporary files, and surfaces that it did not settle."""
-    folder = path.with_name(surfaces_folder(path))
-    _refuse_link(folder)
-    for leftover in (*path.parent.glob(f".{escape(path.name)}.*"), *folder.glob(f".*{_PENDING}.*")):
+    """Sweep up after a writer that was killed: its temporary files, and files that it did not settle."""
+    folders = [path.with_name(surfaces_folder(path)), path.with_name(closures_folder(path))]
+    leftovers = [*path.parent.glob(f".{escape(path.name)}.*")]
+    pending: list[Path] = []
+    for folder in folders:
+        _refuse_link(folder)
+        leftovers += folder.glob(f".*{_PENDING}.*")
+        pending += folder.glob(f"*.json{_PENDING}")
+    for leftover in leftovers:
         if _TEMPORARY.fullmatch(leftover.name.rpartition(".")[2]):
             _remove(leftover)
-    pending = list(folder.glob(f"*.json{_PENDING}"))
     if not pending:
         return
     lock = read(path)
-    pins = {} if lock is None else {_surface_place(path, pin.path): pin.file_digest for _, pin in surface_pins(lock)}
+    pins = {} if lock is None else {_place_of(path, pin.path): pin.file_digest for _, _, pin in file_pins(lock)}
     for file in pending:
         _refuse_link(file)
         place = file.with_name(file.name.removesuffix(_PENDING))
@@ -225,13 +225,13 @@ def _finish_earlier_write(path: Path) -> None:
 
 
 def _remove_unpinned(path: Path, old: Lock | None, new: Lock) -> None:
-    """Approved texts that the old lock pinned and the new one does not."""
+    """Files that the old lock pinned and the new one does not."""
     if old is None or old is new:
         return
-    pinned = {pin.path for _, pin in surface_pins(new)}
-    for _, pin in surface_pins(old):
+    pinned = {pin.path for _, _, pin in file_pins(new)}
+    for _, _, pin in file_pins(old):
         if pin.path not in pinned:
-            _remove(_surface_place(path, pin.path))
+            _remove(_place_of(path, pin.path))
 
 
 def _settle(place: Path) -> None:
@@ -248,12 +248,12 @@ def _remove(file: Path) -> None:
         raise PinwardenError("FILE_UNWRITABLE", f"{file}: {err.strerror or err}") from err
 
 
-def _surface_place(path: Path, relative: str) -> Path:
-    """The place of a surface file. The form of the name was checked when the lock was read."""
+def _place_of(path: Path, relative: str) -> Path:
+    """The place of a file beside the lock. The form of the name was checked when the lock was read."""
     folder, _, name = relative.partition("/")
     place = path.parent / folder / name
-    if place.parent.parent != path.parent or not name or not folder.endswith(".surfaces"):
-        raise PinwardenError("LOCK_INVALID", f"{relative[:200]!a} is not in a folder of surfaces")
+    if place.parent.parent != path.parent or not name or not folder.endswith((".surfaces", ".closures")):
+        raise PinwardenError("LOCK_INVALID", f"{relative[:200]!a} is not in a folder of surfaces or closures")
     _refuse_link(path.parent / folder)
     return place
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +28,16 @@ _OFFICIAL_URL = "https://registry.modelcontextprotocol.io"
 _MAX_ANSWER = 16 * 1024 * 1024  # one page of 100 entries stays below 1 MiB
 _MAX_PAGES = 500  # 50,000 servers; the official registry has a fifth of that
 _PAGE = 100
-_TIMEOUT = 30.0
+_SECONDS = 60.0  # one question is two or three requests, and the official registry answers each in one
 _CACHE_FILE = Path(".toolpin/registry-cache.json")
 _SOURCES_FILE = Path(".toolpin/registries.json")
+_HEADER_TEXT = re.compile(r"[\x21-\x7e]{1,8000}")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _OWN_VARIABLES = ("PINWARDEN_", "TOOLPIN_")
 _ALLOW_AUTH = "PINWARDEN_REGISTRY_AUTH_ENV"
 _ALLOW_PRIVATE = "PINWARDEN_ALLOW_PRIVATE_REGISTRIES"
 
-Entry = dict[str, Any]
+RegistryAnswer = dict[str, Any]
 """One answer: ``server``, ``_meta`` and our ``source``."""
 
 
@@ -56,116 +59,220 @@ class Registries:
     """The sources of one project. Offline, only local files and caches are looked at."""
 
     sources: tuple[RegistrySource, ...]
-    cached: tuple[Entry, ...] = ()
+    cached: tuple[RegistryAnswer, ...] = ()
     offline: bool = False
     cache_folder: Path | None = None
+    seconds: float = _SECONDS
+    """How long one registry may take for all the requests that one question needs."""
 
-    def find(self, name: str, version: str | None = None, source: str | None = None) -> Entry:
-        """The entry of that name, and version if one is given, from the first source that has it."""
-        unreached: PinwardenError | None = None
+    def find(self, name: str, version: str | None = None, source: str | None = None) -> RegistryAnswer:
+        """The entry of that name, and version if one is given, from the first source that has it.
+
+        A source that cannot be asked ends the search: it may be the one that has it, and the next one somebody else's.
+        """
         for candidate in self._wanted(source):
-            try:
-                found = newest(entry for entry in self._entries(candidate, name, version) if _is(entry, name, version))
-            except PinwardenError as err:
-                if err.code != "REGISTRY_UNAVAILABLE":
-                    raise
-                unreached = err
-                continue
+            rows = [entry for entry in self._entries(candidate, name, version) if _is(entry, name, version)]
+            _refuse_two_answers(candidate, rows)
+            found = newest(iter(rows))
             if found is not None:
                 return found
-        found = newest(
-            entry for entry in self.cached if _is(entry, name, version) and source in (None, entry.get("source"))
-        )
+        found = newest(entry for entry in self._from_cache(source) if _is(entry, name, version))
         if found is not None:
             return found
-        if unreached is not None:
-            raise unreached
         wanted = f"{name} {version}" if version else name
         raise PinwardenError("SERVER_NOT_FOUND", f"no registry has {wanted[:120]!a}")
-
-    def versions(self, name: str, source: str | None = None) -> list[Entry]:
-        """Every version of a server that the sources know."""
-        found = [
-            entry
-            for candidate in self._wanted(source)
-            for entry in self._entries(candidate, name, None)
-            if _is(entry, name, None)
-        ]
-        found += [entry for entry in self.cached if _is(entry, name, None) and source in (None, entry.get("source"))]
-        return found
 
     def _wanted(self, source: str | None) -> list[RegistrySource]:
         chosen = [each for each in self.sources if source in (None, each.id)]
         return [each for each in chosen if each.path is not None or not self.offline]
 
-    def _entries(self, source: RegistrySource, name: str, version: str | None) -> Iterator[Entry]:
+    def _from_cache(self, source: str | None) -> Iterator[RegistryAnswer]:
+        """ToolPin's cache is a file of the project: what a source that was asked does not have, it does not prove.
+
+        Nor is it the official registry, whatever it calls itself, where that one is only switched off.
+        """
+        asked = {each.id for each in self._wanted(None)} | (set() if self.offline else {OFFICIAL})
+        return (
+            entry
+            for entry in self.cached
+            if source in (None, entry.get("source")) and entry.get("source", OFFICIAL) not in asked
+        )
+
+    def _entries(self, source: RegistrySource, name: str, version: str | None) -> list[RegistryAnswer]:
         if source.path is not None:
-            yield from _local_entries(source)
-            return
+            return list(_local_entries(source))
         base = (source.url or "").rstrip("/")
         roots = [base] if base.endswith(("/v0", "/v0.1")) else [f"{base}/v0.1", f"{base}/v0"]
-        for root in roots:
-            if root.endswith("/v0.1"):
-                wanted = quote(version or "latest", safe="")
-                answer = self._get(source, f"{root}/servers/{quote(name, safe='')}/versions/{wanted}")
-                if isinstance(answer, dict) and "server" in answer:
-                    yield {**answer, "source": source.id}
-                    return
-            listed = list(self._listed(source, root, name))
-            if listed:
-                yield from listed
-                return
+        with _Conversation(source, self.cache_folder, self.seconds) as conversation:
+            for root in roots:
+                if root.endswith("/v0.1"):
+                    wanted = quote(version or "latest", safe="")
+                    answer = conversation.get(f"{root}/servers/{quote(name, safe='')}/versions/{wanted}")
+                    if answer is not None:
+                        return [_answered(source, answer, name, version)]
+                listed = list(_listed(conversation, root, name))
+                if listed:
+                    return listed
+        return []
 
-    def _listed(self, source: RegistrySource, root: str, name: str) -> Iterator[Entry]:
-        cursor: str | None = None
-        seen: set[str] = set()
-        for _ in range(_MAX_PAGES):
-            query = {"search": name, "limit": str(_PAGE)} | ({"cursor": cursor} if cursor is not None else {})
-            answer = self._get(source, f"{root}/servers?{urlencode(query)}")
-            if answer is None:
-                return
-            servers = answer.get("servers") if isinstance(answer, dict) else None
-            if not isinstance(servers, list):
+
+def _answered(source: RegistrySource, answer: Any, name: str, version: str | None) -> RegistryAnswer:
+    """The one entry that was asked for; an answer about anything else is none."""
+    entry = _entry(source, answer)
+    if entry is None:
+        raise _unavailable(source, "it answered something that is not a server")
+    if not _is(entry, name, version):
+        raise _unavailable(source, "it answered for another server or version than it was asked for")
+    return entry
+
+
+def _listed(conversation: _Conversation, root: str, name: str) -> Iterator[RegistryAnswer]:
+    """Every page of the list; one that cannot be followed to its end is no list."""
+    source = conversation.source
+    cursor: str | None = None
+    seen: set[str] = set()
+    for _ in range(_MAX_PAGES):
+        query = {"search": name, "limit": str(_PAGE)} | ({"cursor": cursor} if cursor else {})
+        answer = conversation.get(f"{root}/servers?{urlencode(query)}")
+        if answer is None and cursor is None:
+            return
+        servers = answer.get("servers") if isinstance(answer, dict) else None
+        rows = [_entry(source, each) for each in servers] if isinstance(servers, list) else [None]
+        for row in rows:
+            if row is None:
                 raise _unavailable(source, "it answered something that is not a list of servers")
-            for entry in servers:
-                if isinstance(entry, dict):
-                    yield {**(entry if "server" in entry else {"server": entry, "_meta": {}}), "source": source.id}
-            metadata = answer.get("metadata")
-            cursor = metadata.get("nextCursor", metadata.get("next_cursor")) if isinstance(metadata, dict) else None
-            if not isinstance(cursor, str) or not servers:
-                return
-            if cursor in seen:
-                raise _unavailable(source, "its pages go round in a circle")
-            seen.add(cursor)
-        raise _unavailable(source, "its list does not end")
+            yield row
+        cursor = _next_cursor(source, answer.get("metadata"))
+        if not cursor:
+            return
+        if cursor in seen:
+            raise _unavailable(source, "its pages go round in a circle")
+        seen.add(cursor)
+    raise _unavailable(source, "its list does not end")
 
-    def _get(self, source: RegistrySource, url: str) -> Any:
+
+def _next_cursor(source: RegistrySource, metadata: Any) -> str | None:
+    cursor = metadata.get("nextCursor", metadata.get("next_cursor")) if isinstance(metadata, dict) else None
+    if cursor is not None and not isinstance(cursor, str):
+        raise _unavailable(source, "it names a next page in a way that nobody can follow")
+    return cursor
+
+
+def _entry(source: RegistrySource, row: Any) -> RegistryAnswer | None:
+    """A row of an answer, with our word for where it came from; a bare ``server.json`` is one as well."""
+    if not isinstance(row, dict):
+        return None
+    if isinstance(row.get("server"), dict):
+        return {**row, "source": source.id}
+    return {"server": row, "_meta": {}, "source": source.id} if isinstance(row.get("name"), str) else None
+
+
+def _refuse_two_answers(source: RegistrySource, rows: list[RegistryAnswer]) -> None:
+    """The same version twice, and not the same: whichever is taken, the other may be the one that was reviewed."""
+    known: dict[str, Any] = {}
+    for row in rows:
+        if known.setdefault(_version(row), row["server"]) != row["server"]:
+            raise _unavailable(source, f"it has two different entries for version {_version(row)[:80]!a}")
+
+
+class _Conversation:
+    """All requests to one registry for one question: one connection, one deadline, answers kept by their ETag."""
+
+    def __init__(self, source: RegistrySource, cache_folder: Path | None, seconds: float) -> None:
+        from pinwarden.adapters.allowance import Allowance, ProbeLimits
+        from pinwarden.adapters.http_client import HttpClient, HttpOptions
+        from pinwarden.adapters.network_guard import NetworkRules
+
+        self.source = source
+        self._cache = cache_folder
+        self._headers = {"Accept": "application/json"}
+        if source.auth_env:
+            self._headers["Authorization"] = f"Bearer {_bearer(source, source.auth_env)}"
+        rules = NetworkRules(allow_private=source.allow_private, allow_plain_http=source.allow_http)
+        # Redirects are not followed: whoever the registry points to was not named by anybody, least of all for a token.
+        options = HttpOptions(address=Address.parse(source.url or ""), headers={}, rules=rules)
+        self._client = HttpClient(options, Allowance(ProbeLimits(max_message_bytes=_MAX_ANSWER), seconds))
+
+    def __enter__(self) -> _Conversation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def get(self, url: str) -> Any:
+        """The value at an address; None if the registry has nothing there."""
         kept = self._kept(url)
-        headers = {"Accept": "application/json"} | ({"If-None-Match": kept["etag"]} if kept else {})
-        status, etag, body = _request(source, url, headers)
+        status, etag, body = self._request(url, kept["etag"] if kept else None)
         if status == 304 and kept:
             return kept["body"]
         if status == 404:
             return None
         if status != 200:
-            raise _unavailable(source, f"it answered with status {status}")
-        answer = parse(body, Limits(max_bytes=_MAX_ANSWER))
-        if etag and self.cache_folder is not None:
-            self.cache_folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._cache_path(url), json.dumps({"etag": etag, "body": answer}).encode())
+            raise _unavailable(self.source, f"it answered with status {status}")
+        try:
+            answer = parse(body, Limits(max_bytes=_MAX_ANSWER))
+        except PinwardenError as err:
+            raise _unavailable(self.source, f"its answer is not strict JSON: {err.message}") from err
+        if answer is None:
+            raise _unavailable(self.source, "it answered with nothing")
+        if etag:
+            self._keep(url, etag, answer)
         return answer
 
-    def _kept(self, url: str) -> dict[str, Any] | None:
-        if self.cache_folder is None or not self._cache_path(url).is_file():
-            return None
+    def _request(self, url: str, etag: str | None) -> tuple[int, str | None, bytes]:
+        from pinwarden.adapters.http_client import Request, Unanswered
+
+        headers = self._headers | ({"If-None-Match": etag} if etag else {})
         try:
-            kept = parse(read_file(self._cache_path(url), _MAX_ANSWER))
-        except PinwardenError:
-            return None  # only a cache: asking again is always right
-        return kept if isinstance(kept, dict) and isinstance(kept.get("etag"), str) and "body" in kept else None
+            response = self._client.request(Request(method="GET", address=Address.parse(url), headers=headers))
+            return response.status, response.header("etag"), response.body(_MAX_ANSWER)
+        except Unanswered as err:
+            raise _unavailable(self.source, "it gave no complete answer") from err
+        except PinwardenError as err:
+            if err.code in ("PROBE_FAILED", "PROBE_LIMIT"):
+                raise _unavailable(self.source, err.message) from err
+            raise
+
+    def _keep(self, url: str, etag: str, answer: Any) -> None:
+        if self._cache is None:
+            return
+        try:
+            self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+            kept = {"url": url, "etag": etag, "body": answer, "digest": _digest(answer)}
+            write_atomically(self._cache_path(url), json.dumps(kept).encode())
+        except (OSError, PinwardenError):
+            return  # only a cache: without one, everything is asked for again
+
+    def _kept(self, url: str) -> dict[str, Any] | None:
+        """An answer that was kept. One that is damaged, another's, or open to others is asked for again."""
+        if self._cache is None:
+            return None
+        path = self._cache_path(url)
+        try:
+            if not _is_ours(path):
+                return None
+            kept = parse(read_file(path, 2 * _MAX_ANSWER), Limits(max_bytes=2 * _MAX_ANSWER))
+            whole = kept["url"] == url and kept["digest"] == _digest(kept["body"])
+        except (OSError, PinwardenError, KeyError, TypeError):
+            return None
+        return kept if whole and isinstance(kept["etag"], str) and _HEADER_TEXT.fullmatch(kept["etag"]) else None
 
     def _cache_path(self, url: str) -> Path:
-        return (self.cache_folder or Path()) / f"{Digest.of(url.encode()).hex}.json"
+        return (self._cache or Path()) / f"{Digest.of(url.encode()).hex}.json"
+
+
+def _digest(answer: Any) -> str:
+    return str(Digest.of(json.dumps(answer, sort_keys=True).encode()))
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether nobody but this user can have written the file."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def load_registries(project: Path, *, offline: bool = False, cache_folder: Path | None = None) -> Registries:
@@ -188,12 +295,17 @@ def load_registries(project: Path, *, offline: bool = False, cache_folder: Path 
     )
 
 
-def newest(entries: Iterator[Entry]) -> Entry | None:
-    """The entry that its registry calls the latest, else the one of the highest version."""
+def newest(entries: Iterator[RegistryAnswer]) -> RegistryAnswer | None:
+    """The entry that its registry calls the latest, else the one of the highest version.
+
+    One that was deleted is taken only where there is no other: it is there to be told about.
+    """
     from pinwarden.rules.versions import compare_versions
 
-    best: Entry | None = None
-    for entry in entries:
+    best: RegistryAnswer | None = None
+    for entry in sorted(entries, key=_is_deleted):
+        if best is not None and _is_deleted(entry) and not _is_deleted(best):
+            break
         if _official_meta(entry).get("isLatest") is True:
             return entry
         if best is None or compare_versions(_version(entry), _version(best)) > 0:
@@ -239,10 +351,12 @@ def _bearer(source: RegistrySource, variable: str) -> str:
     secret = os.environ.get(variable)
     if not secret:
         raise PinwardenError("VARIABLE_MISSING", f"the variable {variable} of registry {source.id} is not set")
+    if not _HEADER_TEXT.fullmatch(secret):
+        raise PinwardenError("VARIABLE_MISSING", f"the variable {variable} of registry {source.id} holds no token")
     return secret
 
 
-def _cached_entries(project: Path) -> tuple[Entry, ...]:
+def _cached_entries(project: Path) -> tuple[RegistryAnswer, ...]:
     path = project / _CACHE_FILE
     if not path.is_file():
         return ()
@@ -253,58 +367,40 @@ def _cached_entries(project: Path) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _local_entries(source: RegistrySource) -> Iterator[Entry]:
+def _local_entries(source: RegistrySource) -> Iterator[RegistryAnswer]:
     root = source.path or Path()
     files = sorted(root.glob("*.json")) if root.is_dir() else [root]
     for path in files:
         document = parse(read_file(path))
-        rows = document if isinstance(document, list) else [document]
+        rows = document
         if isinstance(document, dict):
-            rows = document.get("servers") or document.get("entries") or [document]
-        for row in rows if isinstance(rows, list) else []:
-            if isinstance(row, dict):
-                yield {**(row if "server" in row else {"server": row, "_meta": {}}), "source": source.id}
-
-
-def _request(source: RegistrySource, url: str, headers: dict[str, str]) -> tuple[int, str | None, bytes]:
-    from pinwarden.adapters.http_client import HttpClient, HttpOptions, Request, Unanswered
-    from pinwarden.adapters.network_guard import NetworkRules
-    from pinwarden.adapters.probe.limits import Allowance, ProbeLimits
-
-    if source.auth_env:
-        headers = {**headers, "Authorization": f"Bearer {_bearer(source, source.auth_env)}"}
-    address = Address.parse(url)
-    rules = NetworkRules(allow_private=source.allow_private, allow_plain_http=source.allow_http)
-    limits = ProbeLimits(max_message_bytes=_MAX_ANSWER)
-    client = HttpClient(HttpOptions(address=address, headers={}, rules=rules), Allowance(limits, _TIMEOUT))
-    try:
-        response = client.request(Request(method="GET", address=address, headers=headers))
-        return response.status, response.header("etag"), response.body(_MAX_ANSWER)
-    except Unanswered as err:
-        raise _unavailable(source, "it gave no complete answer") from err
-    except PinwardenError as err:
-        if err.code == "PROBE_FAILED":
-            raise _unavailable(source, err.message) from err
-        raise
-    finally:
-        client.close()
+            rows = next((document[member] for member in ("servers", "entries") if member in document), [document])
+        for row in rows if isinstance(rows, list) else [None]:
+            entry = _entry(source, row)
+            if entry is None:
+                raise PinwardenError("CONFIG_INVALID", f"{path}: not a server, and not a list of servers")
+            yield entry
 
 
 def _unavailable(source: RegistrySource, why: str) -> PinwardenError:
     return PinwardenError("REGISTRY_UNAVAILABLE", f"the registry {source.id} could not be asked: {why}")
 
 
-def _is(entry: Entry, name: str, version: str | None) -> bool:
+def _is(entry: RegistryAnswer, name: str, version: str | None) -> bool:
     server = entry.get("server")
     return isinstance(server, dict) and server.get("name") == name and version in (None, server.get("version"))
 
 
-def _version(entry: Entry) -> str:
+def _version(entry: RegistryAnswer) -> str:
     version = entry["server"].get("version")
     return version if isinstance(version, str) else ""
 
 
-def _official_meta(entry: Entry) -> Mapping[str, Any]:
+def _is_deleted(entry: RegistryAnswer) -> bool:
+    return _official_meta(entry).get("status") == "deleted"
+
+
+def _official_meta(entry: RegistryAnswer) -> Mapping[str, Any]:
     meta = entry.get("_meta")
     official = meta.get("io.modelcontextprotocol.registry/official") if isinstance(meta, dict) else None
     return official if isinstance(official, dict) else {}

@@ -1,4 +1,4 @@
-"""Which network addresses a probe may contact. A name is looked up once, and exactly what was checked is contacted."""
+"""Which network addresses may be contacted. A name is looked up once, and exactly what was checked is contacted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import socket
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from pinwarden.adapters.probe.limits import failed
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.target import Address
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class HostNotFoundError(OSError):
+    """The resolver knows no such host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class NetworkRules:
 
     allow_private: bool = False
     allow_plain_http: bool = False
+    allowed_places: frozenset[str] = frozenset()
+    """Addresses that may be contacted although they are not public."""
 
 
 def destinations(address: Address, rules: NetworkRules) -> tuple[Destination, ...]:
@@ -39,13 +44,18 @@ def destinations(address: Address, rules: NetworkRules) -> tuple[Destination, ..
     places = [_ip(str(destination.sockaddr[0])) for destination in found]
     if not rules.allow_private:
         for place in places:
-            if not is_public(place):
+            if not is_public(place) and str(place) not in rules.allowed_places:
                 _refuse(f"{address.host} is at {place}, which is not a public address", "private")
     if address.scheme == "http" and not rules.allow_plain_http:
         only_here = all(_unmapped(place).is_loopback for place in places)
         if not (rules.allow_private and only_here):
             _refuse(f"{address} is not encrypted, so what it answers proves nothing", "plain-http")
     return found
+
+
+def places_of(address: Address) -> frozenset[str]:
+    """The network addresses of a host, as text."""
+    return frozenset(str(_ip(str(destination.sockaddr[0]))) for destination in _look_up(address))
 
 
 def is_public(place: IpAddress) -> bool:
@@ -58,9 +68,9 @@ def _look_up(address: Address) -> tuple[Destination, ...]:
     try:
         answers = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as err:
-        raise failed("connect", f"the host {address.host} was not found") from err
+        raise HostNotFoundError(f"the host {address.host} was not found") from err
     if not answers:
-        raise failed("connect", f"the host {address.host} was not found")
+        raise HostNotFoundError(f"the host {address.host} was not found")
     return tuple(Destination(family=family, sockaddr=sockaddr) for family, _, _, _, sockaddr in answers)
 
 

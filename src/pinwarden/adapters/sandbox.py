@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from pinwarden.adapters.probe.limits import failed
+from pinwarden.adapters.allowance import failed
 from pinwarden.core.errors import PinwardenError
 
 # Programs and libraries. Of /etc only what programs need to start; the rest holds keys and passwords.
@@ -24,6 +24,8 @@ class Sandbox:
     """What a sandboxed server may see besides the system: its program, its working folder, and these paths."""
 
     readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    network: bool = False
 
 
 def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | None, sandbox: Sandbox) -> list[str]:
@@ -38,6 +40,8 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         )
     folder = str(Path(cwd or ".").resolve())
     line = [wrapper, "--die-with-parent", "--new-session", "--unshare-all"]
+    if sandbox.network:
+        line += ["--share-net", "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
     for path in (*_SYSTEM, *(f"/etc/{name}" for name in _SETTINGS)):
         line += ["--ro-bind-try", path, path]
     line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", _HOME]  # noqa: S108  a private one
@@ -50,6 +54,10 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         if not Path(path).exists():
             raise failed("start", f"{path} is not there and cannot be shown to the sandbox")
         line += ["--ro-bind", path, path]
+    for path in sandbox.writable:
+        if not Path(path).exists():
+            raise failed("start", f"{path} is not there and cannot be shown to the sandbox")
+        line += ["--bind", path, path]
     line += ["--setenv", "HOME", _HOME, "--setenv", "TMPDIR", "/tmp", "--chdir", folder]  # noqa: S108
     return [*line, "--", *command]
 

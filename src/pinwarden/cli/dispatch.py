@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import os
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
 from types import ModuleType
 from typing import NoReturn
 
-from pinwarden.core.errors import EXIT_CLEAN, EXIT_UNCHECKED, PinwardenError
+from pinwarden.cli.streams import silence_stdout
+from pinwarden.core.errors import CODES, EXIT_CLEAN, EXIT_UNCHECKED, PinwardenError
 
 
 class _Parser(argparse.ArgumentParser):
@@ -20,51 +23,121 @@ class _Parser(argparse.ArgumentParser):
         raise PinwardenError("USAGE", message, hint=f"run: {self.prog} --help")
 
 
+class _Help(argparse.HelpFormatter):
+    """Paragraphs as wide as the terminal; lines that are indented stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = text.strip().split("\n\n")
+        return "\n\n".join(part if "\n " in part else _filled(part, width, indent) for part in parts)
+
+
+def _filled(text: str, width: int, indent: str) -> str:
+    words = " ".join(text.split())
+    return textwrap.fill(words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
 def dispatch(arguments: Sequence[str], commands: Mapping[str, str]) -> int:
     """Run the command that the arguments name."""
     gc.set_threshold(100_000, 20, 20)  # a command is short and makes many values; few of them are ever garbage
-    wants_json = _wants_json(arguments)
+    asked = _Asked.before_parsing(arguments, commands)
     try:
-        return _run(arguments, commands)
-    except PinwardenError as err:
-        _report(err, wants_json)
-        return err.exit_code
+        asked.exit_code = _answer(arguments, commands, asked)
+        sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output went away (`| head`); writing again at exit would only repeat the failure.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_CLEAN
+        # The reader of our output went away (`| head`). What was found still counts, and if it is not known, that does.
+        silence_stdout()
+    except OSError as err:
+        if err.errno not in _FULL:
+            raise
+        silence_stdout()
+        _report(PinwardenError("FILE_UNWRITABLE", f"standard output: {err.strerror}"), asked)
+        return EXIT_UNCHECKED
+    return asked.exit_code
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _answer(arguments: Sequence[str], commands: Mapping[str, str], asked: _Asked) -> int:
+    try:
+        return _run(arguments, commands, asked)
+    except PinwardenError as err:
+        _report(err, asked)
+        return err.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
     except Exception as err:
+        if isinstance(err, BrokenPipeError) or (isinstance(err, OSError) and err.errno in _FULL):
+            raise
         if os.environ.get("PINWARDEN_DEBUG"):
             raise
-        _report(PinwardenError("INTERNAL", f"{type(err).__name__}: {err}"), wants_json)
+        _report(PinwardenError("INTERNAL", f"{type(err).__name__}: {err}"), asked)
         return EXIT_UNCHECKED
 
 
-def _run(arguments: Sequence[str], commands: Mapping[str, str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+class _Asked:
+    """Which command was asked for, and in which format it answers; a guess until the arguments are understood."""
+
+    def __init__(self, command: str, form: str) -> None:
+        self.command = command
+        self.form = form
+        self.exit_code = EXIT_UNCHECKED
+
+    @classmethod
+    def before_parsing(cls, arguments: Sequence[str], commands: Mapping[str, str]) -> _Asked:
+        """What the words look like, because understanding them may be what fails."""
+        options, _ = _split_command(arguments)
+        named = next((name for count in (2, 1) if (name := " ".join(options[:count])) in commands), "")
+        forms = [word.removeprefix("--format=") for word in options if word.startswith("--format=")]
+        forms += [word for option, word in pairwise(options) if option == "--format"]
+        return cls(named, forms[-1] if forms else "text")
+
+
+def _run(arguments: Sequence[str], commands: Mapping[str, str], asked: _Asked) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        asked.exit_code = EXIT_CLEAN  # whoever leaves before the end of it has not missed a verdict
         sys.stdout.write(_overview(commands))
         return EXIT_CLEAN
+    if len(arguments) > 1 and arguments[1] in ("-h", "--help") and arguments[0] not in commands:
+        below = _below(arguments[0], commands)
+        if below:
+            asked.exit_code = EXIT_CLEAN
+            sys.stdout.write(_overview(below, f"{arguments[0]} "))
+            return EXIT_CLEAN
     name, rest = _named(arguments, commands)
+    asked.command = name
     module, parser = command_parser(name)
+    parser.epilog = parser.epilog or _see_also(_below(name, commands))
     options, command = _split_command(rest)
-    args = parser.parse_args(options)
+    try:
+        args = parser.parse_args(options)
+    except SystemExit:  # the help was asked for
+        return EXIT_CLEAN
+    asked.form = getattr(args, "format", "text")
     if command and not getattr(module, "TAKES_COMMAND", False):
         parser.error("no command is expected after --")
     args.command = command
     exit_code: int = module.run(args)
-    sys.stdout.flush()
     return exit_code
+
+
+def _below(name: str, commands: Mapping[str, str]) -> dict[str, str]:
+    """The commands whose first word is the name, and that have a second."""
+    return {command: summary for command, summary in commands.items() if command.startswith(f"{name} ")}
+
+
+def _see_also(commands: Mapping[str, str]) -> str | None:
+    return f"see also: {', '.join(f'pinwarden {name}' for name in commands)}" if commands else None
 
 
 def command_parser(name: str) -> tuple[ModuleType, argparse.ArgumentParser]:
     """The module of a command, and the parser of its arguments."""
     module = import_module(f"pinwarden.cli.commands.{name.replace(' ', '_').replace('-', '_')}")
-    parser = _Parser(
-        prog=f"pinwarden {name}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    # Shortened, --env would be --environment, and tomorrow's option could take over what a script means today.
+    parser = _Parser(prog=f"pinwarden {name}", description=module.__doc__, formatter_class=_Help, allow_abbrev=False)
     module.configure(parser)
     return module, parser
 
@@ -75,7 +148,8 @@ def _named(arguments: Sequence[str], commands: Mapping[str, str]) -> tuple[str, 
         name = " ".join(arguments[:count])
         if len(arguments) >= count and name in commands:
             return name, arguments[count:]
-    raise PinwardenError("USAGE", _unknown(arguments, commands), hint="run: pinwarden --help")
+    group = f"{arguments[0]} " if _below(arguments[0], commands) else ""
+    raise PinwardenError("USAGE", _unknown(arguments, commands), hint=f"run: pinwarden {group}--help")
 
 
 def _split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -87,20 +161,20 @@ def _split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:place], words[place + 1 :]
 
 
-def _overview(commands: Mapping[str, str]) -> str:
-    width = max(map(len, commands))
-    rows = "".join(f"  {name:{width}}  {summary}\n" for name, summary in commands.items())
+def _overview(commands: Mapping[str, str], group: str = "") -> str:
+    from pinwarden.cli.layout import definitions, told
+
     return (
-        "usage: pinwarden COMMAND [arguments]\n\n"
-        f"commands:\n{rows}\n"
-        "pinwarden COMMAND --help tells about one command; pinwarden --version prints the version.\n"
-        "exit codes: 0 clean, 1 drift or refusal, 2 usage, 3 could not check\n"
+        told(f"usage: pinwarden {group}COMMAND [arguments]")
+        + f"\ncommands:\n{definitions(commands)}\n"
+        + told(f"pinwarden {group}COMMAND --help tells about one command; pinwarden --version prints the version.")
+        + told("exit codes: 0 clean, 1 drift or refusal, 2 usage, 3 could not check")
     )
 
 
 def _unknown(arguments: Sequence[str], commands: Mapping[str, str]) -> str:
     name = arguments[0]
-    below = [command for command in commands if command.startswith(f"{name} ")]
+    below = _below(name, commands)
     if below:
         return f"{name} is followed by one of: {', '.join(command.split()[1] for command in below)}"
     if name.startswith("-"):
@@ -111,15 +185,23 @@ def _unknown(arguments: Sequence[str], commands: Mapping[str, str]) -> str:
     return f"unknown command {name[:80]!a}" + (f", did you mean {near[0]}?" if near else "")
 
 
-def _wants_json(arguments: Sequence[str]) -> bool:
-    """Whether to answer in JSON, decided before parsing because parsing may be what fails."""
-    return "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
+def _report(err: PinwardenError, asked: _Asked) -> None:
+    """The error as a document of the format that was asked for, and as a sentence for whoever looks on."""
+    from pinwarden.cli.render import render_error
+    from pinwarden.core.visible import inert_in_log, show_invisible
+
+    if err.code == "USAGE" and asked.command and err.hint == CODES["USAGE"].hint:
+        err = PinwardenError(err.code, err.message, hint=f"run: pinwarden {asked.command} --help", data=err.data)
+    sys.stdout.write(render_error(err, asked.command, asked.form))
+    lines = [f"error: {err.message} [{err.code}]", *_last_words(err), f"hint: {err.hint}"]
+    sys.stderr.write(inert_in_log("".join(f"{show_invisible(line)}\n" for line in lines)))
 
 
-def _report(err: PinwardenError, wants_json: bool) -> None:
-    if wants_json:
-        import json
+def _last_words(err: PinwardenError) -> list[str]:
+    """The last lines that a started program wrote to its stderr, which often say why it failed."""
+    wrote = err.data.get("stderr")
+    lines = [line for line in wrote.splitlines() if line.strip()] if isinstance(wrote, str) else []
+    return [f"  | {line[:200]}" for line in lines[-_LAST_WORDS:]]
 
-        report = {"error": {"code": err.code, "message": err.message, "hint": err.hint, "data": dict(err.data)}}
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    sys.stderr.write(f"error: {err.message} [{err.code}]\nhint: {err.hint}\n")
+
+_LAST_WORDS = 10

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PrivateKey, PublicKey
+
+if TYPE_CHECKING:
+    from pinwarden.core.keys import PrivateKey, PublicKey
+    from pinwarden.documents.lock.signature import RequiredSigners
+    from pinwarden.flows.lock.signatures import SignatureCheck
+    from pinwarden.flows.project import Project
+
+SIGNATURE_FILE = "mcp-lock.sig"
 
 PASSPHRASE_VARIABLE = "PINWARDEN_KEY_PASSPHRASE"  # noqa: S105  # the name of a variable, not its value
 
@@ -55,7 +63,89 @@ def _private_key(path: Path) -> PrivateKey:
     return load_key_file(path, os.fsencode(getpass(f"passphrase of {path}: ")))
 
 
+def add_gate_signature_arguments(parser: ArgumentParser) -> None:
+    """The options with which a gate demands signatures."""
+    signed = parser.add_argument_group("demanding signatures of the lock")
+    signed.add_argument(
+        "--signature", nargs="+", action="extend", metavar="FILE", help=f"detached signatures ({SIGNATURE_FILE})"
+    )
+    signed.add_argument(
+        "--public-key", nargs="+", action="extend", default=[], metavar="KEY", help="[NAME=]FILE or [NAME=]did:key:…"
+    )
+    signed.add_argument(
+        "--require-signer",
+        dest="require",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="keys that must all have signed",
+    )
+    signed.add_argument(
+        "--require-signatures",
+        dest="threshold",
+        type=count,
+        default=1,
+        metavar="N",
+        help="how many different keys at least (1)",
+    )
+    signed.add_argument(
+        "--signed-policy", metavar="FILE", help="the policy that the signature must name (the project's own)"
+    )
+    signed.add_argument(
+        "--accept-partial",
+        action="store_true",
+        help="let ToolPin's envelope count for a lock that holds more than it covers",
+    )
+
+
+def signature_check_of(args: Namespace, project: Project) -> SignatureCheck | None:
+    """The signatures that the options demand; None if they demand none."""
+    if not args.public_key:
+        if args.signature or args.require or args.threshold > 1 or args.signed_policy or args.accept_partial:
+            raise PinwardenError("USAGE", NO_KEYS)
+        return None
+    from pinwarden.flows.lock.signatures import SignatureCheck
+
+    keys = public_keys(args.public_key)
+    return SignatureCheck(
+        files=signature_files(args, project),
+        keys=keys,
+        required=required_signers(args, keys),
+        policy=Path(args.signed_policy) if args.signed_policy else None,
+    )
+
+
+NO_KEYS = "name the keys to trust with --public-key; a signature does not vouch for its own"
+
+
+def signature_files(args: Namespace, project: Project) -> tuple[Path, ...]:
+    """The signatures that the options name, or the one that lies in the project's folder."""
+    return tuple(Path(name) for name in args.signature or [project.root / SIGNATURE_FILE])
+
+
+def required_signers(args: Namespace, keys: Mapping[str, PublicKey]) -> RequiredSigners:
+    """Who must have signed, as the options say."""
+    from pinwarden.documents.lock.signature import RequiredSigners
+
+    unknown = next((name for name in args.require if name not in keys), None)
+    if unknown is not None:
+        raise PinwardenError("USAGE", f"no public key is named {unknown[:80]!a}; named are: {', '.join(keys)}")
+    return RequiredSigners(names=tuple(args.require), threshold=args.threshold, accept_partial=args.accept_partial)
+
+
+def count(text: str) -> int:
+    """A number of signatures."""
+    number = int(text)
+    if not 1 <= number <= 1000:
+        raise ValueError
+    return number
+
+
 def _named_key(text: str) -> tuple[str, PublicKey]:
+    from pinwarden.adapters.files import read_file
+    from pinwarden.core.keys import PublicKey
+
     name, mark, rest = text.partition("=")
     if not mark or Path(text).is_file():
         name, rest = "", text

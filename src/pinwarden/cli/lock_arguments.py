@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.probe_arguments import add_probe_arguments
 from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, approver_of
 
 if TYPE_CHECKING:
+    from pinwarden.flows.artifacts.closing import Workshop
     from pinwarden.flows.lock.locking import LockWriting, Wanted
+    from pinwarden.flows.project import Project
 
 _TARGETS = ("npm", "pypi", "oci", "mcpb", "nuget", "cargo", "remote")
 _PROJECT_CLIENTS = ("claude", "cursor", "vscode", "codex", "opencode", "gemini", "roo")
@@ -29,7 +33,7 @@ def add_lock_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--source", metavar="ID", help="the registry to ask")
     parser.add_argument("--target", choices=_TARGETS, help="another kind of target than the usual choice")
     parser.add_argument("--modern", action="store_true", help="the clients' newer dialect (type: http, ${VAR})")
-    parser.add_argument("--verify", action="store_true", help="record what the metadata lets us verify")
+    parser.add_argument("--verify", action="store_true", help="fetch and hash the bytes, and record the evidence")
     parser.add_argument("--plain-v2", action="store_true", help="write nothing but lockfileVersion 2")
     parser.add_argument("--offline", action="store_true", help="only local sources and caches")
     parser.add_argument("--live", action="store_true", help="ask the server, and approve what it tells the model")
@@ -60,7 +64,7 @@ def wanted_of(args: Namespace) -> Wanted:
 
 def writing_of(args: Namespace, *, approves: bool = True) -> LockWriting:
     """How the options want it written; only who approves something needs a name."""
-    from pinwarden.adapters.lock_store import now
+    from pinwarden.adapters.clock import now
     from pinwarden.cli.targets import options_of
     from pinwarden.flows.lock.locking import LockWriting
 
@@ -71,3 +75,15 @@ def writing_of(args: Namespace, *, approves: bool = True) -> LockWriting:
         offline=args.offline,
         probe=options_of(args) if args.live else None,
     )
+
+
+@contextmanager
+def verifying_workshop(args: Namespace, project: Project) -> Iterator[Workshop | None]:
+    """What fetching the bytes takes, where --verify asks for it."""
+    if not args.verify or args.offline:
+        yield None
+        return
+    from pinwarden.cli.fetch_arguments import workshop
+
+    with workshop(args, project, "fetching") as shop:
+        yield shop

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from pinwarden.cli.streams import make_fit
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +19,12 @@ COMMANDS = {
     "remove": "take a server out of the lock and the configurations",
     "approve": "approve what a locked server tells the model now",
     "verify": "verify a registry's server before it is locked",
+    "prove": "hash the bytes of locked servers and their dependencies, and pin them",
+    "fetch": "bring the locked bytes onto this machine and build what they run in",
+    "run": "start a locked server from verified bytes",
+    "enforce": "let clients start locked servers through pinwarden run",
+    "sbom": "export the lock and all dependencies as CycloneDX or SPDX",
+    "advisories": "look up locked versions in a local export of known vulnerabilities",
     "outdated": "list the locked servers that have a newer release",
     "update": "show what newer releases would change, and lock them",
     "init-ci": "write a workflow that runs pinwarden ci",
@@ -45,6 +53,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    make_fit()
     if arguments in (["--version"], ["-V"]):
         from pinwarden import __version__
 

@@ -22,4 +22,5 @@ def emit(report: Report, form: str) -> int:
     """Print the report and return its exit code."""
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     sys.stdout.write(render(report, form, colour=colour))
+    sys.stdout.flush()  # before anything goes to stderr: whoever reads both in one place reads them in order
     return report.exit_code

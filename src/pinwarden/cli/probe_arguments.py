@@ -1,8 +1,8 @@
-"""The options of every command that may ask a live server."""
+"""The options of commands that may ask a live server."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 
 
 def add_probe_arguments(parser: ArgumentParser) -> None:
@@ -14,8 +14,6 @@ def add_probe_arguments(parser: ArgumentParser) -> None:
     live.add_argument("--sandbox", action="store_true", help="start the command in bubblewrap, without network")
     live.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="for the whole probe (60)")
     live.add_argument("--client-name", default="pinwarden", metavar="NAME", help="the client to introduce ourselves as")
-    live.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="${VAR} is filled in here")
-    live.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the started command")
     live.add_argument(
         "--pass-env",
         action="append",
@@ -23,11 +21,21 @@ def add_probe_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="let the server have this variable: inherited by a command, sent to an address that a config names",
     )
-    live.add_argument("--config", metavar="FILE", help="client config in which names are looked up")
+
+
+def add_target_arguments(parser: ArgumentParser) -> None:
+    """The options of a command whose server is named on the command line, and not by a lock or a registry."""
+    named = parser.add_argument_group("the server")
+    named.add_argument("--config", metavar="FILE", help="client config in which names are looked up")
+    named.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="${VAR} is filled in")
+    named.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the started command")
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value <= 3600:
-        raise ValueError
+        raise ArgumentTypeError(f"{text[:40]!a} is not a number of seconds above 0 and up to 3600")
     return value

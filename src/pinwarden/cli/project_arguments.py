@@ -22,20 +22,34 @@ def add_project_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--file", metavar="LOCK", help=f"the lockfile ({_DEFAULT_LOCK} in that folder)")
 
 
+def add_scope_argument(parser: ArgumentParser) -> None:
+    """``--scope``."""
+    parser.add_argument(
+        "--scope",
+        default="all",
+        choices=["all", "project", "global"],
+        help="whose configurations: of this project, of this user, or all",
+    )
+
+
 def add_approval_arguments(parser: ArgumentParser) -> None:
     """``--by`` and ``--why``."""
-    parser.add_argument("--by", metavar="NAME", help="who approves (default: the user of this machine)")
+    parser.add_argument("--by", metavar="NAME", help="who approves (PINWARDEN_APPROVER, or the user of this machine)")
     parser.add_argument("--why", default="reviewed", metavar="TEXT", help="why it is approved (reviewed)")
 
 
 def project_of(args: Namespace) -> Project:
     """The project that the options name."""
+    if not Path(args.project).is_dir():
+        raise PinwardenError("USAGE", f"{args.project[:200]!a} is not a folder")
+    return this_project(Path(args.project), Path(args.file) if args.file else None)
+
+
+def this_project(root: Path = Path(), lock: Path | None = None) -> Project:
+    """The project in a folder, with the configurations of this user."""
     from pinwarden.adapters.clients import this_system
 
-    root = Path(args.project)
-    if not root.is_dir():
-        raise PinwardenError("USAGE", f"{args.project[:200]!a} is not a folder")
-    lock = Path(args.file) if args.file else root / _DEFAULT_LOCK
+    lock = lock or root / _DEFAULT_LOCK
     return Project(root=root, lock=lock, home=Path.home(), system=this_system(), variables=os.environ)
 
 
@@ -43,7 +57,22 @@ def approver_of(args: Namespace) -> Approver:
     """Who approves, as the options or the environment say."""
     from pinwarden.flows.lock.locking import Approver
 
-    by = args.by or os.environ.get("PINWARDEN_APPROVER") or os.environ.get("USER") or os.environ.get("USERNAME")
+    by = args.by or os.environ.get("PINWARDEN_APPROVER") or _user()
     if not by:
-        raise PinwardenError("USAGE", "an approval needs a name", hint="Say who approves with --by NAME")
+        raise PinwardenError(
+            "USAGE", "an approval needs a name", hint="Say who approves with --by NAME or in PINWARDEN_APPROVER"
+        )
     return Approver(by=by, why=args.why)
+
+
+def _user() -> str | None:
+    """The user of this machine. Containers and jobs often run without the variables that say it."""
+    named = os.environ.get("USER") or os.environ.get("USERNAME")
+    if named or os.name != "posix":
+        return named
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a number that this machine has no name for
+        return None

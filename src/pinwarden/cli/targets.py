@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pinwarden.adapters.files import read_file
+from pinwarden.cli.project_arguments import this_project
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.surface import Surface, parse_any
 
@@ -14,11 +16,13 @@ if TYPE_CHECKING:
     from pinwarden.adapters.probe.probe import ProbeOptions
     from pinwarden.documents.target import Target
 
+T = TypeVar("T")
+
 
 def surface_of(name: str, args: Namespace) -> Surface:
     """The surface that a user named: read from a file, or asked from a live server."""
-    if name != "-" and "://" not in name and Path(name).is_file():
-        return parse_any(read_file(Path(name)))
+    if name != "-" and "://" not in name and Path(name).exists() and not Path(name).is_dir():
+        return _in_file(name, parse_any)
     return probe_target(target_of(name, args), args, typed=is_address(name))
 
 
@@ -87,24 +91,54 @@ def target_of(name: str, args: Namespace) -> Target:
     return _configured(name, args)
 
 
-def _configured(name: str, args: Namespace) -> Target:
-    from pinwarden.core.strict_json import parse
-    from pinwarden.documents.clients.config import servers_in
+def _in_file(name: str, read: Callable[[bytes], T]) -> T:
+    """What a file holds; an error says which file it is about."""
+    data = read_file(Path(name))
+    try:
+        return read(data)
+    except PinwardenError as err:
+        raise PinwardenError(err.code, f"{name}: {err.message}", hint=err.hint, data=err.data) from err
 
-    files = [Path(args.config)] if args.config else [path for path in map(Path, _PROJECT_CONFIGS) if path.is_file()]
-    for path in files:
-        servers = servers_in(parse(read_file(path)))
+
+def _configured(name: str, args: Namespace) -> Target:
+    if args.config:
+        from pinwarden.documents.clients.config import read_document, servers_in
+
+        servers = _in_file(args.config, lambda data: servers_in(read_document(data, args.config)))
         if name in servers:
             return servers[name]
-    looked = ", ".join(map(str, files)) or "no client config in this folder"
-    raise PinwardenError(
+        raise _unknown(name, f"{args.config} names no such server")
+    return _discovered(name)
+
+
+def _discovered(name: str) -> Target:
+    """A server from the files that ``init`` reads as well. Where they disagree, nobody can tell which one is meant."""
+    project = this_project()
+    files = project.configs()
+    found = [
+        (server.target, project.shown(server.path))
+        for file in files
+        for server in file.servers
+        if server.name == name and server.target is not None
+    ]
+    if not found:
+        unread = [f"; {project.shown(file.path)} could not be read: {file.problem}" for file in files if file.fault]
+        why = "it is a directory" if Path(name).is_dir() else "there is no such file"
+        raise _unknown(name, f"{why}, and no client config here names such a server" + "".join(unread))
+    if any(target != found[0][0] for target, _ in found):
+        places = ", ".join(dict.fromkeys(place for _, place in found))
+        raise PinwardenError(
+            "TARGET_INVALID", f"{name[:80]!a} is not the same in {places}", hint="Name one of them with --config FILE"
+        )
+    return found[0][0]
+
+
+def _unknown(name: str, why: str) -> PinwardenError:
+    return PinwardenError(
         "TARGET_INVALID",
-        f"{name[:80]!a} is neither a file, a URL, nor a server in {looked}",
+        f"{name[:80]!a}: {why}",
         hint="Give a surface file, an https URL, a name from a client config, or a command after --",
     )
-
-
-_PROJECT_CONFIGS = (".mcp.json", ".cursor/mcp.json", ".vscode/mcp.json", ".gemini/settings.json", ".roo/mcp.json")
 
 
 def _pair(text: str, mark: str, option: str) -> tuple[str, str]:

@@ -42,11 +42,6 @@ class Cid:
             raise PinwardenError("CID_INVALID", f"{text[:100]!a} is not a CID in lower-case base32")
         return cid
 
-    @property
-    def is_blob(self) -> bool:
-        """Whether it names raw bytes rather than a document."""
-        return self._bytes[:4] == _RAW
-
     def __bytes__(self) -> bytes:
         return self._bytes
 

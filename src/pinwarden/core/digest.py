@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from pinwarden.core.errors import PinwardenError
 
-_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64}
+DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64}
 _CHUNK = 1 << 20
 
 
@@ -23,7 +23,7 @@ class Digest:
     raw: bytes
 
     def __init__(self, raw: bytes, algorithm: str = "sha256") -> None:
-        if _SIZES.get(algorithm) != len(raw):
+        if DIGEST_SIZES.get(algorithm) != len(raw):
             raise PinwardenError("DIGEST_INVALID", f"{len(raw)} bytes are not a digest named {algorithm[:20]!a}")
         _SET_ALGORITHM(self, algorithm)
         _SET_RAW(self, raw)
@@ -48,7 +48,7 @@ class Digest:
     def parse(cls, text: str) -> Digest:
         """Read either spelling. Hex may be in upper case; base64 must be padded and exact."""
         algorithm, raw = _split(text)
-        if raw is None or _SIZES.get(algorithm) != len(raw):
+        if raw is None or DIGEST_SIZES.get(algorithm) != len(raw):
             raise PinwardenError("DIGEST_INVALID", f"{str(text)[:100]!a} is not a digest")
         return cls(raw, algorithm)
 
@@ -89,7 +89,7 @@ _SET_RAW = Digest.__dict__["raw"].__set__
 
 
 def _hasher(algorithm: str, data: bytes = b"") -> hashlib._Hash:
-    if algorithm not in _SIZES:
+    if algorithm not in DIGEST_SIZES:
         raise PinwardenError("DIGEST_INVALID", f"no digest is named {str(algorithm)[:20]!a}")
     return hashlib.new(algorithm, data)
 

@@ -171,13 +171,160 @@ CODES: Mapping[str, ErrorCode] = _table(
         "PROBE_FAILED",
         EXIT_UNCHECKED,
         "A server could not be asked: it did not start, died, took too long or answered something else.",
-        "Run the command or open the address by hand; what the server wrote to stderr is in the details.",
+        "Run the command, or ask the address with another client; what a command wrote to stderr is shown.",
     ),
     ErrorCode(
         "PROBE_LIMIT",
         EXIT_UNCHECKED,
         "A server sent more than is looked at: an endless or looping list, too many bytes or messages.",
         "Do not approve this server. Lists end; if an honest one is larger, raise the limit.",
+    ),
+    ErrorCode(
+        "SECRET_REPEATED",
+        EXIT_REFUSED,
+        "What a server tells the model holds a value that the server was given in a variable, header or address. "
+        "Whatever is written down of it would hold that value too.",
+        "Nothing was written. Do not approve this server with that value; if it is a secret, tell the server's author.",
+    ),
+    ErrorCode(
+        "FETCH_FAILED",
+        EXIT_UNCHECKED,
+        "A registry or download could not be reached, or answered with something other than what was asked for. "
+        "data.reason says why: offline, connect, tls, timeout, unauthorized, status or protocol.",
+        "Check the network, the proxy, and the registry that your package client is set to; then try again.",
+    ),
+    ErrorCode(
+        "ARCHIVE_UNSAFE",
+        EXIT_REFUSED,
+        "An archive is damaged, or holds something that no honest package holds: a path that leads elsewhere, a link, "
+        "a device, a name twice, or far more than its size promises.",
+        "Do not use the package. Report it to its author and to the registry.",
+    ),
+    ErrorCode(
+        "ARTIFACT_MISSING",
+        EXIT_UNCHECKED,
+        "A file that was locked is neither in the store nor, where it was asked for, at its registry.",
+        "Run pinwarden fetch with a network connection.",
+    ),
+    ErrorCode(
+        "CLOSURE_INVALID",
+        EXIT_UNCHECKED,
+        "The dependency closure of a server cannot be understood, or names things that have no verifiable bytes.",
+        "Restore the file from version control, or resolve it again with pinwarden update.",
+    ),
+    ErrorCode(
+        "NO_USABLE_FILE",
+        EXIT_UNCHECKED,
+        "A package has no built file for this platform. Packages are never built from source here, because that would "
+        "run their code.",
+        "Use a platform that the package supports, or ask its author for a built file.",
+    ),
+    ErrorCode(
+        "PROGRAM_UNKNOWN",
+        EXIT_UNCHECKED,
+        "A package does not have the program that the locked command starts.",
+        "Look at the package's programs in the message and name one of them.",
+    ),
+    ErrorCode(
+        "RESOLVER_FAILED",
+        EXIT_UNCHECKED,
+        "npm or uv could not work out what a package depends on.",
+        "Look at data.stderr in --format json; run the same program by hand to see more.",
+    ),
+    ErrorCode(
+        "RESOLVER_MISSING",
+        EXIT_UNCHECKED,
+        "The program that works out dependencies is not installed: npm for npm packages, uv for Python ones.",
+        "Install it, for example with: pipx install uv",
+    ),
+    ErrorCode(
+        "STORE_UNSAFE",
+        EXIT_UNCHECKED,
+        "The folder of verified files belongs to somebody else, or others may write to it.",
+        "Take it away from the others (chmod 700), or name another folder with PINWARDEN_STORE.",
+    ),
+    ErrorCode(
+        "PACKAGE_INVALID",
+        EXIT_UNCHECKED,
+        "The name or version of a package is not one that its ecosystem allows, or not exact; no registry was asked.",
+        "Check the spelling. A version is exact: no range, no wildcard, no tag such as latest.",
+    ),
+    ErrorCode(
+        "PROVENANCE_INVALID",
+        EXIT_UNCHECKED,
+        "A statement about who built an artifact, its signature, or a list of keys for it is not in a form that is "
+        "known here and has one meaning.",
+        "Do not count it as proof. Fetch it again; if it stays so, ask the publisher.",
+    ),
+    ErrorCode(
+        "TRUST_ROOT_INVALID",
+        EXIT_UNCHECKED,
+        "The file is not a sigstore trust root (trusted_root.json), or it lacks a certificate authority or a log.",
+        "Take the file from the sigstore instance that you trust, or leave the option out for the public one.",
+    ),
+    ErrorCode(
+        "OSV_INVALID",
+        EXIT_UNCHECKED,
+        "A vulnerability record is not in the OSV format, or an export has more or larger files than are read.",
+        "Fetch the export again. Nothing was decided with it.",
+    ),
+    ErrorCode(
+        "NOTHING_TO_RUN",
+        EXIT_USAGE,
+        "The locked server is not something that is started here from verified bytes: an address, a program of this "
+        "machine, or a command inside another command.",
+        "pinwarden explain <server> says what it is. Only packages and container images can be run from the lock.",
+    ),
+    ErrorCode(
+        "BYTES_NOT_LOCKED",
+        EXIT_REFUSED,
+        "The lock names a version of the server, but nobody has hashed its bytes and its dependencies yet.",
+        "Run pinwarden prove <server>, and review what it writes into the lock.",
+    ),
+    ErrorCode(
+        "ARGUMENTS_CHANGED",
+        EXIT_REFUSED,
+        "A locked server was to be started with other arguments than those that were approved.",
+        "Take the server's entry in the client's configuration from the lock, or review the change and lock it.",
+    ),
+    ErrorCode(
+        "VERSION_FLOATS",
+        EXIT_REFUSED,
+        "A server is locked by a name or range and not by one version, so its bytes can be anything.",
+        "Write an exact version into the configuration and lock it again.",
+    ),
+    ErrorCode(
+        "REGISTRY_IN_COMMAND",
+        EXIT_REFUSED,
+        "A server's command or variables name the registry that its package comes from. Your own registry may have "
+        "something else under that name, so its bytes prove nothing about what the client starts.",
+        "Name the registry in the settings of your package client instead, and lock the server again without it.",
+    ),
+    ErrorCode(
+        "FETCH_LIMIT",
+        EXIT_UNCHECKED,
+        "A registry sent more bytes than are taken for one document or file.",
+        "Look at what the address serves; real packages are far below the limits.",
+    ),
+    ErrorCode(
+        "ARTIFACT_MISMATCH",
+        EXIT_REFUSED,
+        "The bytes that a registry gave out are not those that the digest names, or a part of them is missing.",
+        "Do not use them. Nothing was kept; ask whoever runs the registry, and compare with another copy.",
+    ),
+    ErrorCode(
+        "IMAGE_INVALID",
+        EXIT_UNCHECKED,
+        "The name, index, manifest or config of a container image cannot be read in only one way: malformed, too "
+        "large, of an unknown kind, or not of the kind it was given out as.",
+        "Check the spelling of the reference (host/name:tag@digest). If the registry sent this, do not use the image.",
+    ),
+    ErrorCode(
+        "BUNDLE_INVALID",
+        EXIT_REFUSED,
+        "An MCPB bundle cannot be read in only one way: its signature block is not where it belongs, or its "
+        "manifest.json is malformed or names a file outside the bundle.",
+        "Do not use the bundle. Ask its author to pack it again with the official mcpb program.",
     ),
     ErrorCode(
         "ADDRESS_REFUSED",

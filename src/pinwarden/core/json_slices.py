@@ -6,12 +6,14 @@ outermost level, so that each part can be judged on its own bytes.
 
 from __future__ import annotations
 
+import re
 from json import JSONDecoder
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 
 _SPACE = " \t\n\r"
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
 def _nothing(_: Any) -> None:
@@ -44,7 +46,7 @@ def _parts(data: bytes, opening: str, closing: str) -> list[tuple[str, bytes]]:
             name = ""
             if opening == "{":
                 name, place = _name(text, place)
-            end = _SKIP.raw_decode(text, place)[1]
+            end = _end(text, place)
             parts.append((name, text[place:end].encode()))
             place = _after_space(text, end)
             if text[place : place + 1] != ",":
@@ -55,6 +57,20 @@ def _parts(data: bytes, opening: str, closing: str) -> list[tuple[str, bytes]]:
     except (ValueError, RecursionError) as err:
         raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {type(err).__name__}") from err
     return parts
+
+
+def _end(text: str, place: int) -> int:
+    """Where a value ends. One that is nested too deeply to be read is cut at its brackets, and judged by itself."""
+    try:
+        return _SKIP.raw_decode(text, place)[1]
+    except RecursionError:
+        depth = 0
+        for found in _BRACKET.finditer(text, place):
+            depth += found[0] in "[{"
+            depth -= found[0] in "]}"
+            if depth == 0:
+                return found.end()
+        raise
 
 
 def _name(text: str, place: int) -> tuple[str, int]:

@@ -5,6 +5,11 @@ from __future__ import annotations
 MAX_SAFE_INTEGER = 2**53 - 1
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is a JSON number; Python counts true and false among them."""
+    return type(value) is int or type(value) is float
+
+
 def ecmascript_number(value: float) -> str:
     """The text of a finite double. Python's ``repr`` finds the same shortest digits; only the layout differs."""
     if value == 0:

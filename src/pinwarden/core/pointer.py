@@ -15,6 +15,11 @@ def resolve(document: Any, pointer: str) -> Any:
     return value
 
 
+def pointer_step(name: str | int) -> str:
+    """A name or a number as one step of a pointer."""
+    return str(name).replace("~", "~0").replace("/", "~1")
+
+
 def steps_of(pointer: str) -> list[str]:
     """The names and numbers that a pointer leads through, unescaped; none for the whole document."""
     if type(pointer) is not str:

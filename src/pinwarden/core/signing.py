@@ -18,6 +18,7 @@ from pinwarden.core.keys import PrivateKey, PublicKey, decode_base64url, encode_
 from pinwarden.core.strict_json import parse
 
 ALGORITHM = "ed25519"
+_MAX_SIGNATURES = 1000  # each is tried with each known key; nobody has that many signers
 
 
 def signing_preimage(document: Any, signed_fields: Sequence[str]) -> bytes:
@@ -104,6 +105,8 @@ def dsse_verify(
     signatures = envelope.get("signatures")
     if type(signatures) is not list:
         raise PinwardenError("SIGNATURE_INVALID", "the envelope has no list of signatures")
+    if len(signatures) > _MAX_SIGNATURES:
+        raise PinwardenError("SIGNATURE_INVALID", f"the envelope has more than {_MAX_SIGNATURES} signatures")
     preimage = dsse_preimage(payload_type, payload)
     # keyid is only a hint that nothing protects, so every known key is tried on every signature.
     found = [_decode_base64(entry.get("sig")) for entry in signatures if type(entry) is dict]

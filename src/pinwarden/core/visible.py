@@ -56,9 +56,27 @@ def show_invisible(text: str) -> str:
     return INVISIBLE.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)
 
 
+_LOG_COMMAND = re.compile(r"(?<=#)#(?=\[|vso\[|teamcity\[)|^([^\S\n]*):(?=:)", re.IGNORECASE | re.MULTILINE)
+
+
+def inert_in_log(text: str) -> str:
+    """Output that no build server takes for a command of its own.
+
+    GitHub obeys ``::name::`` at the beginning of a line, after any blanks, and ``##[name]`` anywhere in it; Azure
+    Pipelines ``##vso[name]`` and TeamCity ``##teamcity[name]``. A server's text may hold any of them, and wrapping
+    may put it first on a line.
+    """
+    return _LOG_COMMAND.sub(lambda found: "<U+0023>" if found[0] == "#" else f"{found[1]}<U+003A>", text)
+
+
 def escape_in_json(json_text: str) -> str:
     """JSON text with every invisible character as its JSON escape. Line feeds between members stay."""
     return INVISIBLE.sub(_json_escape, json_text)
+
+
+def printed_json(json_text: str) -> str:
+    """The same for output that a build server may read: no text in it is a command. Files keep what was sent."""
+    return _LOG_COMMAND.sub(lambda found: "\\u0023" if found[0] == "#" else found[0], escape_in_json(json_text))
 
 
 def _json_escape(found: re.Match[str]) -> str:

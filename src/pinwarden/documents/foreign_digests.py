@@ -31,7 +31,8 @@ from pinwarden.documents.locale_order import locale_sorted
 from pinwarden.documents.surface import TOOL, Item, Surface
 
 _Result = TypeVar("_Result")
-_TOOLPIN_COVERAGE = ("name", "description", "inputSchema")
+TOOLPIN_COVERAGE = ("name", "description", "inputSchema")
+"""The members of a tool that ToolPin's ``toolSurfaceHash`` covers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ def toolpin_hashes(tools: Iterable[Mapping[str, Any]]) -> ToolPinHashes:
     return ToolPinHashes(
         tool_description_hash=_toolpin([_described(tool) for tool in by_locale]),
         tool_manifest_hash=_toolpin([_described(tool) | _schema_or_empty(tool) for tool in by_locale]),
-        tool_surface_hash=_toolpin([{m: tool[m] for m in _TOOLPIN_COVERAGE if m in tool} for tool in by_utf16]),
+        tool_surface_hash=_toolpin([{m: tool[m] for m in TOOLPIN_COVERAGE if m in tool} for tool in by_utf16]),
         locale_dependent=not exact,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, NoReturn
@@ -16,7 +17,8 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.lock.shape import CLIENTS, TIERS
+from pinwarden.documents.lock.shape import CLIENTS
+from pinwarden.documents.tier import TIERS_WORST_FIRST
 
 # ToolPin's policy
 
@@ -102,8 +104,8 @@ def _check_toolpin(value: dict[str, Any]) -> None:
     score = value.get("minTrustScore", 0)
     if not isinstance(score, int | float) or isinstance(score, bool) or not 0 <= score <= 100:
         _invalid("minTrustScore", "is not a number from 0 to 100")
-    if "minTrustTier" in value and value["minTrustTier"] not in TIERS:
-        _invalid("minTrustTier", f"is not one of {', '.join(TIERS)}")
+    if "minTrustTier" in value and value["minTrustTier"] not in TIERS_WORST_FIRST:
+        _invalid("minTrustTier", f"is not one of {', '.join(TIERS_WORST_FIRST)}")
     for member in _FLAGS:
         if not isinstance(value.get(member, False), bool):
             _invalid(member, "is neither true nor false")
@@ -136,7 +138,7 @@ class Pattern:
 
     def matches(self, name: str) -> bool:
         """Whether the whole name fits the pattern."""
-        return re.fullmatch(_glob(self.text), name) is not None
+        return _fits(re.findall(r"\*\*+|.", self.text, re.DOTALL), name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,17 @@ class Waiver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRule:
+    """How ``pinwarden run`` shuts some servers in."""
+
+    servers: Pattern
+    network: bool = False
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    """Folders that it may see beyond the system and its own files; relative ones are below the project."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Our own policy."""
 
@@ -189,6 +202,8 @@ class Policy:
     deny_remotes: bool
     deny_secrets: bool
     waivers: tuple[Waiver, ...]
+    sandboxes: tuple[SandboxRule, ...]
+    """The first that fits a server counts."""
     table: Mapping[str, Any]
     """The table as it was read, with dates as text."""
 
@@ -201,7 +216,10 @@ class Policy:
 _CHOICES = ("servers", "namespaces", "hosts", "registries", "clients", "package-types", "transports")
 _CHOICE_KEYS = ("allow", "deny")
 _REQUIRE = ("digest-pinned-images", "bundle-hashes", "no-remotes", "no-secrets")
-_KEYS = (*_CHOICES, "version", "minimum-tier", "minimum-score", "evidence", "release-age", "require", "waivers")
+_KEYS = (
+    *_CHOICES,
+    *("version", "minimum-tier", "minimum-score", "evidence", "release-age", "require", "waivers", "sandbox"),
+)
 EVIDENCE_CODES = (
     "package_pin",
     "digest_present",
@@ -210,6 +228,11 @@ EVIDENCE_CODES = (
     "npm_integrity_verified",
     "oci_digest_verified",
     "mcpb_sha256_verified",
+    "pypi_sha256_verified",
+    "nuget_sha512_verified",
+    "cargo_checksum_verified",
+    "registry_signature_verified",
+    "provenance_verified",
     "tool_description_hash",
     "tool_surface_hash",
     "lock_integrity",
@@ -251,7 +274,9 @@ def parse_policy(data: bytes) -> Policy:
 
     try:
         document = tomllib.loads(data.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
+    except RecursionError as err:
+        raise PinwardenError("POLICY_INVALID", "the file is nested more deeply than can be read") from err
+    except ValueError as err:  # not UTF-8, not TOML, or a number that is too long to be read
         raise PinwardenError("POLICY_INVALID", f"the file is not TOML: {err}") from err
     if "policy" not in document:
         _invalid("policy", "is missing: the file has no table of that name")
@@ -271,7 +296,7 @@ def policy_from_table(value: Any) -> Policy:
     policy = Policy(
         servers=_choice(table.table("servers", _CHOICE_KEYS)),
         namespaces=_choice(table.table("namespaces", _CHOICE_KEYS)),
-        hosts=_choice(table.table("hosts", _CHOICE_KEYS)),
+        hosts=_plain_hosts(_choice(table.table("hosts", _CHOICE_KEYS))),
         registries=_choice(table.table("registries", _CHOICE_KEYS)),
         clients=_choice(table.table("clients", _CHOICE_KEYS)),
         package_types=_choice(table.table("package-types", _CHOICE_KEYS)),
@@ -286,6 +311,7 @@ def policy_from_table(value: Any) -> Policy:
         deny_remotes=require.flag("no-remotes"),
         deny_secrets=require.flag("no-secrets"),
         waivers=_waivers(table),
+        sandboxes=_sandboxes(table),
         table=_as_json(table.value),
     )
     if not _says_anything(policy):
@@ -305,13 +331,29 @@ def _choice(table: _Table | None) -> Choice:
     return Choice(allow=allow, deny=deny or ())
 
 
+def plain_host(host: str) -> str:
+    """A host or a pattern of hosts in the one spelling in which they are compared: that of DNS, without a last dot."""
+    name = host.removesuffix(".")
+    if not name.isascii():
+        with suppress(UnicodeError):
+            name = name.encode("idna").decode("ascii")
+    return name.lower()
+
+
+def _plain_hosts(choice: Choice) -> Choice:
+    def plain(patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        return tuple(Pattern(text=plain_host(pattern.text)) for pattern in patterns)
+
+    return Choice(allow=None if choice.allow is None else plain(choice.allow), deny=plain(choice.deny))
+
+
 def _minimum_tier(table: _Table) -> Mapping[str, str]:
     value = table.value.get("minimum-tier", {})
     tiers = {"default": value} if isinstance(value, str) else value
     if not isinstance(tiers, dict):
         table.invalid("minimum-tier", "is neither a tier nor a table of tiers by environment")
     for environment, tier in tiers.items():
-        if tier not in TIERS or tier == "blocked":
+        if tier not in TIERS_WORST_FIRST or tier == "blocked":
             table.invalid(f"minimum-tier.{environment}", "is not one of verified, conditional, unverified")
     if tiers and "default" not in tiers:
         table.invalid("minimum-tier", "has no default for environments that it does not name")
@@ -349,6 +391,24 @@ def _waiver(table: _Table) -> Waiver:
     )
 
 
+def _sandboxes(table: _Table) -> tuple[SandboxRule, ...]:
+    rows = table.value.get("sandbox", [])
+    if not isinstance(rows, list):
+        table.invalid("sandbox", "is not a list of tables")
+    return tuple(_sandbox(_Table(row, f"policy.sandbox[{number}]")) for number, row in enumerate(rows))
+
+
+def _sandbox(table: _Table) -> SandboxRule:
+    table.refuse_unknown(("server", "network", "read", "write"))
+    read, write = table.texts("read") or (), table.texts("write") or ()
+    for path in (*read, *write):
+        if "\0" in path or path in ("/", "~", "~/"):
+            table.invalid("read", f"or write names {path[:80]!a}, which would show everything")
+    return SandboxRule(
+        servers=table.pattern(table.required_text("server")), network=table.flag("network"), read=read, write=write
+    )
+
+
 def _says_anything(policy: Policy) -> bool:
     choices = (policy.servers, policy.namespaces, policy.hosts, policy.registries)
     kinds = (policy.clients, policy.package_types, policy.transports)
@@ -359,6 +419,7 @@ def _says_anything(policy: Policy) -> bool:
         or policy.minimum_score is not None
         or bool(policy.required_evidence)
         or policy.minimum_age_days is not None
+        or bool(policy.sandboxes)
         or any(switches)
     )
 
@@ -442,12 +503,32 @@ class _Table:
         _invalid(f"{self.path}.{key}", why)
 
 
-def _glob(pattern: str) -> str:
-    pieces = re.split(r"(\*+|\?)", pattern)
-    meaning = {"*": "[^/]*", "?": "[^/]"}
-    return "".join(
-        meaning.get(piece, ".*" if piece.startswith("**") else re.escape(piece)) for piece in pieces if piece
-    )
+def _fits(pieces: Iterable[str], name: str) -> bool:
+    """Whether the pieces of a glob fit a name, in time that grows with both: a name comes from anybody.
+
+    ``reached`` is where in the name the pieces so far can end.
+    """
+    reached = {0}
+    for piece in pieces:
+        if piece[0] == "*":
+            reached = _swept(reached, name, over_slashes=len(piece) > 1)
+        else:
+            reached = {
+                place + 1
+                for place in reached
+                if place < len(name) and (name[place] == piece or (piece == "?" and name[place] != "/"))
+            }
+    return len(name) in reached
+
+
+def _swept(reached: set[int], name: str, *, over_slashes: bool) -> set[int]:
+    found: set[int] = set()
+    going = False
+    for place in range(len(name) + 1):
+        going = place in reached or (going and (over_slashes or name[place - 1] != "/"))
+        if going:
+            found.add(place)
+    return found
 
 
 def _as_json(value: Any) -> Any:

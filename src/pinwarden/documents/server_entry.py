@@ -38,6 +38,10 @@ class Input:
     """As written; usually text. None where there is no default."""
     is_required: bool
     is_secret: bool
+    format: str
+    """What the value means: ``string``, ``number``, ``boolean`` or ``filepath``."""
+    choices: tuple[str, ...]
+    """The values that are possible; none where any is."""
     variables: tuple[Input, ...]
     raw: Mapping[str, Any]
 
@@ -55,6 +59,8 @@ class Argument:
     is_required: bool
     is_secret: bool
     is_repeated: bool
+    format: str
+    choices: tuple[str, ...]
     variables: tuple[Input, ...]
     raw: str | Mapping[str, Any]
 
@@ -70,6 +76,8 @@ class Package:
     file_sha256: str | None
     runtime_hint: str | None
     transport: str | None
+    serves: Remote | None
+    """Where the server answers once it runs, if it is not spoken to over standard input and output."""
     runtime_arguments: tuple[Argument, ...]
     package_arguments: tuple[Argument, ...]
     environment_variables: tuple[Input, ...]
@@ -191,11 +199,6 @@ def from_value(value: Any, *, source: str | None = None) -> ServerEntry:
     return _entry(server, _Object({}, "entry._meta") if meta is None else meta, known)
 
 
-def from_server_json(value: Any, *, source: str) -> ServerEntry:
-    """An entry from a bare ``server.json``, with nothing known from a registry."""
-    return from_value({"server": value}, source=source)
-
-
 def installable_problem(entry: ServerEntry) -> str | None:
     """Why nothing can be installed from this entry, in ToolPin's words; None if something can."""
     if entry.discovery_only and entry.source == "glama":
@@ -203,30 +206,6 @@ def installable_problem(entry: ServerEntry) -> str | None:
     if not entry.packages and not entry.remotes:
         return "registry entry has no package or remote install target"
     return None
-
-
-def normalised(entry: ServerEntry) -> dict[str, Any]:
-    """The entry in the shape that ToolPin reports as ``server``; absent members are left out."""
-    problem = installable_problem(entry)
-    shape: dict[str, Any] = {
-        "registrySource": entry.source,
-        "registryMode": "discovery" if entry.discovery_only else "installable",
-        "name": entry.name,
-        "title": entry.title,
-        "description": entry.description,
-        "version": entry.version,
-        "isLatest": entry.is_latest,
-        "installable": problem is None,
-        "installableReason": problem,
-        "repositoryUrl": entry.repository_url,
-        "packageTypes": list(entry.package_types),
-        "remoteTypes": list(entry.remote_types),
-        "transports": list(entry.transports),
-        "requiresSecrets": entry.requires_secrets,
-        "raw": dict(entry.server),
-        "registryMeta": dict(entry.meta),
-    }
-    return {name: member for name, member in shape.items() if member is not None}
 
 
 # Reading
@@ -279,6 +258,7 @@ def _package(value: _Object) -> Package:
         file_sha256=value.text("fileSha256"),
         runtime_hint=value.text("runtimeHint"),
         transport=None if transport is None else transport.text("type"),
+        serves=None if transport is None or transport.value.get("url") is None else _remote(transport),
         runtime_arguments=value.each("runtimeArguments", _argument),
         package_arguments=value.each("packageArguments", _argument),
         environment_variables=value.each("environmentVariables", _input),
@@ -309,6 +289,8 @@ def _named_input(name: str, value: _Object) -> Input:
         default=value.value.get("default"),
         is_required=value.flag("isRequired"),
         is_secret=value.flag("isSecret"),
+        format=value.text("format") or "string",
+        choices=value.texts("choices"),
         variables=value.variables(),
         raw=value.value,
     )
@@ -327,6 +309,8 @@ def _argument(value: _Object) -> Argument:
         is_required=value.flag("isRequired"),
         is_secret=value.flag("isSecret"),
         is_repeated=value.flag("isRepeated"),
+        format=value.text("format") or "string",
+        choices=value.texts("choices"),
         variables=value.variables(),
         raw=value.value,
     )
@@ -342,6 +326,8 @@ def _text_argument(text: str) -> Argument:
         is_required=True,
         is_secret=False,
         is_repeated=False,
+        format="string",
+        choices=(),
         variables=(),
         raw=text,
     )
@@ -369,6 +355,14 @@ class _Object:
         if not found:
             self.refuse(member, "is missing or empty")
         return found
+
+    def texts(self, member: str) -> tuple[str, ...]:
+        found = self.value.get(member)
+        if found is None:
+            return ()
+        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            self.refuse(member, "is not a list of texts")
+        return tuple(found)
 
     def flag(self, member: str) -> bool:
         found = self.value.get(member)

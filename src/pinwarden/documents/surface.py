@@ -136,9 +136,18 @@ class Surface:
         return None
 
     @property
+    def problem(self) -> str | None:
+        """Why the surface as a whole has no digest, and so cannot be approved; None if it has one."""
+        for item in self.undigestable:
+            return f"{item.kind.entity} {item.key[:80]!a}: {item.problem}"
+        if (problem := self.server_problem) is not None:
+            return f"what the server says of itself: {problem}"
+        return None
+
+    @property
     def digest(self) -> Digest | None:
         """One digest over everything compared, whatever the order of items; None if a part of it has none."""
-        if self.undigestable or self.server_problem:
+        if self.problem is not None:
             return None
         lists = {
             kind.member: sorted([item.key, str(item.digest)] for item in self.list_of(kind))
@@ -209,11 +218,14 @@ def from_listing(listing: Any) -> Surface:
 
 
 def parse_any(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
-    """Read a surface document or a plain listing."""
+    """Read a surface document or a plain listing. A file of another kind is an error, never an empty listing."""
     document = strict_json.parse(data, limits)
     if isinstance(document, dict) and "format" in document:
         return parse(data, limits)
-    return from_listing(document)
+    surface = from_listing(document)
+    if surface.server is None and not surface.items:
+        _corrupt("it holds none of the members of a surface or listing")
+    return surface
 
 
 def _items_of(document: Mapping[str, Any], undigestable: list[Item]) -> dict[str, tuple[Item, ...]]:

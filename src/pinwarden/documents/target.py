@@ -133,9 +133,14 @@ def fill_in(text: str, variables: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(value, text)
 
 
-def placeholder_values(text: str, variables: Mapping[str, str]) -> list[str]:
-    """What the placeholders of a text stand for, each on its own."""
-    return [fill_in(found[0], variables) for found in _PLACEHOLDER.finditer(text)]
+def placeholder_names(text: str) -> set[str]:
+    """The variables that a text names."""
+    return {found[1] for found in _PLACEHOLDER.finditer(text)}
+
+
+def named_values(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The variables that a text names, each with what it stands for."""
+    return [(found[1], fill_in(found[0], variables)) for found in _PLACEHOLDER.finditer(text)]
 
 
 def shown_url(url: str) -> str:

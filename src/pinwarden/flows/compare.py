@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
-from pinwarden.documents.surface import KINDS, Surface
+from pinwarden.documents.surface import Surface
 from pinwarden.flows.report import Report
 from pinwarden.flows.rows import row_of
 from pinwarden.rules.drift.changes import CHANGE_KINDS
@@ -25,7 +25,7 @@ def compare_surfaces(before: Surface, after: Surface, subject: str) -> Report:
         rows=tuple(row_of(change) for change in changes),
         notes=_notes(before, after),
         facts={
-            "changes": [change.as_json() for change in changes],
+            "changes": [change.to_json() for change in changes],
             "blocked_by_default": blocked,
             "counts": {level: counts[level] for level in ("critical", "review", "info")},
             "digests": {"before": _text(before), "after": _text(after)},
@@ -46,9 +46,6 @@ def _notes(before: Surface, after: Surface) -> tuple[str, ...]:
     notes: list[str] = []
     if before.server is None or after.server is None:
         notes.append("server information was not recorded on both sides; only new instructions are looked at")
-    for name, surface in (("first", before), ("second", after)):
-        if surface.server is None and not any(kind.member in surface.items for kind in KINDS):
-            notes.append(f"the {name} input holds none of a surface's members; is it the right file?")
     return tuple(notes)
 
 

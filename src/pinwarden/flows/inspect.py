@@ -46,7 +46,7 @@ def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
         summary=f"the server tells the two clients different things: {len(changes)} differences" if changes else same,
         exit_code=EXIT_REFUSED if changes else EXIT_CLEAN,
         rows=tuple(row_of(change) for change in changes),
-        facts={"differs_per_client": bool(changes), "changes": [change.as_json() for change in changes]},
+        facts={"differs_per_client": bool(changes), "changes": [change.to_json() for change in changes]},
     )
 
 

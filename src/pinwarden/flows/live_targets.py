@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.clients.config import configured_server
 from pinwarden.documents.clients.table import client_of
+from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_config import locked_config
-from pinwarden.flows.config.configured import configured_in
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.masking import lockable_entry
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from pinwarden.adapters.files import read_file
 
 if TYPE_CHECKING:
     from pinwarden.adapters.mcp_registry import Registries
     from pinwarden.documents.clients.config import ConfigFile
+    from pinwarden.documents.clients.table import System
+    from pinwarden.documents.policy import Policy, ToolPinPolicy
 
-System = Literal["linux", "mac", "windows"]
 TOOLPIN_POLICY = Path(".toolpin/policy.json")
 OWN_POLICY = Path("pinwarden.toml")
 
@@ -63,9 +65,11 @@ class Project:
 class Policies:
     """The policies that hold here: ToolPin's file as it is, our own, and what always holds."""
 
-    own: Any = None
-    toolpin: Any = None
+    own: Policy | None = None
+    toolpin: ToolPinPolicy | None = None
     environment: str = "default"
+    today: date = field(default_factory=lambda: datetime.now(UTC).date())
+    """By the clock, whatever SOURCE_DATE_EPOCH says."""
 
     @property
     def any(self) -> bool:

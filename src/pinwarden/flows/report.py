@@ -12,6 +12,12 @@ from typing import Any
 LEVELS = ("critical", "review", "warning", "info")
 """From what looks like an attack to what only deserves a note. Advisory findings are warning or info."""
 
+GRAVE = ("critical", "review")
+"""The levels that fail a run."""
+
+UNCHECKED = "could_not_check"
+"""The code of a row about something that could not be checked, which is never clean."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -47,3 +53,35 @@ class Report:
     """Things to tell a person that are not findings: what was not compared, what was assumed."""
     rule_texts: Mapping[str, str] = field(default_factory=dict)
     """What each row code means, for formats that list their rules."""
+
+
+def weight(row: Row) -> int:
+    """For sorting: the gravest first."""
+    return LEVELS.index(row.level)
+
+
+def is_grave(row: Row) -> bool:
+    """Whether a person has to look before anything goes on."""
+    return row.level in GRAVE
+
+
+def row_facts(row: Row) -> dict[str, Any]:
+    """A row as JSON; what is not known of it is absent."""
+    facts = {
+        "code": row.code,
+        "severity": row.level,
+        "entity": row.entity,
+        "name": row.name,
+        "path": row.path,
+        "message": row.message,
+        "before": row.before,
+        "after": row.after,
+        "file": row.file,
+        "line": row.line,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: ``1 finding``, ``2 findings``, ``2 entries``."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

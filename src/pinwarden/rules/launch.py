@@ -27,7 +27,7 @@ TARGET_KINDS = (*PACKAGE_TYPES, REMOTE)
 REMOTE_NOTE = "Remote server selected; no local runtime install is required."
 _COMMAND_NOTE = "Uses the command declared by registry metadata; review generated arguments before running."
 _DOCKER_NOTE = "Requires Docker-compatible runtime. Review mounts and network policy before running."
-_VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE = re.compile(r"\{([^{}]+)\}")
 _TAG = re.compile(r":[^/]+\Z")  # a colon before the last slash belongs to the port of the image's registry
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_]")
 
@@ -284,6 +284,9 @@ def _command_differences(package: Package, command: Command) -> Iterable[str]:
         yield "dnx is told --yes, because nobody can answer its question when a client starts it."
     if kind == "cargo" and package.version:
         yield f"Nothing in this command pins version {package.version}: the installed binary decides."
+    if package.transport not in (None, "stdio"):
+        where = f" at {package.serves.url}" if package.serves else ""
+        yield f"The package serves {package.transport}{where}; a client that only starts it does not reach it there."
     if kind == "mcpb":
         yield "The official mcpb program has no command run; install the bundle in a client that supports MCPB."
     if kind not in PACKAGE_TYPES and (old.program, old.arguments) != (command.program, command.arguments):

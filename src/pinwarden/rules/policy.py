@@ -11,11 +11,13 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.moments import moment_of
 from pinwarden.core.numbers import ecmascript_number
-from pinwarden.documents.policy import Choice, Policy, ToolPinPolicy, Waiver
+from pinwarden.documents.policy import Choice, Policy, ToolPinPolicy, Waiver, plain_host
 from pinwarden.documents.server_entry import Status
+from pinwarden.documents.tier import tier_rank
 from pinwarden.rules.trust.metadata_evidence import oci_pin_problem
-from pinwarden.rules.trust.tiers import PIN_CODES, TIERS, artifact_problem
+from pinwarden.rules.trust.tiers import PIN_CODES, artifact_problem
 
 _DIGITS = frozenset("0123456789abcdefABCDEF")
 
@@ -88,7 +90,7 @@ def _toolpin_trust(policy: ToolPinPolicy, plan: Mapping[str, Any], now: str) -> 
         score, minimum = ecmascript_number(trust["score"]), ecmascript_number(least)
         yield "trust_below_minimum", f"{name} trust score {score} is below required minimum {minimum}"
     tier = policy.members.get("minTrustTier")
-    if tier is not None and _rank(trust["tier"]) < _rank(tier):
+    if tier is not None and tier_rank(trust["tier"]) < tier_rank(tier):
         message = f"{name} trust tier {trust['tier']} is below required minimum {tier}"
         yield "trust_tier_below_minimum", message
     if policy.flag("requireToolPinVerifiedEvidence"):
@@ -125,10 +127,6 @@ def _proof_problem(trust: Mapping[str, Any], now: str) -> str | None:
     if not trust.get("verifiedProvenance"):
         return "missing verified provenance"
     return artifact_problem(trust["evidence"], now=now)
-
-
-def _rank(tier: str) -> int:
-    return next((rank for rank, known in enumerate(TIERS) if known == tier), -1)
 
 
 def _image_problem(plan: Mapping[str, Any]) -> str | None:
@@ -189,21 +187,25 @@ class Release:
 UNKNOWN_RELEASE = Release()
 
 
-def evaluate_policy(
+def evaluate_policy(  # noqa: PLR0913  all but the first two have a usual value
     policy: Policy,
     plan: Mapping[str, Any],
     *,
     now: str,
     environment: str = "default",
     release: Release = UNKNOWN_RELEASE,
+    today: date | None = None,
 ) -> PolicyAnswer:
     """What stands between a plan and its installation, in the order of the policy.
 
+    ``today`` is what the clock says where ``now`` may be a moment that somebody set: no waiver outlives its last day.
+
     A rule that cannot be checked is broken: a release of unknown age is not old enough.
     """
-    moment = _moment(now)
+    moment = moment_of(now)
     if moment is None:
         raise PinwardenError("POLICY_INVALID", f"{now[:40]!a} is no moment that a policy could be judged at")
+    day = max(moment.date(), today or moment.date())
     found = (
         *_blocked(plan, release.status),
         *_choice_findings(policy, plan),
@@ -215,7 +217,7 @@ def evaluate_policy(
         server=plan["name"],
         client=plan["client"],
         environment=environment,
-        findings=tuple(_waived(policy, plan["name"], code, message, moment.date()) for code, message in found),
+        findings=tuple(_waived(policy, plan["name"], code, message, day) for code, message in found),
     )
 
 
@@ -254,15 +256,16 @@ def _chosen(choice: Choice, what: str, items: Sequence[str], name: str) -> Itera
 def _host_spellings(host: str) -> tuple[str, ...]:
     """A host with and without its port: a pattern without a port means every port."""
     bare, mark, port = host.rpartition(":")
-    lowered = host.lower()
-    return (lowered, bare.lower()) if mark and port.isdigit() else (lowered,)
+    with_port = bool(mark) and port.isdigit()
+    name = plain_host(bare if with_port else host)
+    return (f"{name}:{port}", name) if with_port else (name,)
 
 
 def _trust_findings(policy: Policy, plan: Mapping[str, Any], environment: str, now: str) -> Iterator[tuple[str, str]]:
     name, trust = plan["name"], plan["trust"]
     tiers = policy.minimum_tier
     least = tiers.get(environment, tiers.get("default"))
-    if least is not None and _rank(trust["tier"]) < _rank(least):
+    if least is not None and tier_rank(trust["tier"]) < tier_rank(least):
         yield "tier_below_minimum", f"{name} is {trust['tier']}; {environment} asks for {least}"
     if policy.minimum_score is not None and trust["overallScore"] < policy.minimum_score:
         message = (
@@ -289,7 +292,7 @@ def _age_findings(
     name = plan["name"]
     if policy.minimum_age_days is None or any(pattern.matches(name) for pattern in policy.age_exempt):
         return
-    published = _moment(published_at)
+    published = moment_of(published_at)
     if published is None:
         yield "release_age_unknown", f"nobody says when this version of {name} was published"
     elif now - published < timedelta(days=policy.minimum_age_days):
@@ -316,13 +319,3 @@ def _waived(policy: Policy, name: str, code: str, message: str, today: date) -> 
     in_force = next((waiver for waiver in fitting if today <= waiver.expires), None)
     expired = next((waiver for waiver in fitting if waiver.expires < today), None) if in_force is None else None
     return PolicyFinding(code=code, message=message, waiver=in_force, expired_waiver=expired)
-
-
-def _moment(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else None

@@ -7,28 +7,35 @@ probe ends within its time with a surface or an error.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
+from urllib.parse import parse_qsl
 
+from pinwarden.adapters.allowance import Allowance, ProbeLimits, failed
 from pinwarden.adapters.child_environment import child_environment
-from pinwarden.adapters.probe.limits import Allowance, ProbeLimits, failed
-from pinwarden.adapters.probe.secret_mask import SecretMask
+from pinwarden.adapters.probe.secret_mask import SecretMask, refuse_repeated
 from pinwarden.adapters.probe.session import ClientIdentity, Opening, Session, no_answer
 from pinwarden.adapters.probe.wire import Silence, Wire
 from pinwarden.adapters.sandbox import Sandbox, sandboxed
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.visible import show_invisible
 from pinwarden.documents.surface import Surface
-from pinwarden.documents.target import Address, HttpTarget, StdioTarget, Target, fill_in, placeholder_values
+from pinwarden.documents.target import (
+    Address,
+    HttpTarget,
+    StdioTarget,
+    Target,
+    fill_in,
+    named_values,
+    placeholder_names,
+)
 from pinwarden.rules.config.masking import shown_words
 
 _MOST_WORKERS = 32  # servers spend most of their time starting; more at once only adds memory
 _DENIED = frozenset({401, 403})
-_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +167,27 @@ def _probe(target: Target, options: ProbeOptions, wires: _OpenWires) -> Surface:
     if wires.aborted:
         raise failed("ended", "the probe was stopped")
     if isinstance(target, StdioTarget):
-        return _probe_stdio(target, options, wires)
-    return _probe_http(target, options, wires)
+        surface = _probe_stdio(target, options, wires)
+    else:
+        surface = _probe_http(target, options, wires)
+    refuse_repeated(surface, _given(target, options))
+    return surface
+
+
+def _given(target: Target, options: ProbeOptions) -> Iterator[tuple[str, str]]:
+    """The variables, headers and parameters that a server gets, with the values that it gets."""
+    named, texts = (
+        (target.env, (*target.command, target.cwd or ""))
+        if isinstance(target, StdioTarget)
+        else (target.headers, (target.url,))
+    )
+    yield from ((name, fill_in(text, os.environ)) for name, text in named.items())
+    for text in (*named.values(), *texts):
+        yield from named_values(text, os.environ)
+    if isinstance(target, StdioTarget):
+        yield from ((name, os.environ[name]) for name in options.env_allow if name in os.environ)
+    else:
+        yield from parse_qsl(fill_in(target.url, os.environ).partition("?")[2])
 
 
 def _probe_stdio(target: StdioTarget, options: ProbeOptions, wires: _OpenWires) -> Surface:
@@ -243,7 +269,7 @@ def _check_sent(target: HttpTarget, options: ProbeOptions) -> None:
     if options.send_only is None:
         return
     texts = (target.url, *target.headers.values())
-    named = {found[1] for text in texts for found in _VARIABLE.finditer(text)}
+    named = {name for text in texts for name in placeholder_names(text)}
     kept = sorted(name for name in named - set(options.send_only) if name in os.environ)
     if kept:
         host = show_invisible(target.url.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2])
@@ -286,7 +312,7 @@ def _mask(texts: Sequence[str], secrets: Sequence[str]) -> SecretMask:
     filled: list[str] = []
     for text in texts:
         with suppress(PinwardenError):
-            filled += placeholder_values(text, os.environ)
+            filled += [value for _, value in named_values(text, os.environ)]
     return SecretMask([*filled, *secrets])
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.surface import Surface
+from pinwarden.rules.config.masking import may_be_told
 
 _SHORTEST = 4  # shorter values are no secrets, and masking them would make every text unreadable
+_SHORTEST_REPEATED = 8  # shorter ones stand in texts by chance
 _MASK = "***"
 
 
@@ -32,3 +36,41 @@ class SecretMask:
 
     def _value(self, value: Any) -> Any:
         return self.text(value) if isinstance(value, str) else value
+
+
+def refuse_repeated(surface: Surface, given: Iterable[tuple[str, str]]) -> None:
+    """Refuse a surface that holds a value which the server was given: whatever is written down of it would hold it too.
+
+    Only the value as it is, or as JSON spells it, is looked for. A server that means to give it away can disguise it.
+    """
+    wanted = {
+        part: name
+        for name, value in given
+        if not may_be_told(name, value)
+        for part in (value, *value.split()[1:])
+        if len(part) >= _SHORTEST_REPEATED
+    }
+    if not wanted:
+        return
+    spelt = {json.dumps(part)[1:-1]: name for part, name in wanted.items()} | wanted
+    told = "\n".join(_texts([surface.server, [item.value for item in surface.all_items()]]))
+    names = sorted({name for part, name in spelt.items() if part in told})
+    if names:
+        raise PinwardenError(
+            "SECRET_REPEATED",
+            f"the server's answers repeat a value that it was given: {', '.join(names)[:200]}",
+            data={"names": names},
+        )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, the names of members included."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, Mapping):
+            waiting += [*each.keys(), *each.values()]
+        elif isinstance(each, list | tuple):
+            waiting += each

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 from pinwarden import __version__
-from pinwarden.adapters.probe.limits import Allowance, failed, over_limit
+from pinwarden.adapters.allowance import Allowance, failed, over_limit
 from pinwarden.adapters.probe.message import Message, page_of, read_message, result_of
 from pinwarden.adapters.probe.wire import Silence, Wire
 from pinwarden.core.errors import PinwardenError

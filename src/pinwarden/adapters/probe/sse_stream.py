@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pinwarden.adapters.probe.limits import over_limit
+from pinwarden.adapters.allowance import over_limit
 
 _BOM = b"\xef\xbb\xbf"
 

@@ -13,7 +13,7 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import IO
 
-from pinwarden.adapters.probe.limits import Allowance, failed, over_limit
+from pinwarden.adapters.allowance import Allowance, failed, over_limit
 from pinwarden.adapters.probe.wire import Silence
 from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.core.errors import PinwardenError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from pinwarden.adapters.allowance import Allowance
 from pinwarden.adapters.http_client import HttpClient, HttpOptions, Request, Response, Unanswered
-from pinwarden.adapters.probe.limits import Allowance
 from pinwarden.adapters.probe.sse_stream import EventParser
 from pinwarden.adapters.probe.wire import Silence
 from pinwarden.core.errors import PinwardenError

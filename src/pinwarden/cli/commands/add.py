@@ -3,23 +3,59 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
-from pinwarden.cli.lock_arguments import add_lock_arguments, wanted_of, writing_of
+from pinwarden.cli.lock_arguments import add_lock_arguments, verifying_workshop, wanted_of, writing_of
 from pinwarden.cli.output import emit
 from pinwarden.cli.project_arguments import project_of
+from pinwarden.core.errors import EXIT_CLEAN
+
+if TYPE_CHECKING:
+    from pinwarden.flows.project import Project
+    from pinwarden.flows.report import Report
 
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
     add_lock_arguments(parser)
+    parser.add_argument(
+        "--enforce", action="store_true", help="pin its bytes, and let clients start it through pinwarden run"
+    )
 
 
 def run(args: Namespace) -> int:
     """Lock, install and report."""
+    from dataclasses import replace
+
     from pinwarden.flows.lock.installing import install_locked
     from pinwarden.flows.lock.locking import lock_from_registry
     from pinwarden.flows.project import load_policies
 
     project, wanted = project_of(args), wanted_of(args)
-    locked = lock_from_registry(project, wanted, load_policies(project), writing_of(args))
-    return emit(install_locked(project, wanted, locked), args.format)
+    with verifying_workshop(args, project) as shop:
+        writing = replace(writing_of(args), shop=shop)
+        locked = lock_from_registry(project, wanted, load_policies(project), writing)
+    report = install_locked(project, wanted, locked)
+    return emit(_enforced(args, project, report) if args.enforce else report, args.format)
+
+
+def _enforced(args: Namespace, project: Project, report: Report) -> Report:
+    """Prove, fetch, enforce: the first of them that does not succeed is what is told."""
+    from dataclasses import replace
+
+    from pinwarden.adapters.clock import now
+    from pinwarden.cli.fetch_arguments import workshop
+    from pinwarden.flows.artifacts.enforcing import enforce
+    from pinwarden.flows.artifacts.fetching import fetch
+    from pinwarden.flows.artifacts.proving import prove
+
+    names = [args.server]
+    with workshop(args, project, "proving") as shop:
+        done = prove(project, names, shop, now())
+        if done.exit_code == EXIT_CLEAN:
+            done = fetch(project, names, shop, frozen=True)
+        if done.exit_code == EXIT_CLEAN:
+            done = enforce(project, names, now())
+    if done.exit_code != EXIT_CLEAN:
+        return replace(done, command="add", facts={**report.facts, "enforced": done.facts})
+    return replace(report, summary=f"{report.summary}; {done.summary}", facts={**report.facts, "enforced": done.facts})

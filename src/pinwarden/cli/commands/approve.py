@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
@@ -24,21 +25,22 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Show, ask, approve."""
-    from pinwarden.adapters.lock_store import now
+    from pinwarden.adapters.clock import now
     from pinwarden.flows.live_targets import live_target
     from pinwarden.flows.lock.approving import approve, difference, locked_entry
 
     project = project_of(args)
     entry = locked_entry(project, args.server, args.client)
     seen = probe_target(live_target(entry, project.configs()), args)
-    if not args.yes:
-        shown = difference(project, entry, seen)
-        emit(shown, args.format)
-        if not sys.stdin.isatty() or not _agrees():
-            sys.stderr.write("nothing was approved; add --yes to approve this\n")
-            return 1
-    report = approve(project, entry, seen, approver_of(args), now())
-    return emit(report, args.format)
+    approver = approver_of(args)
+    if args.yes:
+        return emit(approve(project, entry, seen, approver, now()), args.format)
+    emit(difference(project, entry, seen), args.format)
+    if args.format != "text" or not sys.stdin.isatty() or not _agrees():
+        sys.stderr.write("nothing was approved; add --yes to approve this\n")
+        return 1
+    report = approve(project, entry, seen, approver, now())
+    return emit(replace(report, rows=(), notes=()), args.format)  # they were shown before the question
 
 
 def _agrees() -> bool:

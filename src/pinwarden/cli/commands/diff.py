@@ -9,7 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.probe_arguments import add_probe_arguments
+from pinwarden.cli.probe_arguments import add_probe_arguments, add_target_arguments
 from pinwarden.cli.targets import command_target, probe_target, shown_command, shown_target, surface_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.flows.compare import compare_surfaces
@@ -23,6 +23,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--before", metavar="SIDE", help="the same as the first SIDE")
     parser.add_argument("--after", metavar="SIDE", help="the same as the second SIDE")
     add_format_argument(parser)
+    add_target_arguments(parser)
     add_probe_arguments(parser)
 
 

@@ -15,6 +15,7 @@ from pinwarden.cli.inputs import read_input
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.strict_json import parse
 from pinwarden.core.tool_digest import TOOL_PROFILES, tool_digest
+from pinwarden.core.visible import inert_in_log, printed_json, show_invisible
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -28,10 +29,11 @@ def run(args: Namespace) -> int:
     """Digest each tool and print the rows."""
     rows = [_row(tool, args.profile) for tool in _tools(parse(read_input(args.file)))]
     if args.format == "json":
-        sys.stdout.write(json.dumps({"profile": args.profile, "tools": rows}, indent=2) + "\n")
+        sys.stdout.write(printed_json(json.dumps({"profile": args.profile, "tools": rows}, indent=2)) + "\n")
     else:
         for row in rows:
-            sys.stdout.write(f"{row.get('digest') or 'undigestable: ' + row['error']['message']}  {row['name']!a}\n")
+            told = row.get("digest") or f"undigestable: {row['error']['message']}"
+            sys.stdout.write(inert_in_log(f"{show_invisible(told)}  {row['name']!a}\n"))
     return EXIT_REFUSED if any("error" in row for row in rows) else EXIT_CLEAN
 
 

@@ -24,7 +24,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Explain and report."""
-    from pinwarden.adapters.lock_store import now
+    from pinwarden.adapters.clock import now
     from pinwarden.flows.lock.explaining import explain_locked, explain_registered
 
     explained = explain_registered if args.registry else explain_locked

@@ -2,20 +2,42 @@
 
 Reads the configurations of all known clients, of this project and of this user. With --allow-execute the servers are
 also asked for their tools, so that what they tell the model is pinned as well.
+
+Where there is a lock already, servers that are new or different are shown, and nothing is written until each of them
+is accepted: by name, all at once, or by answering on a terminal. A server with a critical finding is only ever locked
+if it is accepted by name.
 """
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
-from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, approver_of, project_of
+from pinwarden.cli.project_arguments import (
+    add_approval_arguments,
+    add_project_arguments,
+    add_scope_argument,
+    approver_of,
+    project_of,
+)
 from pinwarden.cli.targets import options_of
+
+if TYPE_CHECKING:
+    from pinwarden.flows.config.discovery import Discovery
 
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
+    parser.add_argument(
+        "--accept", action="append", default=[], metavar="NAME", help="lock this server as it is configured now"
+    )
+    parser.add_argument(
+        "--accept-all", action="store_true", help="lock all servers as they are now, but for critical findings"
+    )
+    add_scope_argument(parser)
     add_project_arguments(parser)
     add_approval_arguments(parser)
     add_format_argument(parser)
@@ -23,18 +45,35 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Discover, lock and report."""
-    from pinwarden.adapters.lock_store import now
+    """Discover, decide, lock and report."""
+    from pinwarden.adapters.clock import now
     from pinwarden.cli.progress import Progress
-    from pinwarden.flows.config.discovery import lock_discovered
+    from pinwarden.flows.config.decisions import Accepted
+    from pinwarden.flows.config.discovery import ask_servers, discover_servers, lock_found
 
-    asks = args.allow_execute or args.allow_private
-    with Progress("asking the servers") as progress:
-        report = lock_discovered(
-            project_of(args),
-            now=now(),
-            approver=approver_of(args),
-            probe=options_of(args) if asks else None,
-            on_progress=progress.at,
-        )
-    return emit(report, args.format)
+    approver = approver_of(args)
+    accepted = Accepted(names=tuple(args.accept), everything=args.accept_all)
+    discovery = _decide(discover_servers(project_of(args), accepted, args.scope), args)
+    if not discovery.undecided:
+        asks = args.allow_execute or args.allow_private
+        with Progress("asking the servers") as progress:
+            discovery = ask_servers(discovery, options_of(args) if asks else None, progress.at)
+        discovery = _decide(discovery, args)
+    return emit(lock_found(discovery, now=now(), approver=approver), args.format)
+
+
+def _decide(discovery: Discovery, args: Namespace) -> Discovery:
+    """Ask on a terminal about each server that needs a decision; the first no ends it, and nothing is written."""
+    if args.format != "text" or not sys.stdin.isatty():
+        return discovery
+    from pinwarden.cli.render.text import render_rows
+    from pinwarden.core.visible import show_invisible
+
+    for each in discovery.undecided:
+        sys.stderr.write(render_rows(each.standing.rows))
+        sys.stderr.write(f"lock {show_invisible(each.server.name)} for {each.server.client} as it is now? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            break
+        discovery = discovery.accepting(each.key)
+    return discovery

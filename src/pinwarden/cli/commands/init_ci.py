@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from pinwarden import __version__
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 
@@ -25,8 +26,12 @@ jobs:
   pinwarden:
     runs-on: ubuntu-latest
     steps:
-      - uses: actions/checkout@v4
-      - run: pipx run pinwarden=={version} ci --format github
+      # actions/checkout v4.2.2, by its commit: a tag can be moved.
+      - uses: actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683
+        with:
+          persist-credentials: false
+{install}
+      - run: pinwarden ci --format github
 """
 
 _GITLAB = """\
@@ -34,7 +39,7 @@ _GITLAB = """\
 pinwarden:
   image: python:3.13-slim
   script:
-    - pip install pinwarden=={version}
+{install}
     - pinwarden ci --format junit > pinwarden.xml
   artifacts:
     when: always
@@ -42,10 +47,22 @@ pinwarden:
       junit: pinwarden.xml
 """
 
+_STEPS = {
+    "github": ("      ", "- run: |\n          pipx install {spec}"),
+    "gitlab": ("    ", "- |\n      pip install {spec}"),
+}
+_UNSET = (
+    "SET THIS: where Pinwarden is installed from. It is in no package index yet, and whoever takes the name there",
+    "could answer for it. Name a source that you trust, by its commit: pinwarden init-ci --install SPEC",
+)
+_EXAMPLE = "'git+https://git.example.org/you/pinwarden@COMMIT'"
+_BARE_NAME = re.compile(r"\s*pinwarden\s*(?:\[[^\]]*\]\s*)?(?:$|[=<>!~,;])", re.IGNORECASE)
+
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
     parser.add_argument("--for", dest="kind", default="github", choices=list(_FILES))
+    parser.add_argument("--install", metavar="SPEC", help="what the job installs Pinwarden from: a source, a wheel")
     parser.add_argument("--dry-run", action="store_true", help="only print the file")
     add_project_arguments(parser)
 
@@ -54,7 +71,9 @@ def run(args: Namespace) -> int:
     """Write the workflow."""
     from pinwarden.adapters.files import create_file
 
-    text = (_GITHUB if args.kind == "github" else _GITLAB).replace("{version}", __version__)
+    text = (_GITHUB if args.kind == "github" else _GITLAB).replace("{install}", _install_step(args.kind, args.install))
+    if not args.install:
+        sys.stderr.write("note: the file does not say yet where Pinwarden is installed from; see SET THIS in it\n")
     if args.dry_run:
         sys.stdout.write(text)
         return EXIT_CLEAN
@@ -66,6 +85,23 @@ def run(args: Namespace) -> int:
     create_file(path, text.encode())
     sys.stdout.write(f"wrote {_FILES[args.kind]}\n")
     return EXIT_CLEAN
+
+
+def _install_step(kind: str, spec: str | None) -> str:
+    """The step that installs Pinwarden; without a source one that is commented out, so that the job fails until set."""
+    indent, step = _STEPS[kind]
+    if spec is None:
+        lines = (*_UNSET, *step.replace("{spec}", _EXAMPLE).replace("|\n", "").replace("  ", "").splitlines())
+        return "\n".join(f"{indent}# {line}" for line in lines)
+    if not spec.isprintable() or not spec.strip():
+        raise PinwardenError("USAGE", "--install takes one line of text")
+    if _BARE_NAME.match(spec):
+        raise PinwardenError(
+            "USAGE",
+            f"{spec[:80]!a} is only a name, and in a package index it is not ours yet",
+            hint="Name a source by its commit, or a wheel: git+https://…@COMMIT, ./dist/pinwarden.whl",
+        )
+    return indent + step.replace("{spec}", shlex.quote(spec))
 
 
 def _make_folder(root: Path, folder: Path) -> None:

@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.probe_arguments import add_probe_arguments
+from pinwarden.cli.probe_arguments import add_probe_arguments, add_target_arguments
 from pinwarden.cli.targets import (
     command_target,
     is_address,
@@ -33,6 +33,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--output", "-o", metavar="FILE", help="write the surface document there")
     parser.add_argument("--compare-client", metavar="NAME", help="ask again under this name and report differences")
     add_format_argument(parser)
+    add_target_arguments(parser)
     add_probe_arguments(parser)
 
 
@@ -62,7 +63,7 @@ def run(args: Namespace) -> int:
 
 def _table(surface: Surface) -> str:
     """What was seen, one line an item, safe to print."""
-    from pinwarden.core.visible import show_invisible
+    from pinwarden.core.visible import inert_in_log, show_invisible
 
     lines: list[str] = []
     instructions = (surface.server or {}).get("instructions")
@@ -74,4 +75,4 @@ def _table(surface: Surface) -> str:
             first = show_invisible(text.strip().split("\n")[0][:60]) if isinstance(text, str) else ""
             digest = item.digest.hex[:12] if item.digest else "undigestable"
             lines.append(f"{kind.entity:16}  {digest:12}  {show_invisible(item.name)[:40]:28}  {first}".rstrip())
-    return "".join(f"{line}\n" for line in lines)
+    return inert_in_log("".join(f"{line}\n" for line in lines))

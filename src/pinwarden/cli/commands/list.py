@@ -33,7 +33,9 @@ def run(args: Namespace) -> int:
                 _HEADINGS,
                 (
                     (
-                        *(row[member] for member in ("name", "version", "client", "scope")),
+                        row["name"],
+                        row["version"] or "-",
+                        *(row[member] for member in ("client", "scope")),
                         row["tier"] or "unknown",
                         "pinned" if row["surface_pinned"] else "not pinned",
                         row["approved_by"] or "not recorded",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from pinwarden.cli.lock_arguments import add_lock_arguments, wanted_of, writing_of
+from pinwarden.cli.lock_arguments import add_lock_arguments, verifying_workshop, wanted_of, writing_of
 from pinwarden.cli.output import emit
 from pinwarden.cli.project_arguments import project_of
 
@@ -16,8 +16,13 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Lock and report."""
+    from dataclasses import replace
+
     from pinwarden.flows.lock.locking import lock_from_registry
     from pinwarden.flows.project import load_policies
 
     project = project_of(args)
-    return emit(lock_from_registry(project, wanted_of(args), load_policies(project), writing_of(args)), args.format)
+    with verifying_workshop(args, project) as shop:
+        writing = replace(writing_of(args), shop=shop)
+        report = lock_from_registry(project, wanted_of(args), load_policies(project), writing)
+    return emit(report, args.format)

@@ -25,7 +25,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Convert, write and say what was set aside."""
     from pinwarden.adapters.files import create_file
-    from pinwarden.core.visible import show_invisible
+    from pinwarden.core.visible import inert_in_log, show_invisible
     from pinwarden.flows.lock.conversion import convert_lock
 
     converted = convert_lock(project_of(args).lock, args.to)
@@ -35,5 +35,5 @@ def run(args: Namespace) -> int:
     sys.stdout.buffer.write(converted.data)
     sys.stdout.flush()
     for row in converted.report.rows:
-        sys.stderr.write(f"warning: {show_invisible(row.name)}: {row.message}\n")
+        sys.stderr.write(inert_in_log(f"warning: {show_invisible(f'{row.name}: {row.message}')}\n"))
     return converted.report.exit_code

@@ -10,11 +10,10 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from pinwarden.cli.key_arguments import SIGNATURE_FILE
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.core.errors import PinwardenError
-
-SIGNATURE_FILE = "mcp-lock.sig"
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -34,7 +33,7 @@ def run(args: Namespace) -> int:
         raise PinwardenError(
             "USAGE", "ToolPin's envelope holds one signature", hint="Sign with --dsse to have several."
         )
-    from pinwarden.adapters.lock_store import now
+    from pinwarden.adapters.clock import now
     from pinwarden.cli.key_arguments import private_keys
     from pinwarden.flows.lock.signatures import Signing, sign_lock
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from pinwarden.cli.key_arguments import NO_KEYS, SIGNATURE_FILE, count, public_keys, required_signers, signature_files
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.core.errors import PinwardenError
-
-SIGNATURE_FILE = "mcp-lock.sig"
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -28,7 +27,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--require", nargs="+", action="extend", default=[], metavar="NAME", help="keys that must all have signed"
     )
-    parser.add_argument("--threshold", type=_count, default=1, metavar="N", help="how many different keys at least (1)")
+    parser.add_argument("--threshold", type=count, default=1, metavar="N", help="how many different keys at least (1)")
     parser.add_argument("--policy", metavar="FILE", help="the policy that the signature must name")
     parser.add_argument(
         "--accept-partial",
@@ -42,26 +41,12 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Verify and report."""
     if not args.public_key:
-        raise PinwardenError(
-            "USAGE", "name the keys to trust with --public-key; a signature does not vouch for its own"
-        )
-    from pinwarden.cli.key_arguments import public_keys
-    from pinwarden.documents.lock.signature import RequiredSigners
+        raise PinwardenError("USAGE", NO_KEYS)
     from pinwarden.flows.lock.signatures import verify_lock_signatures
 
     keys = public_keys(args.public_key)
-    unknown = next((name for name in args.require if name not in keys), None)
-    if unknown is not None:
-        raise PinwardenError("USAGE", f"no public key is named {unknown[:80]!a}; named are: {', '.join(keys)}")
-    required = RequiredSigners(names=tuple(args.require), threshold=args.threshold, accept_partial=args.accept_partial)
+    required = required_signers(args, keys)
     project = project_of(args)
-    signatures = [Path(name) for name in args.signature or [project.root / SIGNATURE_FILE]]
+    signatures = signature_files(args, project)
     policy = Path(args.policy) if args.policy else None
     return emit(verify_lock_signatures(project.lock, signatures, keys, required, policy), args.format)
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 1000:
-        raise ValueError
-    return number

@@ -26,7 +26,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Check and report."""
-    from pinwarden.adapters.lock_store import now
+    from pinwarden.adapters.clock import now
     from pinwarden.flows.policy.check import check_policy
     from pinwarden.flows.policy.files import policies_in
 

@@ -19,7 +19,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Remove and report."""
-    from pinwarden.adapters.lock_store import now
+    from pinwarden.adapters.clock import now
     from pinwarden.flows.lock.installing import remove_server
 
     report = remove_server(project_of(args), args.server, args.client, now(), keep_config=args.keep_config)

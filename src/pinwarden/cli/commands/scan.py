@@ -9,7 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.probe_arguments import add_probe_arguments
+from pinwarden.cli.probe_arguments import add_probe_arguments, add_target_arguments
 from pinwarden.cli.targets import command_target, probe_target, shown_command, shown_target, surface_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.surface import Surface
@@ -23,6 +23,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("target", nargs="*", help="surface file, URL, or name from a client config")
     parser.add_argument("--fail-on-warning", action="store_true", help="exit with 1 if there is a warning")
     add_format_argument(parser)
+    add_target_arguments(parser)
     add_probe_arguments(parser)
 
 

@@ -1,9 +1,10 @@
-"""Show what the latest releases of locked servers would change; --yes writes them into the lock."""
+"""Show what newer releases, newer dependencies and moved tags would change; --yes writes them into the lock."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from pinwarden.cli.fetch_arguments import workshop
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
 from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, project_of
@@ -25,10 +26,12 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Compare, and write if that was agreed to."""
     from pinwarden.cli.lock_arguments import writing_of
-    from pinwarden.flows.lock.updating import update
+    from pinwarden.flows.lock.updating import Wish, update
     from pinwarden.flows.project import load_policies
 
     project = project_of(args)
     writing = writing_of(args, approves=args.yes)
-    report = update(project, args.server, load_policies(project), writing, agreed=args.yes)
+    with workshop(args, project, "resolving") as shop:
+        wish = Wish(names=args.server, agreed=args.yes, shop=None if args.offline else shop)
+        report = update(project, wish, load_policies(project), writing)
     return emit(report, args.format)

@@ -1,12 +1,14 @@
-"""Verify a server of a registry before it is locked: what its metadata proves, what it only claims, what is missing.
+"""Verify a server of a registry before it is locked: what is proved, what is only claimed, what is missing.
 
-Nothing is installed or started unless --live and --allow-execute are given.
+The bytes of its package or image are fetched and hashed, unless --offline is given. Nothing is installed, and nothing
+is started unless --live and --allow-execute are given.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from pinwarden.cli.fetch_arguments import workshop
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
@@ -26,7 +28,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Verify and report."""
-    from pinwarden.adapters.lock_store import now
+    from pinwarden.adapters.clock import now
     from pinwarden.flows.lock.verifying import verify_server
 
     probe = None
@@ -36,4 +38,6 @@ def run(args: Namespace) -> int:
         probe = options_of(args)
     project = project_of(args)
     entry = project.registries(offline=args.offline).find(args.server, args.version, args.source)
-    return emit(verify_server(entry, now=now(), probe=probe), args.format)
+    with workshop(args, project, "fetching") as shop:
+        report = verify_server(entry, now=now(), probe=probe, shop=None if args.offline else shop)
+    return emit(report, args.format)

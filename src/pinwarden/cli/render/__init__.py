@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pinwarden.core.errors import PinwardenError
     from pinwarden.flows.report import Report
 
 FORMATS = ("text", "json", "sarif", "markdown", "junit", "github")
@@ -20,3 +21,11 @@ def render(report: Report, form: str, *, colour: bool = False) -> str:
         return render_text(report, colour=colour)
     function: Callable[[Report], str] = import_module(f"pinwarden.cli.render.{form}").render
     return function(report)
+
+
+def render_error(err: PinwardenError, command: str, form: str) -> str:
+    """A command that failed, as a whole document of the format; nothing in text, where stderr tells it."""
+    if form == "text" or form not in FORMATS:
+        return ""
+    function: Callable[[PinwardenError, str], str] = import_module(f"pinwarden.cli.render.{form}").render_error
+    return function(err, f"pinwarden {command}".rstrip())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pinwarden.core.visible import show_invisible
 
 if TYPE_CHECKING:
+    from pinwarden.core.errors import PinwardenError
     from pinwarden.flows.report import Report, Row
 
 _COMMANDS = {"critical": "error", "review": "warning", "warning": "warning", "info": "notice"}
@@ -24,6 +25,11 @@ def render(report: Report) -> str:
     lines += [_row(row) for row in report.rows]
     lines += [_command("notice", {"title": title}, note) for note in report.notes]
     return "\n".join(lines) + "\n"
+
+
+def render_error(err: PinwardenError, command: str) -> str:
+    """One command, whose title is the code."""
+    return _command("error", {"title": err.code}, f"{command}: {_cut(err.message)}", f"hint: {err.hint}") + "\n"
 
 
 def _row(row: Row) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from pinwarden.core.errors import EXIT_UNCHECKED
-from pinwarden.core.visible import show_invisible
+from pinwarden.core.errors import EXIT_REFUSED, EXIT_UNCHECKED
+from pinwarden.core.visible import inert_in_log, show_invisible
 
 if TYPE_CHECKING:
+    from pinwarden.core.errors import PinwardenError
     from pinwarden.flows.report import Report, Row
 
 
@@ -25,13 +27,32 @@ def render(report: Report) -> str:
         failures=str(failed if kind == "failure" else 0),
         errors=str(failed if kind == "error" else 0),
     )
+    about = _attributes(name="subject", value=report.subject)
+    return _document(f"pinwarden {report.command}", counts, about, cases, (*report.notes, report.summary))
+
+
+def render_error(err: PinwardenError, command: str) -> str:
+    """One suite with one test case, which the error ended; a refusal is a failure, as in a report."""
+    refused = err.exit_code == EXIT_REFUSED
+    kind = "failure" if refused else "error"
+    told = _lines(err.message, f"hint: {err.hint}")
+    case = [
+        f"<testcase{_attributes(classname=command.replace(' ', '.'), name=err.code)}>",
+        f"  <{kind}{_attributes(type=err.code, message=err.message)}>{told}</{kind}>",
+        "</testcase>",
+    ]
+    counts = _attributes(tests="1", failures=str(int(refused)), errors=str(int(not refused)))
+    return _document(command, counts, _attributes(name="code", value=err.code), case, (err.message,))
+
+
+def _document(suite: str, counts: str, about: str, cases: Iterable[str], said: Iterable[str]) -> str:
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<testsuites name="pinwarden"{counts}>',
-        f'  <testsuite{_attributes(name=f"pinwarden {report.command}")}{counts} skipped="0">',
-        f"    <properties><property{_attributes(name='subject', value=report.subject)}/></properties>",
+        f'  <testsuite{_attributes(name=suite)}{counts} skipped="0">',
+        f"    <properties><property{about}/></properties>",
         *(f"    {line}" for line in cases),
-        f"    <system-out>{_lines(*report.notes, report.summary)}</system-out>",
+        f"    <system-out>{_lines(*said)}</system-out>",
         "  </testsuite>",
         "</testsuites>",
     ]
@@ -79,4 +100,4 @@ def _lines(*texts: str) -> str:
 
 def _text(text: str) -> str:
     """Text that is legal in XML and cannot become markup: what XML forbids is among what is spelt out."""
-    return escape(show_invisible(text))
+    return escape(inert_in_log(show_invisible(text)))

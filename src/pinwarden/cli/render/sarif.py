@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pinwarden import __version__
-from pinwarden.core.visible import show_invisible
+from pinwarden.core.errors import CODES
+from pinwarden.core.visible import printed_json, show_invisible
 
 if TYPE_CHECKING:
+    from pinwarden.core.errors import PinwardenError
     from pinwarden.flows.report import Report, Row
 
 _LEVELS = {"critical": "error", "review": "warning", "warning": "warning", "info": "note"}
@@ -19,21 +21,37 @@ _LEVELS = {"critical": "error", "review": "warning", "warning": "warning", "info
 def render(report: Report) -> str:
     """One run with one result per row."""
     codes = sorted({row.code for row in report.rows})
-    driver = {
-        "name": "Pinwarden",
-        "version": __version__,
-        "rules": [
-            {"id": code, "shortDescription": {"text": report.rule_texts.get(code, code.replace("_", " "))}}
-            for code in codes
-        ],
-    }
+    rules = [
+        {"id": code, "shortDescription": {"text": report.rule_texts.get(code, code.replace("_", " "))}}
+        for code in codes
+    ]
     results = [_result(report, row, codes.index(row.code)) for row in report.rows]
-    log = {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}],
+    return _log({"tool": _tool({"rules": rules}), "columnKind": "unicodeCodePoints", "results": results})
+
+
+def render_error(err: PinwardenError, command: str) -> str:
+    """One run that did not succeed: no result, and a notification that says why."""
+    descriptor = {"id": err.code, "shortDescription": {"text": CODES[err.code].meaning}}
+    notification = {
+        "descriptor": {"id": err.code, "index": 0},
+        "level": "error",
+        "message": {"text": show_invisible(f"{command}: {err.message} [{err.code}]; hint: {err.hint}")},
     }
-    return json.dumps(log, indent=2) + "\n"
+    invocation = {
+        "executionSuccessful": False,
+        "exitCode": err.exit_code,
+        "toolExecutionNotifications": [notification],
+    }
+    return _log({"tool": _tool({"notifications": [descriptor]}), "invocations": [invocation], "results": []})
+
+
+def _tool(described: dict[str, Any]) -> dict[str, Any]:
+    return {"driver": {"name": "Pinwarden", "version": __version__, **described}}
+
+
+def _log(run: dict[str, Any]) -> str:
+    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    return printed_json(json.dumps(log, indent=2)) + "\n"
 
 
 def _result(report: Report, row: Row, rule: int) -> dict[str, Any]:
@@ -53,8 +71,13 @@ def _result(report: Report, row: Row, rule: int) -> dict[str, Any]:
             }
         ],
         "partialFingerprints": {"pinwardenRow/v1": sha256(identity.encode("utf-8", "backslashreplace")).hexdigest()},
-        "properties": {"severity": row.level, "subject": report.subject},
+        "properties": {"severity": row.level, "subject": report.subject, **_texts(row)},
     }
+
+
+def _texts(row: Row) -> dict[str, str]:
+    texts = {"before": row.before, "after": row.after, "excerpt": row.excerpt}
+    return {name: show_invisible(text) for name, text in texts.items() if text is not None}
 
 
 def _physical(row: Row) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 from typing import TYPE_CHECKING
 
-from pinwarden.core.visible import show_invisible
+from pinwarden.cli.layout import terminal_width, told
+from pinwarden.core.visible import inert_in_log, show_invisible
 
 if TYPE_CHECKING:
     from pinwarden.flows.report import Report, Row
@@ -17,13 +17,15 @@ _WIDTH = 8  # of the column that names the level
 
 def render_text(report: Report, *, colour: bool = False) -> str:
     """Rows in order of weight, then notes and a line that sums up."""
-    width = max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
-    lines: list[str] = []
-    for row, names in _alike(report.rows):
-        lines += _row(row, names, width, colour)
-    lines += [f"note: {show_invisible(note)}" for note in report.notes]
-    lines.append(show_invisible(report.summary))
-    return "\n".join(lines) + "\n"
+    notes = (*(f"note: {note}" for note in report.notes), report.summary)
+    return render_rows(report.rows, colour=colour) + "".join(map(told, notes))
+
+
+def render_rows(rows: tuple[Row, ...], *, colour: bool = False) -> str:
+    """Only the rows."""
+    width = terminal_width()
+    lines = (line for row, names in _alike(rows) for line in _row(row, names, width, colour))
+    return inert_in_log("".join(f"{line}\n" for line in lines))
 
 
 def _alike(rows: tuple[Row, ...]) -> list[tuple[Row, list[str]]]:
@@ -39,11 +41,13 @@ def _alike(rows: tuple[Row, ...]) -> list[tuple[Row, list[str]]]:
 def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     level = _paint(f"{row.level:{_WIDTH}}", row.level, colour)
     path = "".join(f"  {place}" for place in (row.path, _place(row)) if place)
-    if len(names) == 1:
-        lines = [f"{level}  {show_invisible(f'{row.entity} {row.name}'.strip() + path)}"]
+    different = list(dict.fromkeys(names))
+    if len(different) == 1:
+        times = f"  ({len(names)} times)" if len(names) > 1 else ""
+        lines = [f"{level}  {show_invisible(f'{row.entity} {row.name}'.strip() + path)}{times}"]
     else:
-        lines = [f"{level}  {len(names)} {show_invisible(f'{row.entity}s{path}')}"]
-        lines += _wrapped(show_invisible(", ".join(names)), width)
+        lines = [f"{level}  {len(different)} {show_invisible(f'{_several(row.entity)}{path}')}"]
+        lines += _wrapped(show_invisible(", ".join(different)), width)
     lines += _wrapped(show_invisible(f"{row.message} ({row.code})"), width)
     if row.before is not None and row.after is not None:
         lines += _wrapped(_inline(row.before, row.after), width, colour=colour)
@@ -54,6 +58,10 @@ def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     elif row.excerpt:
         lines += _wrapped(f"> {show_invisible(row.excerpt)}", width)
     return lines
+
+
+def _several(entity: str) -> str:
+    return f"{entity[:-1]}ies" if entity.endswith("y") else f"{entity}s"
 
 
 def _place(row: Row) -> str:

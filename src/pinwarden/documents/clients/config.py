@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.pointer import pointer_step
 from pinwarden.documents.clients.table import CLIENTS, FORMATS, Client, Format, Place, Scope
 from pinwarden.documents.target import HttpTarget, StdioTarget, Target, Transport
 
@@ -52,6 +53,19 @@ class ConfiguredServer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredInput:
+    """A value that the client asks its user for; ``${input:id}`` stands for the answer."""
+
+    id: str
+    pointer: str
+    """JSON Pointer to the declaration inside the file."""
+    password: bool
+    """The client hides what is typed."""
+    literals: tuple[str, ...] = field(repr=False)
+    """What the file offers as an answer: the default, and what can be picked. It may hold secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
     """A file that a client reads, as it was found."""
 
@@ -68,6 +82,8 @@ class ConfigFile:
     """Where the path leads if it, or a folder on the way inside the project or home, is a symbolic link."""
     settings: bool = False
     """The file holds no servers but decides about them."""
+    inputs: tuple[DeclaredInput, ...] = ()
+    """What the user is asked for."""
 
 
 def format_of(path: str) -> Format:
@@ -107,12 +123,12 @@ def _read_json(data: bytes) -> Any:
 
 def read_config(data: bytes, *, client: Client, place: Place, path: str, link: str | None = None) -> ConfigFile:
     """A configuration file and its servers. It never raises: what is wrong is said in the result."""
-    root = place.root or client.root
     try:
         document = read_document(data, path)
         if type(document) is not dict:
             raise PinwardenError("CONFIG_INVALID", "the file does not hold an object")
-        servers = () if place.settings else tuple(_servers(document, client, place, root, path))
+        servers = () if place.settings else tuple(_servers(document, client, place, path))
+        inputs = () if place.settings else tuple(_inputs(document, client, place))
     except PinwardenError as err:
         return ConfigFile(
             client=client.id,
@@ -131,6 +147,7 @@ def read_config(data: bytes, *, client: Client, place: Place, path: str, link: s
         document=document,
         link=link,
         settings=place.settings,
+        inputs=inputs,
     )
 
 
@@ -229,27 +246,74 @@ def target_of(entry: Any, client: Client) -> tuple[Target | None, str | None]:
     return target, "the entry has a command and an address; clients differ in which one they use" if both else None
 
 
-def _servers(
-    document: Mapping[str, Any], client: Client, place: Place, root: tuple[str, ...], path: str
-) -> Iterator[ConfiguredServer]:
-    places: list[tuple[Any, tuple[str, ...], Scope]] = [(document, (), place.scope)]
+def _servers(document: Mapping[str, Any], client: Client, place: Place, path: str) -> Iterator[ConfiguredServer]:
+    if place.may_be_one_server and _looks_like_server(document) and (place.root or client.root)[0] not in document:
+        yield replace(configured_server(_stem(path), document, client, path=path), scope=place.scope, pointer="")
+        return
+    within: list[tuple[Any, tuple[str, ...], Scope]] = [(document, (), place.scope)]
     folders = document.get(place.folders) if place.folders else None
     if place.folders and type(folders) is dict:
-        places += [(value, (place.folders, folder), "local") for folder, value in folders.items()]
-    for within, before, scope in places:
-        entries: Any = within
-        for step in root:
-            entries = entries.get(step) if type(entries) is dict else None
-        if entries is not None and type(entries) is not dict and type(entries) is not list:
-            raise PinwardenError("CONFIG_INVALID", f"{'/'.join((*before, *root))[:80]!a} does not hold servers")
-        names = [name for name, _, _ in _named_entries(entries, root) if name]
-        repeated = next((name for name in names if names.count(name) > 1), None) if type(entries) is list else None
-        if repeated is not None:
-            raise PinwardenError("CONFIG_INVALID", f"two servers have the name {repeated[:80]!a}")
-        for name, entry, step in _named_entries(entries, root):
-            pointer = _pointer((*before, *root, step))
-            server = configured_server(name, entry, client, path=path)
-            yield replace(server, scope=scope, pointer=pointer, folder=before[1] if before else None)
+        within += [(value, (place.folders, folder), "local") for folder, value in folders.items()]
+    for holder, before, scope in within:
+        for entries, root in _holders(holder, client, place):
+            if type(entries) is not dict and type(entries) is not list:
+                raise PinwardenError("CONFIG_INVALID", f"{'/'.join((*before, *root))[:80]!a} does not hold servers")
+            names = [name for name, _, _ in _named_entries(entries, root) if name]
+            repeated = next((name for name in names if names.count(name) > 1), None) if type(entries) is list else None
+            if repeated is not None:
+                raise PinwardenError("CONFIG_INVALID", f"two servers have the name {repeated[:80]!a}")
+            for name, entry, step in _named_entries(entries, root):
+                pointer = _pointer((*before, *root, step))
+                server = configured_server(name, entry, client, path=path)
+                yield replace(server, scope=scope, pointer=pointer, folder=before[1] if before else None)
+
+
+def _inputs(document: Mapping[str, Any], client: Client, place: Place) -> Iterator[DeclaredInput]:
+    if client.dialect.inputs is None:
+        return
+    for root in (place.root or client.root, *place.more_roots):
+        for declared, steps in _at(document, (*root[:-1], client.dialect.inputs), dotted=place.dotted):
+            for number, each in enumerate(declared if type(declared) is list else ()):
+                if type(each) is not dict:
+                    continue
+                options = each.get("options")
+                picked = [row.get("value") if type(row) is dict else row for row in _listed(options)]
+                yield DeclaredInput(
+                    id=each["id"] if type(each.get("id")) is str else "",
+                    pointer=_pointer((*steps, str(number))),
+                    password=each.get("password") is True,
+                    literals=tuple(text for text in (each.get("default"), *picked) if type(text) is str),
+                )
+
+
+def _holders(document: Any, client: Client, place: Place) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Every object or list of servers that the file has, and the members on the way to it."""
+    for root in (place.root or client.root, *place.more_roots):
+        yield from ((found, steps) for found, steps in _at(document, root, dotted=place.dotted) if found is not None)
+
+
+def _at(value: Any, path: tuple[str, ...], *, dotted: bool) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """What is at a path of members, with the members as they are written: ``a.b`` may stand for ``b`` in ``a``."""
+    if not path:
+        yield value, ()
+        return
+    if type(value) is not dict:
+        return
+    for count in range(1, len(path) + 1 if dotted else 2):
+        member = ".".join(path[:count])
+        if member in value:
+            yield from ((found, (member, *rest)) for found, rest in _at(value[member], path[count:], dotted=dotted))
+    if dotted and any(member.startswith(f"{'.'.join(path)}.") for member in value):
+        raise PinwardenError("CONFIG_INVALID", f"{'.'.join(path)[:80]!a} is taken apart into members with dots")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if type(value) is list else []
+
+
+def _stem(path: str) -> str:
+    """The name of a file without its ending."""
+    return path.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
 
 
 def _named_entries(entries: Any, root: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
@@ -396,4 +460,4 @@ def _texts(values: Any, what: str) -> dict[str, str]:
 
 
 def _pointer(steps: tuple[str, ...]) -> str:
-    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
+    return "".join("/" + pointer_step(step) for step in steps)

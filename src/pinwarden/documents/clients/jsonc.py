@@ -18,7 +18,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 from pinwarden.core.visible import escape_in_json
 
-_TRIVIA = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*+", re.DOTALL)
+_TRIVIA = re.compile(r"(?:[ \t\r\n]+|//[^\r\n\u2028\u2029]*|/\*.*?\*/)*+", re.DOTALL)
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORD = re.compile(r"true|false|null")
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}

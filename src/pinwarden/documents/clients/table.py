@@ -54,6 +54,8 @@ FOLDERS: Mapping[str, Folder] = MappingProxyType(
         "claude": Folder(variable="CLAUDE_CONFIG_DIR", otherwise=_everywhere("{home}/.claude")),
         "claude_state": Folder(variable="CLAUDE_CONFIG_DIR", otherwise=_everywhere("{home}")),
         "codex": Folder(variable="CODEX_HOME", otherwise=_everywhere("{home}/.codex")),
+        "copilot": Folder(variable="COPILOT_HOME", otherwise=_everywhere("{home}/.copilot")),
+        "continue": Folder(variable="CONTINUE_GLOBAL_DIR", otherwise=_everywhere("{home}/.continue")),
         "managed_claude": Folder(
             otherwise=_by_system(
                 "{root}/etc/claude-code",
@@ -75,7 +77,7 @@ FOLDERS: Mapping[str, Folder] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One file, or with ``*`` in its name several, that a client reads."""
+    """One file, or several where a step is ``*`` or begins with it, that a client reads."""
 
     scope: Scope
     path: str
@@ -88,6 +90,12 @@ class Place:
     """A member that holds, by project folder, more objects with servers."""
     settings: bool = False
     """The file holds no servers but decides about them."""
+    more_roots: tuple[tuple[str, ...], ...] = ()
+    """Further places in the file that hold servers."""
+    dotted: bool = False
+    """A path of members may be written as one member with dots in it, as in the settings of VS Code."""
+    may_be_one_server: bool = False
+    """A file without the member that holds servers is itself one, and is called like the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +119,8 @@ class Dialect:
     """The transport of an address that names none."""
     consent: tuple[str, ...] = ()
     """Members that let calls pass without asking the user."""
+    inputs: str | None = None
+    """A member beside the servers that declares what the user is asked for: ``${input:id}`` stands for the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +138,12 @@ class Client:
 
 _SERVERS = ("mcpServers",)
 _CODES = ("Code", "Code - Insiders", "VSCodium")
+_IN_SETTINGS = ("mcp", "servers")
+_IN_CONTAINER = ("customizations", "vscode")
+_CONTAINER_SETTINGS = (*_IN_CONTAINER, "settings", *_IN_SETTINGS)
+_CONTAINERS = (".devcontainer/devcontainer.json", ".devcontainer.json", ".devcontainer/*/devcontainer.json")
+_AMAZON_Q = ("mcp.json", "default.json", "agents/*.json", "cli-agents/*.json")
+"""The old file, what the editors write, and the agents of the editors and of the command line."""
 
 
 def _project(path: str, *, installs: bool = False, root: tuple[str, ...] | None = None) -> Place:
@@ -138,9 +154,22 @@ def _global(path: str, *, installs: bool = False, root: tuple[str, ...] | None =
     return Place(scope="global", path=path, installs=installs, root=root)
 
 
+def _vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tuple[str, ...]) -> Place:
+    return Place(scope=scope, path=path, root=root, more_roots=more, dotted=True)
+
+
 def _extension(extension: str, file: str) -> tuple[Place, ...]:
     """Where an extension of VS Code and its relatives keeps a file."""
     return tuple(_global(f"{{roaming}}/{code}/User/globalStorage/{extension}/settings/{file}") for code in _CODES)
+
+
+def _blocks(scope: Scope, folder: str) -> tuple[Place, ...]:
+    """A folder of Continue's: its own blocks, and files of other clients, which it understands."""
+    return (
+        Place(scope=scope, path=f"{folder}/*.yaml"),
+        Place(scope=scope, path=f"{folder}/*.yml"),
+        Place(scope=scope, path=f"{folder}/*.json", folders="projects", may_be_one_server=True),
+    )
 
 
 _TABLE: tuple[Client, ...] = (
@@ -179,15 +208,28 @@ _TABLE: tuple[Client, ...] = (
         id="vscode",
         title="VS Code",
         root=("servers",),
-        dialect=Dialect(),
+        dialect=Dialect(inputs="inputs"),
         places=(
             _project(".vscode/mcp.json", installs=True),
             _global("{roaming}/Code/User/mcp.json", installs=True),
             _global("{roaming}/Code - Insiders/User/mcp.json"),
             _global("{roaming}/VSCodium/User/mcp.json"),
+            # Every profile but the default one has a folder of its own.
+            *(_global(f"{{roaming}}/{code}/User/profiles/*/mcp.json") for code in _CODES),
             # Until mid-2025 servers were a part of the settings; old files are still read.
-            _project(".vscode/settings.json", root=("mcp", "servers")),
-            *(_global(f"{{roaming}}/{code}/User/settings.json", root=("mcp", "servers")) for code in _CODES),
+            _vscode_settings("project", "{project}/.vscode/settings.json", _IN_SETTINGS),
+            *(_vscode_settings("global", f"{{roaming}}/{code}/User/settings.json", _IN_SETTINGS) for code in _CODES),
+            *(
+                _vscode_settings("global", f"{{roaming}}/{code}/User/profiles/*/settings.json", _IN_SETTINGS)
+                for code in _CODES
+            ),
+            # A workspace of several folders has its settings in a file of any name.
+            _vscode_settings("project", "{project}/*.code-workspace", ("settings", *_IN_SETTINGS)),
+            # A container has servers of its own, and settings, which may hold some as well.
+            *(
+                _vscode_settings("project", f"{{project}}/{file}", (*_IN_CONTAINER, *_IN_SETTINGS), _CONTAINER_SETTINGS)
+                for file in _CONTAINERS
+            ),
         ),
     ),
     Client(
@@ -238,12 +280,14 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         dialect=Dialect(headers=("requestOptions", "headers"), named_list=True),
         places=(
-            _global("{home}/.continue/config.yaml", installs=True),
-            _global("{home}/.continue/config.yml"),
+            _global("{continue}/config.yaml", installs=True),
+            _global("{continue}/config.yml"),
+            _global("{continue}/config.json"),
             _project(".continue/config.yaml"),
-            _project(".continue/mcpServers/*.yaml"),
-            _project(".continue/mcpServers/*.yml"),
-            _project(".continue/mcpServers/*.json"),
+            _project(".continue/config.yml"),
+            _project(".continue/config.json"),
+            *_blocks("project", "{project}/.continue/mcpServers"),
+            *_blocks("global", "{continue}/mcpServers"),
         ),
     ),
     Client(
@@ -255,6 +299,8 @@ _TABLE: tuple[Client, ...] = (
             _project(".gemini/settings.json", installs=True),
             _global("{home}/.gemini/settings.json", installs=True),
             _global("{managed_gemini}/settings.json"),
+            _project(".gemini/extensions/*/gemini-extension.json"),
+            _global("{home}/.gemini/extensions/*/gemini-extension.json"),
         ),
     ),
     Client(
@@ -277,6 +323,46 @@ _TABLE: tuple[Client, ...] = (
             _project(".roo/mcp.json", installs=True),
             *_extension("rooveterinaryinc.roo-cline", "mcp_settings.json"),
         ),
+    ),
+    Client(
+        id="kiro",
+        title="Kiro",
+        root=_SERVERS,
+        dialect=Dialect(consent=("autoApprove",)),
+        places=(
+            _project(".kiro/settings/mcp.json"),
+            _project(".kiro/agents/*.json"),
+            _global("{home}/.kiro/settings/mcp.json"),
+            _global("{home}/.kiro/agents/*.json"),
+        ),
+        toolpin=False,
+    ),
+    Client(
+        id="amazon-q",
+        title="Amazon Q Developer",
+        root=_SERVERS,
+        dialect=Dialect(consent=("autoApprove",)),
+        places=(
+            *(_project(f".amazonq/{file}") for file in _AMAZON_Q),
+            *(_global(f"{{home}}/.aws/amazonq/{file}") for file in _AMAZON_Q),
+        ),
+        toolpin=False,
+    ),
+    Client(
+        id="junie",
+        title="Junie",
+        root=_SERVERS,
+        dialect=Dialect(),
+        places=(_project(".junie/mcp/mcp.json"), _global("{home}/.junie/mcp/mcp.json")),
+        toolpin=False,
+    ),
+    Client(
+        id="copilot-cli",
+        title="GitHub Copilot CLI",
+        root=_SERVERS,
+        dialect=Dialect(),
+        places=(_project(".github/mcp.json"), _global("{copilot}/mcp-config.json")),
+        toolpin=False,
     ),
     Client(
         id="generic",

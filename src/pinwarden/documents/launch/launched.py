@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from pinwarden.documents.launch import packages, programs
 from pinwarden.documents.launch.options import is_absolute, names, program_name, read_options, split_line
@@ -34,17 +35,19 @@ def what_runs(target: Target) -> Launched:
     if len(words) == 1 and re.search(r"\s", words[0]) and not is_absolute(words[0]):
         words = split_line(words[0]) or words  # some clients take a whole line as the command
     dangers = _dangers_of_program(words[0])
+    around: list[str] = []
     for _ in range(MAX_WRAPPERS):
         wrapper = _WRAPPERS.get(program_name(words[0]))
         inner = wrapper(words) if wrapper else None
         if inner is None or not inner[0]:
             break
+        around += [program_name(words[0])] if program_name(words[0]) not in _FINDERS else []
         words = inner[0]
         dangers += [*inner[1], *_dangers_of_program(words[0])]
     found = _leaf(words)
     if found.kind != "shell":
         dangers += programs.dangers_in_arguments(words[1:])
-    return found.and_dangers(dangers)
+    return replace(found.and_dangers(dangers), wrappers=tuple(around))
 
 
 def _leaf(words: list[str]) -> Launched:
@@ -118,6 +121,9 @@ def _python_runner(words: list[str]) -> Inner | None:
     """``python -m uv …`` and ``python -m pipx …``."""
     return (words[2:], []) if words[1:2] == ["-m"] and words[2:3] in (["uv"], ["uvx"], ["pipx"]) else None
 
+
+_FINDERS = frozenset({"cmd", "uv", "python", "python3", "py"})
+"""Wrappers that only find the launcher."""
 
 _WRAPPERS: Mapping[str, Callable[[list[str]], Inner | None]] = {
     "cmd": _cmd,

@@ -64,7 +64,10 @@ def npx(name: str, words: Sequence[str]) -> Launched:
         dangers.append("other_index")
     if options.has("-c", "--call"):
         dangers.append("inline_code")
-    return _bridged(npm_package(spec, name).and_dangers(dangers), arguments)
+    program = options.rest[0] if named and options.rest else None
+    found = npm_package(spec, name).and_dangers(dangers)
+    own = tuple(options.rest[1:])
+    return _bridged(replace(found, program=program, arguments=own), arguments)
 
 
 def npm_package(spec: str, runner: str) -> Launched:
@@ -130,7 +133,8 @@ def uvx(name: str, words: Sequence[str]) -> Launched:
     options = read_options(words, UV_VALUES)
     spec = options.get("--from", "--spec") or (options.rest[0] if options.rest else "")
     found = pypi_package(spec, name).and_dangers(["other_index"] if options.has(*UV_INDEXES) else [])
-    return _bridged(found, options.rest[1:])
+    program = options.rest[0] if options.has("--from", "--spec") and options.rest else None
+    return _bridged(replace(found, program=program, arguments=tuple(options.rest[1:])), options.rest[1:])
 
 
 def pypi_package(spec: str, runner: str) -> Launched:

@@ -46,15 +46,19 @@ def docker(name: str, words: Sequence[str]) -> Launched:
         rest = rest[1:]
     if rest[:1] != ["run"]:
         return Launched(kind="path", identity=" ".join([name, *rest[:2]]), runner=name)
-    image, options = _image_and_options(rest[1:])
+    image, options, place = _image_and_options(rest[1:])
     dangers = ["container_privileges"] if any(_reaches_machine(*option) for option in options) else []
     found = _IMAGE.fullmatch(image)
-    if not found:
-        return Launched(kind="oci", identity=image, runner=name).and_dangers(dangers)
-    digest = found["digest"]
-    pinned = bool(digest and _SHA256.fullmatch(digest))
+    digest = found["digest"] if found else None
     return Launched(
-        kind="oci", identity=found["name"], version=found["tag"], digest=digest, pinned=pinned, runner=name
+        kind="oci",
+        identity=found["name"] if found else image,
+        version=found["tag"] if found else None,
+        digest=digest,
+        pinned=bool(digest and _SHA256.fullmatch(digest)),
+        runner=name,
+        options=tuple(rest[1 : 1 + place]),
+        arguments=tuple(rest[2 + place :]),
     ).and_dangers(dangers)
 
 
@@ -126,7 +130,8 @@ def _fetches_and_runs(text: str) -> bool:
     return bool(_FETCHES.search(text) and _RUNS.search(text))
 
 
-def _image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
+def _image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str, str]], int]:
+    """The image, the options before it, and its place among the words."""
     options: list[tuple[str, str]] = []
     place = 0
     while place < len(words) and words[place].startswith("-"):
@@ -139,7 +144,7 @@ def _image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str, str]]
             value = words[place] if place < len(words) else ""
             place += 1
         options.append((name, value))
-    return (words[place] if place < len(words) else ""), options
+    return (words[place] if place < len(words) else ""), options, place
 
 
 def _short_option(word: str) -> tuple[str, str, str]:

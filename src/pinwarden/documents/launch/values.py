@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 from urllib.parse import quote
@@ -56,6 +56,14 @@ class Launched:
     """The package that connects to the address, where ``kind`` is ``url`` and a package does that."""
     dangers: tuple[str, ...] = ()
     """Codes of ``DANGERS``, in the order of that table."""
+    program: str | None = field(default=None, compare=False)
+    """Which of a package's programs, where the command names one."""
+    options: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """The launcher's own words about how to run it, for containers."""
+    arguments: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """What the server itself is given."""
+    wrappers: tuple[str, ...] = field(default=(), compare=False)
+    """Programs around the launcher that change more than how it is found, such as ``env`` and ``sudo``."""
 
     @property
     def purl(self) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.limits import Limits
+from pinwarden.core.pointer import pointer_step
 from pinwarden.documents.lock.shape import CLIENTS, TOOL_HASHES, all_text, check_shape, is_manifest
 
 EXTENSION = "pinwarden"
@@ -64,7 +65,7 @@ _TRUST_ORDER = (
     "badges",
     "issues",
 )
-_TRUST_REREAD_ORDER = (
+TRUST_REREAD_ORDER = (
     *_SCORES,
     "verifiedProvenance",
     "gates",
@@ -93,7 +94,7 @@ _ISSUE_ORDER = ("severity", "code", "message")
 _RESOLVED_ORDER = ("source", "name", "version")
 _ORIGINAL_ORDER = ("name", "version", "client")
 _LOCKED_ORDER = ("selectedTarget", "config", "capabilityManifest")
-_HASHED_MANIFEST = (
+HASHED_MANIFEST = (
     "version",
     "serverName",
     "serverVersion",
@@ -103,7 +104,7 @@ _HASHED_MANIFEST = (
     "remoteHosts",
     "secrets",
 )
-_MANIFEST_ORDER = (*_HASHED_MANIFEST, "generatedAt", *TOOL_HASHES, "toolDescriptionScan")
+_MANIFEST_ORDER = (*HASHED_MANIFEST, "generatedAt", *TOOL_HASHES, "toolDescriptionScan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +269,7 @@ def integrity_payload(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def hashed_manifest(manifest: Any) -> dict[str, Any]:
     """The part of a capability manifest that ToolPin hashes."""
-    hashed = _only(manifest, _HASHED_MANIFEST)
+    hashed = _only(manifest, HASHED_MANIFEST)
     for member, parts in TOOL_HASHES.items():
         if member in manifest:
             hashed[member] = _only(manifest[member], parts)
@@ -315,7 +316,7 @@ def _not_in(found: Any, covered: Any) -> Iterator[tuple[str, ...]]:
 def as_reread(entry: Entry) -> Entry:
     """The entry in the order in which ToolPin writes entries that it read from the file; what it drops, we keep."""
     document = in_order(entry.document, _ENTRY_ORDER)
-    document["trust"] = in_order(entry.trust, _TRUST_REREAD_ORDER)
+    document["trust"] = in_order(entry.trust, TRUST_REREAD_ORDER)
     for member, order in (("evidence", _EVIDENCE_ORDER), ("issues", _ISSUE_ORDER)):
         if member in document["trust"]:
             document["trust"][member] = [in_order(row, order) for row in document["trust"][member]]
@@ -357,11 +358,6 @@ def in_order(value: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
     """The members that ``order`` names, in that order, then the others as they come."""
     known = {member: value[member] for member in order if member in value}
     return {**known, **{member: inner for member, inner in value.items() if member not in known}}
-
-
-def pointer_step(name: str) -> str:
-    """A name as one step of a JSON Pointer."""
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _with_lock_evidence(trust: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,10 +22,16 @@ if TYPE_CHECKING:
     from pinwarden.documents.surface import Surface
 
 FORMAT = "pinwarden-entry/1"
+EVIDENCE = "evidence"
+"""A member of our record: rows of evidence about the bytes, beyond those of the trust report."""
+PUBLISHED = "publishedAt"
+"""A member of our record: when the locked release came out, as its registry says."""
 SURFACES_FOLDER = "mcp-lock.surfaces"
 
 # One folder beside the lockfile, one file in it: nothing that a system could take for another place.
-_SURFACE_PATH = re.compile(r"[^./\\:*?\"<>|\x00-\x1f][^/\\:*?\"<>|\x00-\x1f]*\.surfaces/[a-z0-9_][a-z0-9._@=-]*\.json")
+_STEM, _FILE = r"[^./\\:*?\"<>|\x00-\x1f][^/\\:*?\"<>|\x00-\x1f]*", r"[a-z0-9_][a-z0-9._@=-]*\.json"
+_SURFACE_PATH = re.compile(rf"{_STEM}\.surfaces/{_FILE}")
+_CLOSURE_PATH = re.compile(rf"{_STEM}\.closures/{_FILE}")
 _PLAIN = re.compile(r"[a-z0-9.-]")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # Windows gives these to devices
 _MAX_STEM = 100  # file systems allow 255 bytes, for a name, a version and a temporary suffix
@@ -61,13 +67,17 @@ class ImagePin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dependency:
-    """One package of the dependency closure."""
+class ClosurePin:
+    """The dependency closure: how many packages it has, and the file that lists them all with their digests."""
 
-    ecosystem: str
-    name: str
-    version: str
-    digest: Digest | None
+    packages: int
+    path: str
+    """Relative to the lockfile's folder, with forward slashes."""
+    file_digest: Digest
+
+
+FilePin = SurfacePin | ClosurePin
+"""Something that is kept in a file beside the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +97,7 @@ class Extension:
     api_surface: str | None = None
     artifacts: tuple[Artifact, ...] = ()
     image: ImagePin | None = None
-    dependencies: tuple[Dependency, ...] = ()
+    closure: ClosurePin | None = None
     provenance: Mapping[str, Any] | None = None
     """The identity that signed the build, as the verifier reported it."""
     registry: str | None = None
@@ -95,14 +105,19 @@ class Extension:
     approval: Approval | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether the bytes of the entry were ever pinned."""
+        return bool(self.artifacts or self.image or self.closure)
+
 
 def pin_surface(surface: Surface, path: str) -> SurfacePin:
-    """The pin of an approved surface. One with an undigestable item cannot be approved."""
+    """The pin of an approved surface. One of which a part cannot be digested cannot be approved."""
     from pinwarden.documents.surface import KINDS, to_bytes  # checking a lock without surfaces does without it
 
-    if surface.digest is None:
-        problem = surface.undigestable[0]
-        raise PinwardenError("SURFACE_INVALID", f"{problem.kind.entity} {problem.key[:80]!a}: {problem.problem}")
+    digest = surface.digest
+    if digest is None:
+        raise PinwardenError("SURFACE_INVALID", f"it cannot be digested: {surface.problem}")
     items = {
         kind.member: {item.key: str(item.digest) for item in surface.list_of(kind)}
         for kind in KINDS
@@ -111,7 +126,7 @@ def pin_surface(surface: Surface, path: str) -> SurfacePin:
     for kind in KINDS:
         if len(items.get(kind.member, {})) != len(surface.list_of(kind)):
             raise PinwardenError("SURFACE_INVALID", f"two items of {kind.member} have the same {kind.key}")
-    return SurfacePin(digest=surface.digest, items=items, path=path, file_digest=Digest.of(to_bytes(surface)))
+    return SurfacePin(digest=digest, items=items, path=path, file_digest=Digest.of(to_bytes(surface)))
 
 
 def surface_path(server: str, version: str | None = None, folder: str = SURFACES_FOLDER) -> str:
@@ -173,16 +188,11 @@ def _to_json(extension: Extension) -> dict[str, Any]:
     if (image := extension.image) is not None:
         platforms = {platform: str(digest) for platform, digest in image.platforms.items()}
         record["image"] = {**({} if image.index is None else {"index": str(image.index)}), "platforms": platforms}
-    if extension.dependencies:
-        record["dependencies"] = [
-            {
-                "ecosystem": package.ecosystem,
-                "name": package.name,
-                "version": package.version,
-                **({} if package.digest is None else {"digest": str(package.digest)}),
-            }
-            for package in extension.dependencies
-        ]
+    if (closure := extension.closure) is not None:
+        record["closure"] = {
+            "packages": closure.packages,
+            "file": {"path": closure.path, "digest": str(closure.file_digest)},
+        }
     if extension.provenance is not None:
         record["provenance"] = dict(extension.provenance)
     if extension.registry is not None:
@@ -198,7 +208,7 @@ _KNOWN = (
     "apiSurface",
     "artifacts",
     "image",
-    "dependencies",
+    "closure",
     "provenance",
     "registry",
     "approval",
@@ -229,15 +239,7 @@ def _read(record: Any, path: str) -> Extension:
             for row in _rows(record, "artifacts")
         ),
         image=_image(record["image"]) if "image" in record else None,
-        dependencies=tuple(
-            Dependency(
-                ecosystem=_text(row["ecosystem"]),
-                name=_text(row["name"]),
-                version=_text(row["version"]),
-                digest=Digest.parse(row["digest"]) if "digest" in row else None,
-            )
-            for row in _rows(record, "dependencies")
-        ),
+        closure=_closure(record["closure"], f"{path}/closure") if "closure" in record else None,
         provenance=dict(record["provenance"].items()) if "provenance" in record else None,
         registry=_text(record["registry"]) if "registry" in record else None,
         approval=_approval(record["approval"]) if "approval" in record else None,
@@ -269,6 +271,15 @@ def _surface(value: Any, path: str) -> SurfacePin:
         path=where,
         file_digest=Digest.parse(value["file"]["digest"]),
     )
+
+
+def _closure(value: Any, path: str) -> ClosurePin:
+    where, count = _text(value["file"]["path"]), value["packages"]
+    if not _CLOSURE_PATH.fullmatch(where):
+        invalid(f"{path}/file/path", "does not name a file in the closures folder")
+    if type(count) is not int or count < 1:
+        invalid(f"{path}/packages", "is not a number of packages")
+    return ClosurePin(packages=count, path=where, file_digest=Digest.parse(value["file"]["digest"]))
 
 
 def _image(value: Any) -> ImagePin:

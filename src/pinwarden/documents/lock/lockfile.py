@@ -16,9 +16,10 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.pointer import pointer_step
 from pinwarden.documents.javascript_json import to_javascript_file
 from pinwarden.documents.lock import entry as lock_entry
-from pinwarden.documents.lock.entry import EXTENSION, LOCK_LIMITS, Entry, integrity_payload, pointer_step
+from pinwarden.documents.lock.entry import EXTENSION, LOCK_LIMITS, Entry, integrity_payload
 from pinwarden.documents.lock.seal import whole_digest
 from pinwarden.documents.lock.shape import check_shape, invalid
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.lock.entry import EXTENSION, LOCK_LIMITS, Entry, as_reread, pointer_step
+from pinwarden.core.pointer import pointer_step
+from pinwarden.documents.lock.entry import EXTENSION, LOCK_LIMITS, Entry, as_reread
 from pinwarden.documents.lock.entry import plain as plain_entry
 from pinwarden.documents.lock.lockfile import Lock, plain, sealed
 from pinwarden.documents.lock.seal import without_approval_time

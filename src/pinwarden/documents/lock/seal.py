@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.documents.lock.entry import EXTENSION, LOCK_LIMITS, Entry
-
-if TYPE_CHECKING:
-    from pinwarden.documents.lock.extension import Extension
-
-
-def extension_of(entry: Entry) -> Extension | None:
-    """Our record of an entry; None if the entry has none."""
-    if EXTENSION not in entry.manifest:
-        return None
-    from pinwarden.documents.lock.extension import parse_record
-
-    return parse_record(entry.manifest[EXTENSION], f"/servers/{entry.key}/capabilityManifest/{EXTENSION}")
 
 
 def seal_of(entry: Entry) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.numbers import is_number
+from pinwarden.documents.tier import TIERS_WORST_FIRST
 
 CLIENTS = (
     "claude",
@@ -22,7 +24,6 @@ CLIENTS = (
     "generic",
 )
 SCOPES = ("project", "global")
-TIERS = ("verified", "conditional", "unverified", "blocked")
 TOOL_HASHES = {
     "toolDescriptionHash": ("algorithm", "value", "toolCount"),
     "toolSurfaceHash": ("algorithm", "coverage", "value", "toolCount"),
@@ -52,7 +53,7 @@ def check_shape(document: Any, path: str) -> None:
         _demand(isinstance(document["integrity"], str), f"{path}/integrity", "is not text")
 
 
-_TRUST_SHAPE = {
+TRUST_SHAPE = {
     "score": "number",
     "overallScore": "number",
     "metadataCompleteness": "number",
@@ -67,13 +68,13 @@ _TRUST_SHAPE = {
     "evidence": "rows",
     "issues": "rows",
 }
-_EVIDENCE_SHAPE = {
+EVIDENCE_SHAPE = {
     "verifiedByToolPin": "truth",
     "trustedAnchor": "truth",
     "required": "truth",
     **dict.fromkeys(("source", "claim", "verificationMethod", "trustAnchor", "verifiedAt", "failureReason"), "text"),
 }
-_PILLARS = ("provenance", "integrity", "reputation", "metadataCompleteness")
+PILLARS = ("provenance", "integrity", "reputation", "metadataCompleteness")
 
 
 def _check_trust(trust: Any, path: str) -> None:
@@ -81,7 +82,7 @@ def _check_trust(trust: Any, path: str) -> None:
         invalid(path, "is not an object")
     for member in ("score", "badges", "issues"):
         _demand(member in trust, f"{path}/{member}", "is missing")
-    for member, kind in _TRUST_SHAPE.items():
+    for member, kind in TRUST_SHAPE.items():
         if member in trust and not _is_kind(trust[member], kind):
             invalid(f"{path}/{member}", f"is not what a trust report holds there ({kind})")
     for place, row in enumerate(trust["issues"]):
@@ -90,16 +91,16 @@ def _check_trust(trust: Any, path: str) -> None:
     for place, row in enumerate(trust.get("evidence", [])):
         statuses = ("passed", "declared", "failed", "unavailable")
         good = all_text(row, ("code", "message")) and row.get("status") in statuses
-        good = good and all(_is_kind(row[member], kind) for member, kind in _EVIDENCE_SHAPE.items() if member in row)
+        good = good and all(_is_kind(row[member], kind) for member, kind in EVIDENCE_SHAPE.items() if member in row)
         _demand(good, f"{path}/evidence/{place}", "is not evidence")
 
 
 def _is_kind(value: Any, kind: str) -> bool:
     match kind:
         case "number":
-            return _is_number(value)
+            return is_number(value)
         case "tier":
-            return value in TIERS
+            return value in TIERS_WORST_FIRST
         case "text":
             return isinstance(value, str)
         case "truth":
@@ -109,7 +110,7 @@ def _is_kind(value: Any, kind: str) -> bool:
         case "rows":
             return isinstance(value, list)
         case "pillars":
-            return isinstance(value, dict) and all(_is_number(value.get(pillar)) for pillar in _PILLARS)
+            return isinstance(value, dict) and all(is_number(value.get(pillar)) for pillar in PILLARS)
         case _:
             return isinstance(value, list) and all(
                 all_text(gate, ("code", "message")) and gate.get("tier") in ("unverified", "blocked") for gate in value
@@ -131,7 +132,7 @@ def is_manifest(manifest: Any) -> bool:
 
 def _wrong_in_manifest(manifest: dict[str, Any]) -> str | None:
     """The first member of a manifest that is not as it should be."""
-    if not _is_number(manifest.get("version")) or manifest["version"] != 1:
+    if not is_number(manifest.get("version")) or manifest["version"] != 1:
         return "version"
     for member in ("serverName", "serverVersion", "registrySource", "generatedAt"):
         if not isinstance(manifest.get(member), str):
@@ -149,9 +150,9 @@ def _wrong_in_manifest(manifest: dict[str, Any]) -> str | None:
 def _is_scan(scan: Any) -> bool:
     return (
         all_text(scan, ("generatedAt",))
-        and _is_number(scan.get("version"))
+        and is_number(scan.get("version"))
         and scan["version"] == 1
-        and _is_number(scan.get("scannedDescriptions"))
+        and is_number(scan.get("scannedDescriptions"))
         and isinstance(scan.get("findings"), list)
     )
 
@@ -162,11 +163,7 @@ def _is_tool_hash(value: Any, parts: Sequence[str]) -> bool:
     coverage = value.get("coverage", []) if "coverage" in parts else []
     fields = ("name", "description", "inputSchema")
     covered = isinstance(coverage, list) and all(field in fields for field in coverage)
-    return _is_number(value.get("toolCount")) and covered and ("coverage" in value or "coverage" not in parts)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number(value.get("toolCount")) and covered and ("coverage" in value or "coverage" not in parts)
 
 
 def all_text(value: Any, members: Iterable[str]) -> bool:

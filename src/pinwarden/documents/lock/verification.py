@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.moments import moment_of
+from pinwarden.core.pointer import pointer_step
 from pinwarden.documents.lock.entry import (
     EXTENSION,
     LOCK_LIMITS,
@@ -22,14 +24,14 @@ from pinwarden.documents.lock.entry import (
     entry_key,
     integrity_of_payload,
     integrity_payload,
-    pointer_step,
     uncovered,
 )
 from pinwarden.documents.lock.lockfile import SEAL_FORMAT, Lock, seal_integrity
-from pinwarden.documents.lock.seal import extension_of, seal_of, whole_digest
+from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.seal import seal_of, whole_digest
 
 if TYPE_CHECKING:
-    from pinwarden.documents.lock.extension import SurfacePin
+    from pinwarden.documents.lock.extension import ClosurePin, FilePin, SurfacePin
 
 PROBLEMS: Mapping[str, str] = {
     "no_entries": "the lockfile locks nothing",
@@ -53,6 +55,9 @@ PROBLEMS: Mapping[str, str] = {
     "surface_conflict": "two entries pin different texts in one file",
     "surface_missing": "the approved text of the server is not there",
     "surface_mismatch": "the approved text of the server is not the one that was pinned",
+    "closure_conflict": "two entries pin different dependency closures in one file",
+    "closure_missing": "the dependency closure of the server is not there",
+    "closure_mismatch": "the dependency closure of the server is not the one that was pinned",
 }
 
 _MAX_CLOCK_SKEW = timedelta(days=1)  # machines that write one file do not agree on the time to the minute
@@ -93,7 +98,7 @@ def verify(lock: Lock, *, require_extension: bool = False) -> tuple[Problem, ...
         )
     problems += _equal_keys(lock.entries)
     problems += _timestamp_problems(lock)
-    problems += _surface_conflicts(lock.entries)
+    problems += _file_conflicts(lock.entries)
     return tuple(problems)
 
 
@@ -257,49 +262,61 @@ def _equal_keys(entries: Iterable[Entry]) -> Iterator[Problem]:
 
 def _timestamp_problems(lock: Lock) -> Iterator[Problem]:
     """A plain v2 file protects no timestamp of its own; at least it cannot be older than its entries."""
-    updated = _time(lock.updated_at)
-    newest = max((time for entry in lock.entries if (time := _time(entry.locked_at))), default=None)
+    updated = moment_of(lock.updated_at)
+    newest = max((time for entry in lock.entries if (time := moment_of(entry.locked_at))), default=None)
     if updated and newest and newest - updated > _MAX_CLOCK_SKEW:
         yield Problem(code="timestamps_inconsistent", path="/updatedAt")
-    generated = _time(lock.generated_at)
+    generated = moment_of(lock.generated_at)
     if generated and updated and generated - updated > _MAX_CLOCK_SKEW:
         yield Problem(code="timestamps_inconsistent", path="/generatedAt")
-
-
-def _time(text: str | None) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None
-    return time if time and time.tzinfo else None
 
 
 # Approved surfaces
 
 
-def surface_pins(lock: Lock) -> Iterator[tuple[Entry, SurfacePin]]:
-    """Every entry whose surface was approved, with its pin."""
+def file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
+    """Every file beside the lock that an entry pins, with the member that pins it."""
     for entry in lock.entries:
         extension = extension_of(entry)
         if extension is not None and extension.surface is not None:
-            yield entry, extension.surface
+            yield entry, "surface", extension.surface
+        if extension is not None and extension.closure is not None:
+            yield entry, "closure", extension.closure
 
 
-def verify_surfaces(lock: Lock, files: Mapping[str, bytes]) -> tuple[Problem, ...]:
-    """Whether the approved texts, by their path as the lock names it, are those that were pinned."""
+def verify_files(lock: Lock, files: Mapping[str, bytes]) -> tuple[Problem, ...]:
+    """Whether the files beside the lock, by their path as the lock names it, are those that were pinned."""
     problems: list[Problem] = []
-    for entry, pin in surface_pins(lock):
-        code, detail = "", ""
+    for entry, member, pin in file_pins(lock):
+        detail = ""
         if pin.path not in files:
-            code = "surface_missing"
+            code = f"{member}_missing"
         else:
-            detail = _surface_difference(pin, files[pin.path])
-            code = "surface_mismatch" if detail else ""
+            detail = _difference(pin, files[pin.path])
+            code = f"{member}_mismatch" if detail else ""
         if code:
-            path = f"/servers/{pointer_step(entry.key)}/capabilityManifest/{EXTENSION}/surface"
+            path = f"/servers/{pointer_step(entry.key)}/capabilityManifest/{EXTENSION}/{member}"
             detail = detail or pin.path
             problems.append(Problem(code=code, path=path, detail=detail, server=entry.name, client=entry.client))
     return tuple(problems)
+
+
+def _difference(pin: FilePin, data: bytes) -> str:
+    from pinwarden.documents.lock.extension import ClosurePin
+
+    return _closure_difference(pin, data) if isinstance(pin, ClosurePin) else _surface_difference(pin, data)
+
+
+def _closure_difference(pin: ClosurePin, data: bytes) -> str:
+    from pinwarden.documents import closure
+
+    if Digest.of(data) != pin.file_digest:
+        return f"{pin.path} has other bytes"
+    try:
+        found = closure.parse(data)
+    except PinwardenError as err:
+        return f"{pin.path}: {err.message}"
+    return "" if len(found.packages) == pin.packages else f"{pin.path} holds another number of packages"
 
 
 def _surface_difference(pin: SurfacePin, data: bytes) -> str:
@@ -315,73 +332,15 @@ def _surface_difference(pin: SurfacePin, data: bytes) -> str:
     return "" if found == pin else f"{pin.path} holds items with other digests"
 
 
-def _surface_conflicts(entries: Iterable[Entry]) -> Iterator[Problem]:
+def _file_conflicts(entries: Iterable[Entry]) -> Iterator[Problem]:
     pinned: dict[str, Any] = {}
     for entry in entries:
         record = entry.manifest.get(EXTENSION)
         extension = extension_of(entry) if record is not None else None
-        if extension is None or extension.surface is None:
+        if extension is None:
             continue
-        pin = extension.surface
-        if pinned.setdefault(pin.path, pin.file_digest) != pin.file_digest:
-            path = f"/servers/{pointer_step(entry.key)}/capabilityManifest/{EXTENSION}/surface/file"
-            yield Problem(code="surface_conflict", path=path, detail=pin.path, server=entry.name, client=entry.client)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """A change to a lockfile that ToolPin 0.5.4 does not see, and what we make of it."""
-
-    case: str
-    toolpin: str
-    ours: str
-    codes: tuple[str, ...]
-    reason: str
-
-
-DIFFERENCES: tuple[Difference, ...] = (
-    Difference(
-        case="key_renamed",
-        toolpin="accepts",
-        ours="refuses",
-        codes=("entry_key_mismatch",),
-        reason="ToolPin looks entries up by name and client; one under another key is never compared with anything.",
-    ),
-    Difference(
-        case="forged-entry-under-other-key",
-        toolpin="accepts",
-        ours="refuses",
-        codes=("entry_key_mismatch", "integrity_mismatch", "locked_copy_differs"),
-        reason="The same hole used in earnest: another package, another command, and an integrity value of anything.",
-    ),
-    Difference(
-        case="unknown_member_added",
-        toolpin="accepts",
-        ours="refuses",
-        codes=("member_unprotected",),
-        reason="No integrity value covers the member. In a sealed file members may be added, and the seal covers them.",
-    ),
-    Difference(
-        case="manifest_generatedAt",
-        toolpin="accepts",
-        ours="refuses",
-        codes=("locked_copy_differs",),
-        reason="ToolPin does not hash the time of a manifest; its copy under locked tells. A seal covers both.",
-    ),
-    Difference(
-        case="top_timestamps",
-        toolpin="accepts",
-        ours="refuses",
-        codes=("timestamps_inconsistent",),
-        reason="ToolPin does not hash the times of the file; it cannot have been written before its entries were.",
-    ),
-)
-"""Where we refuse and ToolPin does not. Never the other way round."""
-
-SAME_ANSWER: Mapping[str, str] = {
-    "keys_reordered": "The order of members means nothing in JSON; both accept. (A DSSE signature covers the bytes.)",
-    "scope_removed": "An entry without scope is for the project, and is hashed so; both accept. A seal sees it.",
-    "entry_deleted": "A plain v2 file says nowhere how many entries it has; both accept, unless an expected digest or "
-    "a signature is given. The seal lists every entry, so a sealed file refuses.",
-}
-"""Changes that both accept in a plain v2 file, and why."""
+        for member, pin in (("surface", extension.surface), ("closure", extension.closure)):
+            if pin is not None and pinned.setdefault(pin.path, pin.file_digest) != pin.file_digest:
+                path = f"/servers/{pointer_step(entry.key)}/capabilityManifest/{EXTENSION}/{member}/file"
+                code = f"{member}_conflict"
+                yield Problem(code=code, path=path, detail=pin.path, server=entry.name, client=entry.client)

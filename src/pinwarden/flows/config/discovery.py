@@ -8,50 +8,59 @@ gets, never what is in them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from pinwarden.adapters import lock_store
-from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.documents import surface
 from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import what_runs
 from pinwarden.documents.lock import entry as lock_entry
+from pinwarden.documents.lock.configured import CONFIGURED_IN, NO_RELEASE, SOURCE, uncovered
 from pinwarden.documents.lock.extension import Approval, Extension, extended, pin_surface, surface_path
 from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.server_entry import from_value
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import HttpTarget
-from pinwarden.flows.config.configured import CONFIGURED_IN, SOURCE
+from pinwarden.flows.config.decisions import Accepted, Approved, Standing
 from pinwarden.flows.config.view import view_of
-from pinwarden.flows.lock.locking import with_approved_surface
-from pinwarden.flows.report import Report, Row
-from pinwarden.rules.config.findings import findings_in
+from pinwarden.flows.lock.locking import with_earlier_pins
+from pinwarden.flows.report import Report, Row, counted, row_facts, weight
+from pinwarden.rules.config.findings import FINDING_KINDS, findings_in, server_findings
+from pinwarden.rules.config.kinds import CONFIG_KINDS
 from pinwarden.rules.config.masking import (
     MASK,
     addresses_of,
+    is_secret_name,
     lockable_entry,
     looks_secret,
+    names_in,
     shown_address,
+    shown_name,
     shown_words,
+    unseen_members,
     words_in_the_open,
 )
+from pinwarden.rules.drift.changes import CRITICAL
 from pinwarden.rules.plan import Installation, install_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinwarden.adapters.probe.probe import ProbeOptions
+    from pinwarden.documents.lock.lockfile import Lock
     from pinwarden.flows.lock.locking import Approver
     from pinwarden.flows.project import Project
+    from pinwarden.rules.config.findings import ConfigFinding
 
+_NONE = "no MCP servers are configured for this project or user"
 _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
-_LOCK_CLIENT = {"claude-desktop": "generic"}
-"""Clients that lockfileVersion 2 does not know, under the one that has the same dialect."""
 _LITERAL = re.compile(r"<([^<>\s]*[a-z][^<>\s]*)>")
 """A word in angle brackets that nobody would take for the name of a variable."""
 
@@ -62,53 +71,128 @@ class Found:
 
     server: ConfiguredServer
     key: str
+    standing: Standing
+    named: bool = False
+    """Whether somebody accepted this very server."""
+    accepted: bool = False
+    """Whether it may be locked as it is now."""
     surface: Surface | None = None
     unasked: str | None = None
     """Why its live surface was not approved."""
     refused: str | None = None
     """Why it was not locked."""
 
+    @property
+    def undecided(self) -> bool:
+        """Whether somebody has to say first that it may be locked."""
+        return self.refused is None and not self.accepted and self.standing.state in ("new", "changed")
 
-def lock_discovered(
-    project: Project,
-    *,
-    now: str,
-    approver: Approver,
-    probe: ProbeOptions | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Report:
-    """Find every configured server, lock it, and say what stands out.
 
-    1. Read the configurations of all clients.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """The configured servers, each beside what the lock holds of it."""
+
+    project: Project
+    files: tuple[ConfigFile, ...]
+    lock: Lock | None
+    approved: Approved
+    found: tuple[Found, ...]
+
+    @property
+    def undecided(self) -> tuple[Found, ...]:
+        """The servers that somebody has to decide about."""
+        return tuple(each for each in self.found if each.undecided)
+
+    def accepting(self, key: str) -> Discovery:
+        """The same after somebody accepted one server."""
+        return replace(
+            self, found=tuple(replace(each, accepted=each.accepted or each.key == key) for each in self.found)
+        )
+
+
+def discover_servers(project: Project, accepted: Accepted, scope: str = "all") -> Discovery:
+    """Find every configured server and hold it against the lock. Nothing is started, nothing is written.
+
+    1. Read the configurations of all clients, and the lock if there is one.
     2. Leave out what cannot be locked, with the reason.
-    3. Ask the live servers, if that was allowed.
-    4. Write all entries and approved surfaces in one step.
+    3. Leave out what has a critical finding, unless it was named.
+    4. See which of the rest are new or different, and so need a decision.
     """
-    files = view_of(project, (), project.configs()).files  # servers of the user's other projects are their affair
-    found = _choose(files)
-    found = _ask_all(found, probe, on_progress)
-    lockable = [each for each in found if each.refused is None]
-    if lockable:
-        _write(project, lockable, approver, now)
-    return _report(project, files, found)
+    # Servers of the user's other projects are their affair.
+    files = view_of(project, (), project.configs(), scope=scope).files
+    lock, texts = lock_store.read_with_files(project.lock)
+    approved = Approved(project, lock, texts, files)
+    found = tuple(_decided(each, accepted) for each in _choose(files, approved))
+    _refuse_unknown(accepted, found)
+    return Discovery(project=project, files=files, lock=lock, approved=approved, found=found)
 
 
-def _choose(files: Sequence[ConfigFile]) -> list[Found]:
+def ask_servers(
+    discovery: Discovery, options: ProbeOptions | None, on_progress: Callable[[int, int], None] | None = None
+) -> Discovery:
+    """Ask the servers that may be locked, if that was allowed; another text than the approved one needs a decision.
+
+    While a decision is missing nobody is asked: a planted server must not be started to find out what it says.
+    """
+    if discovery.undecided:
+        return discovery
+    found = _ask_all(list(discovery.found), options, on_progress)
+    return replace(discovery, found=tuple(_with_text(discovery.approved, each) for each in found))
+
+
+def lock_found(discovery: Discovery, *, now: str, approver: Approver) -> Report:
+    """Write all entries and approved surfaces in one step, unless a decision is missing, and say what stands out."""
+    if not discovery.undecided:
+        fresh = [each for each in discovery.found if each.refused is None and each.standing.state != "unchanged"]
+        if fresh or discovery.lock is not None:
+            _write(discovery, fresh, approver, now)
+    return _report(discovery)
+
+
+def _decided(each: Found, accepted: Accepted) -> Found:
+    named = accepted.by_name(each.server.name, each.key)
+    each = replace(each, named=named, accepted=named or accepted.everything)
+    if each.refused is not None or each.standing.state == "unchanged" or named:
+        return each
+    critical = [finding for finding in server_findings(each.server) if finding.severity == CRITICAL]
+    if not critical:
+        return each
+    return replace(each, refused=f"{critical[0].message} If that is meant, accept it by name: --accept NAME")
+
+
+def _with_text(approved: Approved, each: Found) -> Found:
+    """What the server says beside what was approved. Text that looks like an attack is only accepted by name."""
+    if each.surface is None or each.refused is not None:
+        return each
+    standing = approved.with_text(each.standing, each.key, each.server.name, each.surface)
+    if standing is each.standing:
+        return each
+    critical = any(row.level == CRITICAL for row in standing.rows)
+    return replace(each, standing=standing, accepted=each.named if critical else each.accepted)
+
+
+def _refuse_unknown(accepted: Accepted, found: Sequence[Found]) -> None:
+    for name in accepted.names:
+        if not any(name in (each.server.name, each.key) for each in found):
+            raise PinwardenError("USAGE", f"no configured server is named {name[:120]!a}")
+
+
+def _choose(files: Sequence[ConfigFile], approved: Approved) -> list[Found]:
     chosen: dict[str, Found] = {}
     refused: list[Found] = []
     for file in files:
         for server in file.servers:
             key = lock_entry.entry_key(server.name, lock_client(server.client))
-            reason = _why_not(server)
+            reason, standing = _why_not(server), approved.standing(server, key)
             if reason is None and key in chosen:
                 same = _fragment(server) == _fragment(chosen[key].server)
                 reason = None if same else f"another file configures {server.name!a} differently for the same client"
-                if same:
+                if same and standing.state != "unchanged":
                     continue
             if reason is None:
-                chosen[key] = Found(server=server, key=key)
+                chosen[key] = Found(server=server, key=key, standing=standing)
             else:
-                refused.append(Found(server=server, key=key, refused=reason))
+                refused.append(Found(server=server, key=key, standing=standing, refused=reason))
     return [*chosen.values(), *refused]
 
 
@@ -117,6 +201,8 @@ def _why_not(server: ConfiguredServer) -> str | None:
         return server.problem or "its entry cannot be used"
     if not server.name or len(server.name) > 200:
         return "its name is empty or too long"
+    if any(map(is_secret_name, (server.name, *names_in(server.entry)))):
+        return "a secret stands where a name is expected, of the server, a member or a variable; names are written down"
     if _secret_in_the_open(server.entry):
         return "a secret stands in its arguments or address, where every process can read it; move it into a variable"
     return None
@@ -133,15 +219,13 @@ def _secret_in_the_open(entry: Any) -> bool:
 
 
 def lock_client(client: str) -> str:
-    """The client as lockfileVersion 2 knows it."""
-    return _LOCK_CLIENT.get(client, client)
+    """The client as lockfileVersion 2 knows it; those that it does not know speak the same dialect as ``generic``."""
+    return client if client_of(client).toolpin else "generic"
 
 
 def _ask_all(
     found: list[Found], options: ProbeOptions | None, on_progress: Callable[[int, int], None] | None
 ) -> list[Found]:
-    from dataclasses import replace
-
     if options is None:
         return [replace(each, unasked="nobody agreed to ask it") if each.refused is None else each for each in found]
     from pinwarden.adapters.probe.probe import probe_all
@@ -155,18 +239,21 @@ def _ask_all(
     result: list[Found] = []
     for each in found:
         outcome = answers.get(each.key) if each.refused is None else None
-        if isinstance(outcome, PinwardenError):
+        if isinstance(outcome, PinwardenError) and outcome.code == "SECRET_REPEATED":
+            result.append(replace(each, refused=f"{outcome.message}; a lock must not hold it"))
+        elif isinstance(outcome, PinwardenError):
             result.append(replace(each, unasked=outcome.message))
         elif outcome is None:
             result.append(each if each.refused else replace(each, unasked="it is switched off"))
         elif outcome.digest is None:
-            result.append(replace(each, refused="it sends an item that cannot be digested"))
+            result.append(replace(each, refused=f"it cannot be digested: {outcome.problem}"))
         else:
             result.append(replace(each, surface=outcome))
     return result
 
 
-def _write(project: Project, found: Sequence[Found], approver: Approver, now: str) -> None:
+def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now: str) -> None:
+    project = discovery.project
     folder = lock_store.surfaces_folder(project.lock)
     texts: dict[str, bytes] = {}
     entries: list[lock_entry.Entry] = []
@@ -187,9 +274,11 @@ def _write(project: Project, found: Sequence[Found], approver: Approver, now: st
         )
         entries.append(extended(entry_of(each.server, now), extension))
 
-    def change(old: Any) -> lock_store.Change:
-        made = [with_approved_surface(old, entry) for entry in entries]
-        return lock_store.Change(lock=relock(old, made, now), surfaces=texts)
+    def change(old: Lock | None) -> lock_store.LockWrite:
+        if old != discovery.lock:
+            raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed while it was being looked at")
+        made = [with_earlier_pins(old, entry) for entry in entries]
+        return lock_store.LockWrite(lock=relock(old, made, now), files=texts)
 
     lock_store.update(project.lock, change)
 
@@ -215,7 +304,7 @@ def _server_json(server: ConfiguredServer) -> dict[str, Any]:
     document: dict[str, Any] = {
         "name": server.name,
         "description": "",
-        "version": launched.version if launched.version and launched.pinned else "0.0.0",
+        "version": launched.version if launched.version and launched.pinned else NO_RELEASE,
     }
     if isinstance(target, HttpTarget):
         kind = "sse" if target.transport == "sse" else "streamable-http"
@@ -236,21 +325,52 @@ def _fragment(server: ConfiguredServer) -> dict[str, Any]:
     """The entry inside its client's root, without any literal value that could be a secret."""
     client = client_of(server.client)
     entry = lockable_entry(server.entry)
-    root: Any = [entry] if client.dialect.named_list else {server.name: entry}
+    # Continue also reads files of other clients, where a server's name is not inside its entry.
+    listed = {"name": server.name, **entry} if client.dialect.named_list and type(entry) is dict else entry
+    root: Any = [listed] if client.dialect.named_list else {server.name: entry}
     for step in reversed(client.root):
         root = {step: root}
     fragment: dict[str, Any] = root
     return fragment
 
 
-def _report(project: Project, files: Sequence[ConfigFile], found: Sequence[Found]) -> Report:
-    locked = [each for each in found if each.refused is None]
-    rows = [
+def _report(discovery: Discovery) -> Report:
+    project, found, undecided = discovery.project, discovery.found, discovery.undecided
+    unread = [file for file in discovery.files if file.fault is not None]
+    rows = [*_refusals(project, found), *(row for each in undecided for row in each.standing.rows)]
+    findings = [_finding_row(project, finding) for finding in findings_in(discovery.files)]
+    refused = bool(undecided) or any(each.refused for each in found)
+    return Report(
+        command="init",
+        subject=project.lock.name,
+        summary=_summary(discovery, unread, len(findings)),
+        exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if unread else EXIT_CLEAN,
+        rows=tuple(sorted([*rows, *findings], key=weight)),
+        notes=tuple(_notes(discovery)),
+        facts={
+            "files": [
+                {"client": file.client, "scope": file.scope, "path": project.shown(file.path)}
+                for file in discovery.files
+            ],
+            "servers": [_facts(discovery, each) for each in found],
+            "undecided": [row_facts(row) for each in undecided for row in each.standing.rows],
+            "findings": [_row_facts(row) for row in (*_refusals(project, found), *findings)],
+        },
+        rule_texts={
+            **{code: kind.reason for code, kind in FINDING_KINDS.items()},
+            **{code: kind.reason for code, kind in CONFIG_KINDS.items()},
+            "not_locked": "A configured server was not locked.",
+        },
+    )
+
+
+def _refusals(project: Project, found: Sequence[Found]) -> list[Row]:
+    return [
         Row(
             code="not_locked",
             level="critical",
             entity="config",
-            name=each.server.name,
+            name=shown_name(each.server.name),
             path="",
             message=f"not locked: {each.refused}",
             file=project.shown(each.server.path),
@@ -258,51 +378,69 @@ def _report(project: Project, files: Sequence[ConfigFile], found: Sequence[Found
         for each in found
         if each.refused is not None
     ]
-    rows += [
-        Row(
-            code=finding.code,
-            level=finding.severity,
-            entity="config",
-            name=finding.name,
-            path=finding.pointer,
-            message=finding.message,
-            file=project.shown(finding.file),
-        )
-        for finding in findings_in(files)
-    ]
-    asked = sum(each.surface is not None for each in locked)
-    notes = [f"{each.server.name}: its tools are not pinned: {each.unasked}" for each in locked if each.unasked]
-    return Report(
-        command="init",
-        subject=project.lock.name,
-        summary=(
-            f"{len(locked)} of {len(found)} configured servers locked in {project.lock.name}, "
-            f"{asked} with their live surface; {len(rows)} findings"
-            if found
-            else "no MCP servers are configured for this project or user"
-        ),
-        exit_code=EXIT_REFUSED if any(each.refused for each in found) else EXIT_CLEAN,
-        rows=tuple(sorted(rows, key=lambda row: ("critical", "review", "warning", "info").index(row.level))),
-        notes=tuple(notes),
-        facts={
-            "files": [{"client": file.client, "scope": file.scope, "path": project.shown(file.path)} for file in files],
-            "servers": [_facts(project, each) for each in found],
-            "findings": [_row_facts(row) for row in rows],
-        },
+
+
+def _finding_row(project: Project, finding: ConfigFinding) -> Row:
+    return Row(
+        code=finding.code,
+        level=finding.severity,
+        entity="config",
+        name=finding.name,
+        path=finding.pointer,
+        message=finding.message,
+        file=project.shown(finding.file),
     )
 
 
-def _facts(project: Project, each: Found) -> dict[str, Any]:
+def _summary(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) -> str:
+    found, undecided = discovery.found, discovery.undecided
+    name = discovery.project.lock.name
+    broken = f"{counted(len(unread), 'configuration')} could not be read" if unread else ""
+    if not found:
+        return f"{broken}; no MCP servers were found in the others" if unread else _NONE
+    if undecided:
+        told = f"{name} was not changed: {counted(len(undecided), 'configured server')} new or different"
+    else:
+        locked = [each for each in found if each.refused is None]
+        pinned = sum(_is_pinned(discovery, each) for each in locked)
+        told = f"{len(locked)} of {len(found)} configured servers locked in {name}, {pinned} with their live surface"
+    return "; ".join(part for part in (told, broken, counted(findings, "finding")) if part)
+
+
+def _is_pinned(discovery: Discovery, each: Found) -> bool:
+    """Whether what the server tells the model is approved: now, or earlier for this very configuration."""
+    kept = each.standing.state == "unchanged" and discovery.approved.surface(each.key) is not None
+    return each.refused is None and (each.surface is not None or kept)
+
+
+def _notes(discovery: Discovery) -> Iterator[str]:
+    if discovery.undecided:
+        names = " ".join(dict.fromkeys(f"--accept {shlex.quote(each.server.name)}" for each in discovery.undecided))
+        yield f"nothing was written; accept what is new or different with {names}"
+        return
+    for each in discovery.found:
+        if each.refused is None and each.unasked and not _is_pinned(discovery, each):
+            yield f"{each.server.name}: its tools are not pinned: {each.unasked}"
+    for each in discovery.found:
+        unseen = unseen_members(lockable_entry(each.server.entry)) if each.refused is None else []
+        if unseen:
+            yield uncovered(each.server.name, unseen)
+
+
+def _facts(discovery: Discovery, each: Found) -> dict[str, Any]:
+    project = discovery.project
     launched = what_runs(each.server.target) if each.server.target else None
+    seen = each.surface or (discovery.approved.surface(each.key) if _is_pinned(discovery, each) else None)
     facts: Mapping[str, Any] = {
-        "name": each.server.name,
+        "name": shown_name(each.server.name),
         "client": each.server.client,
         "scope": each.server.scope,
         "file": project.shown(each.server.path),
         "runs": launched.purl or launched.identity if launched else None,
         "pinned": launched.pinned if launched else False,
-        "locked": each.refused is None,
-        "surface": str(each.surface.digest) if each.surface else None,
+        "state": each.standing.state,
+        "locked": each.refused is None and (not discovery.undecided or each.standing.state == "unchanged"),
+        "surface": str(seen.digest) if seen else None,
         "reason": each.refused or each.unasked,
     }
     return dict(facts)

@@ -17,7 +17,7 @@ from pinwarden.documents.target import StdioTarget
 from pinwarden.flows.config.issues import config_issues, config_strangers
 from pinwarden.flows.config.view import ConfigView, view_configs
 from pinwarden.flows.lock.documents import problem_facts, problem_rows
-from pinwarden.flows.report import LEVELS, Report, Row
+from pinwarden.flows.report import Report, Row, is_grave, weight
 from pinwarden.flows.rows import row_of
 from pinwarden.rules.config.doctor import DoctorIssue, Stranger
 from pinwarden.rules.config.findings import FINDING_KINDS, ConfigFinding, findings_in
@@ -72,13 +72,13 @@ def examine(project: Project, scope: str = "all") -> Report:
         *(_finding_row(project, finding) for finding in findings),
         *_program_rows(project, programs, relative_folders(search_path)),
     ]
-    ok = not issues and not any(row.level in ("critical", "review") for row in rows)
+    ok = not issues and not any(map(is_grave, rows))
     return Report(
         command="doctor",
         subject=project.lock.name,
         summary=_summary(view, rows, ok),
         exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
-        rows=tuple(sorted(rows, key=lambda row: LEVELS.index(row.level))),
+        rows=tuple(sorted(rows, key=weight)),
         notes=tuple(_notes(project, view, programs)),
         facts={
             "ok": ok,
@@ -153,7 +153,7 @@ def _issue_rows(project: Project, issue: DoctorIssue) -> Iterator[Row]:
     file = project.shown(issue.file) if issue.file and ", " not in issue.file else None
     rows = [replace(row_of(change), file=file) for change in issue.changes]
     yield from rows
-    if not any(row.level in ("critical", "review") for row in rows):
+    if not any(map(is_grave, rows)):
         yield Row(
             code=f"config_{issue.kind}",
             level="critical" if issue.kind == "unreadable" else "review",
@@ -179,9 +179,9 @@ def _finding_row(project: Project, finding: ConfigFinding) -> Row:
 
 def _issue_facts(project: Project, issue: DoctorIssue) -> dict[str, Any]:
     """ToolPin's members, and what exactly differs."""
-    facts = issue.as_json()
+    facts = issue.to_json()
     facts["file"] = ", ".join(project.shown(path) for path in issue.file.split(", ")) if issue.file else ""
-    return {**facts, "changes": [change.as_json() for change in issue.changes]}
+    return {**facts, "changes": [change.to_json() for change in issue.changes]}
 
 
 def _stranger_facts(project: Project, each: Stranger) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _summary(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:
     looked = f"{len(view.locked)} locked and {servers} configured servers in {files} files"
     if ok:
         return f"{looked}: everything is configured as approved" if view.locked else f"{looked}: nothing stands out"
-    grave = sum(row.level in ("critical", "review") for row in rows)
+    grave = sum(map(is_grave, rows))
     return f"{looked}: {grave} thing{'' if grave == 1 else 's'} to look at"
 
 

@@ -9,8 +9,8 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.documents.clients.config import configured_server
 from pinwarden.documents.clients.table import client_of
 from pinwarden.flows.config.view import ConfigView, view_configs
-from pinwarden.flows.report import LEVELS, Report, Row
-from pinwarden.rules.config.secrets import SecretFinding, audit_locked, audit_servers
+from pinwarden.flows.report import Report, Row, weight
+from pinwarden.rules.config.secrets import SecretFinding, audit_inputs, audit_locked, audit_servers
 
 if TYPE_CHECKING:
     from pinwarden.flows.project import Project
@@ -35,13 +35,14 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
     """The report of ``pinwarden secrets audit``.
 
     1. The secrets that the lock declares, in the files of its clients, as ToolPin looks for them.
-    2. Every configured server, locked or not, and the configurations that the lock itself keeps.
+    2. Every configured server, locked or not, what users are asked for, and what the lock itself keeps.
     3. Files that could not be looked at.
     """
     view = view_configs(project, scope)
     by_path = {file.path: file for file in view.files}
     declared = audit_locked(view.installed, by_path, project.config_paths()).findings
-    findings = _unique((*declared, *audit_servers(view.servers).findings, *_in_the_lock(project, view)))
+    configured = (*audit_servers(view.servers).findings, *audit_inputs(view.files))
+    findings = _unique((*declared, *configured, *_in_the_lock(project, view)))
     findings += _unread(view, findings)
     rows = [_row(project, finding) for finding in findings]
     open_secrets = sum(row.level == "critical" for row in rows)
@@ -51,7 +52,7 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
         subject=project.lock.name,
         summary=_summary(view, open_secrets, unread),
         exit_code=EXIT_REFUSED if open_secrets else EXIT_UNCHECKED if unread else EXIT_CLEAN,
-        rows=tuple(sorted(rows, key=lambda row: LEVELS.index(row.level))),
+        rows=tuple(sorted(rows, key=weight)),
         notes=() if view.document else (f"there is no {project.lock.name}; only configurations were looked at",),
         facts={
             "ok": not open_secrets and not unread,
@@ -113,7 +114,7 @@ def _row(project: Project, finding: SecretFinding) -> Row:
 
 
 def _facts(project: Project, finding: SecretFinding) -> dict[str, Any]:
-    shown = finding.as_json()
+    shown = finding.to_json()
     shown["file"] = ", ".join(project.shown(path) for path in finding.file.split(", ")) if finding.file else ""
     return shown
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.documents.clients.table import CLIENTS
+from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_config import LockedConfig, locked_config
-from pinwarden.flows.config.configured import configured_in
 from pinwarden.flows.lock.documents import LockDocument, read_v2
 
 if TYPE_CHECKING:

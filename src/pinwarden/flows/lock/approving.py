@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.documents.lock.entry import Entry
-from pinwarden.documents.lock.seal import extension_of
+from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.surface import Surface, parse
 from pinwarden.flows.compare import compare_surfaces
 from pinwarden.flows.lock.locking import Approver, approve_surface
-from pinwarden.flows.report import Report
+from pinwarden.flows.report import Report, counted
 
 if TYPE_CHECKING:
     from pinwarden.flows.project import Project
@@ -25,26 +25,40 @@ def locked_entry(project: Project, name: str, client: str | None = None) -> Entr
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
     found = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
     if not found:
-        raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
+        raise PinwardenError(
+            "SERVER_NOT_LOCKED",
+            f"the lock has no entry for {name[:120]!a}",
+            hint="A server that is configured is locked with pinwarden init --accept NAME; see pinwarden list.",
+        )
     if len(found) > 1:
         clients = ", ".join(entry.client for entry in found)
         raise PinwardenError("USAGE", f"{name[:120]!a} is locked for {clients}", hint="Name one of them with --client")
     return found[0]
 
 
-def approved_surface(project: Project, entry: Entry) -> Surface:
-    """The surface that was approved; an empty one if none was."""
-    _, texts = lock_store.read_with_surfaces(project.lock)
+def approved_surface(project: Project, entry: Entry) -> Surface | None:
+    """The surface that was approved; None if none was."""
+    _, texts = lock_store.read_with_files(project.lock)
     extension = extension_of(entry)
     pin = extension.surface if extension else None
-    if pin is None or pin.path not in texts:
-        return Surface(server=None, items={}, observed={})
-    return parse(texts[pin.path])
+    return parse(texts[pin.path]) if pin is not None and pin.path in texts else None
 
 
 def difference(project: Project, entry: Entry, seen: Surface) -> Report:
     """What would be approved, as a diff against what is."""
-    return replace(compare_surfaces(approved_surface(project, entry), seen, entry.name), command="approve")
+    approved = approved_surface(project, entry)
+    if approved is not None:
+        return replace(compare_surfaces(approved, seen, entry.name), command="approve")
+    report = compare_surfaces(Surface(server=None, items={}, observed={}), seen, entry.name)
+    notes = ("nothing that this server tells the model was approved so far, so all of it is new",)
+    return replace(
+        report,
+        command="approve",
+        summary=f"{entry.name}: {counted(len(report.rows), 'item')} to approve for the first time",
+        rows=tuple(replace(row, message="Nobody has approved it yet.") for row in report.rows),
+        notes=notes,
+        facts={**report.facts, "notes": list(notes)},
+    )
 
 
 def approve(project: Project, entry: Entry, seen: Surface, approver: Approver, now: str) -> Report:
@@ -54,6 +68,6 @@ def approve(project: Project, entry: Entry, seen: Surface, approver: Approver, n
     return replace(
         shown,
         exit_code=EXIT_CLEAN,
-        summary=f"{entry.name}: {len(shown.rows)} changes approved by {approver.by}; surface {seen.digest}",
+        summary=f"{entry.name}: {counted(len(shown.rows), 'change')} approved by {approver.by}; surface {seen.digest}",
         facts={**shown.facts, "approved": True, "by": approver.by, "why": approver.why, "surface": str(seen.digest)},
     )

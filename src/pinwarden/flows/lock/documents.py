@@ -12,7 +12,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.entry import Entry, entry_key
 from pinwarden.documents.lock.lockfile import Lock
-from pinwarden.documents.lock.verification import Problem, surface_pins, verify, verify_surfaces
+from pinwarden.documents.lock.verification import Problem, file_pins, verify, verify_files
 from pinwarden.flows.report import Row
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class LockDocument:
     data: bytes = field(repr=False)
     lock: Lock | NeutralLock
     problems: tuple[Problem, ...]
-    surfaces: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """The approved texts beside the lock, by the path that the lock names."""
 
 
@@ -116,11 +116,11 @@ def problem_facts(problems: Iterable[Problem]) -> list[dict[str, Any]]:
 
 
 def _judged(path: Path, data: bytes, lock: Lock) -> LockDocument:
-    surfaces: dict[str, bytes] = {}
-    if any(True for _ in surface_pins(lock)):
-        _, surfaces = lock_store.read_with_surfaces(path)
-    problems = (*verify(lock), *verify_surfaces(lock, surfaces))
-    return LockDocument(name=path.name, data=data, lock=lock, problems=problems, surfaces=surfaces)
+    files: dict[str, bytes] = {}
+    if any(True for _ in file_pins(lock)):
+        _, files = lock_store.read_with_files(path)
+    problems = (*verify(lock), *verify_files(lock, files))
+    return LockDocument(name=path.name, data=data, lock=lock, problems=problems, files=files)
 
 
 def _parse(data: bytes) -> Lock | NeutralLock:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.documents import server_entry
-from pinwarden.documents.lock.seal import extension_of
+from pinwarden.documents.lock.configured import SOURCE
+from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.verification import PROBLEMS
 from pinwarden.flows.lock.documents import LockDocument, entries_named, problem_facts, problem_rows, read_v2
-from pinwarden.flows.lock.words import config_in_words, target_in_words
+from pinwarden.flows.lock.words import config_in_words, release_of, target_in_words
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.launch import choose_target, selected_target
 from pinwarden.rules.trust.explanation import Explanation, explain, own_findings
-from pinwarden.rules.trust.tiers import Gate, Issue, Pillars, TrustReport, gated, judge, verdict_of
+from pinwarden.rules.trust.tiers import Issue, Pillars, TierCap, TrustReport, gated, judge, verdict_of
 
 if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry
@@ -33,7 +35,7 @@ class Section:
     heading: str
     lines: tuple[str, ...]
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The section as JSON."""
         return {"heading": self.heading, "lines": list(self.lines)}
 
@@ -101,7 +103,7 @@ def explain_registered(project: Project, server: str, *, now: str) -> Report:
                     "target": target_in_words(selected_target(target)) if target else None,
                     "trust": _trust_facts(told, trust),
                     "findings": [issue.to_json() for issue in issues],
-                    "sections": [section.as_json() for section in sections],
+                    "sections": [section.to_json() for section in sections],
                 }
             ],
             "problems": [],
@@ -121,7 +123,7 @@ class _Locked:
         self.document = document
         self.recorded = trust_of(entry.trust)
         self.today = gated(self.recorded, now=now) if "evidence" in entry.trust else self.recorded
-        self.told = explain(self.today, now=now)
+        self.told = explain(self.today, now=now, configured=_configured_kind(entry))
 
     def facts(self) -> dict[str, Any]:
         """Everything as JSON; ``sections`` is the same in sentences."""
@@ -137,7 +139,7 @@ class _Locked:
         )
         return {
             "key": self.entry.key,
-            "version": self.entry.version,
+            "version": release_of(self.entry),
             "client": self.entry.client,
             "scope": self.entry.scope,
             "source": self.entry.source,
@@ -147,12 +149,13 @@ class _Locked:
             "surface": str(extension.surface.digest) if extension and extension.surface else None,
             "approval": {"by": approval.by, "at": approval.at, "why": approval.why} if approval else None,
             "trust": {**_trust_facts(self.told, self.today), "locked_tier": self.recorded.tier},
-            "sections": [section.as_json() for section in sections],
+            "sections": [section.to_json() for section in sections],
         }
 
     def _what(self) -> Iterator[str]:
         entry = self.entry
-        yield f"{entry.name} {entry.version} for {entry.client}, {entry.scope} scope"
+        release = release_of(entry) or "(no release named)"
+        yield f"{entry.name} {release} for {entry.client}, {entry.scope} scope"
         yield target_in_words(entry.selected_target)
         where = f" from {entry.source}" if entry.source else ""
         yield f"resolved{where} at {entry.resolved_at or 'a time that is not recorded'}, locked at {entry.locked_at}"
@@ -178,7 +181,7 @@ class _Locked:
         pin = self.extension.surface if self.extension else None
         if pin is not None:
             yield f"the whole surface is pinned: {pin.digest}"
-            yield from _surface_lines(pin.items, self.document.surfaces.get(pin.path))
+            yield from _surface_lines(pin.items, self.document.files.get(pin.path))
             return
         hashed = self.entry.manifest.get("toolSurfaceHash")
         if isinstance(hashed, dict):
@@ -186,7 +189,8 @@ class _Locked:
             yield f"one hash over {hashed.get('toolCount')} tools is pinned, covering {covered}; their text is not kept"
         else:
             yield "none: what the server tells the model was never looked at, so it can change unseen"
-            yield f"pin it with pinwarden approve {self.entry.name}"
+            consent = " --allow-execute" if "command" in (config_in_words(self.entry) or {}) else ""
+            yield f"pin it with pinwarden approve {shlex.quote(self.entry.name)}{consent}"
 
     def _approval(self) -> Iterator[str]:
         approval = self.extension.approval if self.extension else None
@@ -194,6 +198,14 @@ class _Locked:
             yield "the lock does not say; whoever committed it is in the history of the repository"
         else:
             yield f"{approval.by} at {approval.at}: {approval.why or 'no reason given'}"
+
+
+def _configured_kind(entry: Entry) -> str | None:
+    """What kind of thing a server is that was found in a configuration; None for one from a registry."""
+    if entry.source != SOURCE:
+        return None
+    target = entry.selected_target
+    return "remote" if target.get("kind") == "remote" else str(target.get("registryType"))
 
 
 def _surface_lines(items: Mapping[str, Mapping[str, str]], text: bytes | None) -> Iterator[str]:
@@ -229,8 +241,8 @@ def _bytes(entry: Entry, extension: Extension | None) -> Iterator[str]:
             if extension.image.index is not None:
                 yield f"image index {extension.image.index}"
             yield from (f"image for {platform}: {digest}" for platform, digest in extension.image.platforms.items())
-        if extension.dependencies:
-            yield f"{len(extension.dependencies)} packages that it depends on"
+        if extension.closure is not None:
+            yield f"{extension.closure.packages} packages in its closure, all with digests: {extension.closure.path}"
         if extension.provenance is not None:
             yield "built by " + ", ".join(f"{name} {value}" for name, value in extension.provenance.items())
     for row in entry.trust.get("evidence", []):
@@ -281,8 +293,8 @@ def trust_of(recorded: Mapping[str, Any]) -> TrustReport:
         metadata_completeness=recorded.get("metadataCompleteness", recorded["score"]),
         tier=recorded.get("tier", "unverified"),
         cap_reason=recorded.get("capReason"),
-        vetoes=tuple(Gate(**_only_gate(row)) for row in recorded.get("vetoes", [])),
-        gates=tuple(Gate(**_only_gate(row)) for row in recorded.get("gates", [])),
+        vetoes=tuple(TierCap(**_only_gate(row)) for row in recorded.get("vetoes", [])),
+        gates=tuple(TierCap(**_only_gate(row)) for row in recorded.get("gates", [])),
         gated_by=tuple(recorded.get("gatedBy", [])),
         verified_provenance=recorded.get("verifiedProvenance") is True,
         pillars=Pillars(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.documents.lock.verification import PROBLEMS
 from pinwarden.flows.lock.documents import problem_facts, problem_rows, read_v2
-from pinwarden.flows.lock.words import approved_by, surface_is_pinned, target_in_words
+from pinwarden.flows.lock.words import approved_by, release_of, surface_is_pinned, target_in_words
 from pinwarden.flows.report import Report
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def list_locked(project: Project) -> Report:
 def _facts(entry: Entry) -> dict[str, Any]:
     return {
         "name": entry.name,
-        "version": entry.version,
+        "version": release_of(entry),
         "client": entry.client,
         "scope": entry.scope,
         "target": target_in_words(entry.selected_target),

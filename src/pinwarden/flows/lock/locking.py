@@ -11,9 +11,10 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.documents import surface
 from pinwarden.documents.api_surface import api_surface_hash
 from pinwarden.documents.lock import entry as lock_entry
-from pinwarden.documents.lock.extension import Approval, Extension, extended, pin_surface, surface_path
+from pinwarden.documents.lock.extension import PUBLISHED, Approval, Extension, extended, pin_surface, surface_path
+from pinwarden.documents.lock.locked_launch import same_release, with_bytes_of
+from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock, without
-from pinwarden.documents.lock.seal import extension_of
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.documents.surface import TOOL, Surface
 from pinwarden.flows.policy.rules import broken_rules
@@ -21,12 +22,13 @@ from pinwarden.flows.report import Report, Row
 from pinwarden.rules.launch import require_target
 from pinwarden.rules.plan import Installation, Scope, install_plan
 from pinwarden.rules.trust.explanation import own_findings
-from pinwarden.rules.trust.verification import SKIPPED, LiveOutcome, verify_metadata
+from pinwarden.rules.trust.verification import SKIPPED, ArtifactOutcome, LiveOutcome, verify_metadata
 
 if TYPE_CHECKING:
     from pinwarden.adapters.probe.probe import ProbeOptions
     from pinwarden.documents.lock.lockfile import Lock
     from pinwarden.documents.target import Target
+    from pinwarden.flows.artifacts.closing import Workshop
     from pinwarden.flows.project import Policies, Project
 
 
@@ -65,6 +67,8 @@ class LockWriting:
     offline: bool = False
     probe: ProbeOptions | None = None
     """If given, the live server is asked and its surface is approved with the entry."""
+    shop: Workshop | None = None
+    """If given, the bytes are fetched and hashed where a verification is wanted."""
 
 
 def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, writing: LockWriting) -> Report:
@@ -78,10 +82,11 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     """
     entry = from_value(project.registries(offline=writing.offline).find(wanted.name, wanted.version, wanted.source))
     seen = _ask(entry, wanted, writing)
-    plans = [_plan(entry, client, wanted, seen, writing.now) for client in wanted.clients]
+    artifact = _look_at_bytes(entry, wanted, writing)
+    plans = [_plan(entry, client, wanted, seen, artifact, writing.now) for client in wanted.clients]
     for plan in plans:
-        _refuse_forbidden(policies, plan, writing.now)
-    made = [_entry(plan, seen, project, writing) for plan in plans]
+        _refuse_forbidden(policies, plan, writing.now, entry.published_at)
+    made = [_entry(plan, seen, project, writing, entry.published_at) for plan in plans]
     write_entries(project, made, seen, writing)
     findings = tuple(
         Row(code=issue.code, level="review", entity="server", name=entry.name, path="", message=issue.message)
@@ -102,8 +107,8 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     )
 
 
-def _refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str) -> None:
-    broken = [rule for rule in broken_rules(policies, plan, now) if rule.refuses]
+def _refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> None:
+    broken = [rule for rule in broken_rules(policies, plan, now, published_at=published_at) if rule.refuses]
     if broken:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
         raise PinwardenError(
@@ -121,31 +126,38 @@ def write_entries(
     if seen is not None and not writing.plain_v2:
         texts = {_surface_file(project, entry.name): surface.to_bytes(seen) for entry in entries}
 
-    def change(old: Any) -> lock_store.Change:
-        made = entries if writing.plain_v2 else [with_approved_surface(old, entry) for entry in entries]
-        return lock_store.Change(lock=relock(old, made, writing.now, plain_v2=writing.plain_v2), surfaces=texts)
+    def change(old: Lock | None) -> lock_store.LockWrite:
+        made = entries if writing.plain_v2 else [with_earlier_pins(old, entry) for entry in entries]
+        return lock_store.LockWrite(lock=relock(old, made, writing.now, plain_v2=writing.plain_v2), files=texts)
 
     lock_store.update(project.lock, change)
 
 
-def with_approved_surface(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
-    """The entry with the surface that was approved for the very same target and configuration.
+def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
+    """The entry with the surface that was approved for the very same target and configuration, and with its bytes.
 
-    Locking again without asking the server must not take an approval away; another version has none yet.
+    Locking again without asking the server must not take an approval away; another version has none yet. The bytes of
+    a package stay pinned as long as the same release is started, however else the configuration changes: otherwise
+    locking again would be a way to have other bytes under that version pinned.
     """
     before = next((each for each in old.entries if each.key == entry.key), None) if old else None
     known, fresh = (extension_of(before) if before else None), extension_of(entry)
-    if before is None or known is None or fresh is None or known.surface is None or fresh.surface is not None:
+    if before is None or known is None or fresh is None:
         return entry
     same = all(before.document.get(member) == entry.document.get(member) for member in ("selectedTarget", "config"))
-    return extended(entry, replace(fresh, surface=known.surface, api_surface=known.api_surface)) if same else entry
+    merged = fresh
+    if same and fresh.surface is None and known.surface is not None:
+        merged = replace(merged, surface=known.surface, api_surface=known.api_surface)
+    if known.has_bytes and not fresh.has_bytes and (same or same_release(before, entry)):
+        merged = with_bytes_of(known, merged, same=same)
+    return entry if merged is fresh else extended(entry, merged)
 
 
 def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: str) -> list[str]:
     """Take the entries of a server out of the lock; the keys that were there."""
     gone: list[str] = []
 
-    def change(old: Any) -> lock_store.Change:
+    def change(old: Lock | None) -> lock_store.LockWrite:
         if old is None:
             raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
         gone.extend(
@@ -153,7 +165,7 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
         )
         if not gone:
             raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
-        return lock_store.Change(lock=without(old, gone, now))
+        return lock_store.LockWrite(lock=without(old, gone, now))
 
     lock_store.update(project.lock, change)
     return gone
@@ -196,22 +208,40 @@ def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
     return server.target
 
 
-def _plan(entry: ServerEntry, client: str, wanted: Wanted, seen: Surface | None, now: str) -> dict[str, Any]:
+def _look_at_bytes(entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> ArtifactOutcome | None:
+    if not wanted.verified or writing.shop is None:
+        return None
+    from pinwarden.flows.artifacts.evidence import artifact_outcome
+
+    return artifact_outcome(require_target(entry, wanted.target), writing.shop, writing.now)
+
+
+def _plan(  # noqa: PLR0913, PLR0917  all that a plan is made from
+    entry: ServerEntry,
+    client: str,
+    wanted: Wanted,
+    seen: Surface | None,
+    artifact: ArtifactOutcome | None,
+    now: str,
+) -> dict[str, Any]:
     target = require_target(entry, wanted.target)
     how = Installation(scope=wanted.scope, target=target, dialect="modern" if wanted.modern else "toolpin")
     verification = None
     if wanted.verified or seen is not None:
         live = SKIPPED if seen is None else LiveOutcome(state="listed", tools=tuple(_tools(seen)))
-        verification = verify_metadata(entry, now=now, live=live, target=target)
+        verification = verify_metadata(entry, now=now, live=live, target=target, artifact=artifact)
     return install_plan(entry, client, now=now, verification=verification, how=how)
 
 
-def _entry(plan: dict[str, Any], seen: Surface | None, project: Project, writing: LockWriting) -> lock_entry.Entry:
+def _entry(
+    plan: dict[str, Any], seen: Surface | None, project: Project, writing: LockWriting, published_at: str | None
+) -> lock_entry.Entry:
     key = lock_entry.entry_key(plan["name"], plan["client"])
     made = lock_entry.with_integrity(lock_entry.Entry(key=key, document=plan))
     if writing.plain_v2:
         return made
-    return extended(made, _extension(seen, project, plan["name"], writing))
+    extension = _extension(seen, project, plan["name"], writing)
+    return extended(made, replace(extension, others={PUBLISHED: published_at}) if published_at else extension)
 
 
 def _extension(seen: Surface | None, project: Project, name: str, writing: LockWriting) -> Extension:

@@ -13,7 +13,7 @@ from pinwarden.core.keys import PrivateKey, PublicKey
 from pinwarden.documents.lock import signature as lock_signature
 from pinwarden.documents.lock.entry import LOCK_LIMITS
 from pinwarden.documents.lock.lockfile import Lock
-from pinwarden.documents.lock.signature import NEUTRAL, TOOLPIN, RequiredSigners
+from pinwarden.documents.lock.signature import NEUTRAL, TOOLPIN, RequiredSigners, SignatureReport
 from pinwarden.documents.lock.verification import PROBLEMS, refuse_if_tampered
 from pinwarden.flows.lock.documents import LockDocument, digest_of, problem_facts, problem_rows, read_lock
 from pinwarden.flows.policy.files import policy_digest
@@ -125,11 +125,7 @@ def verify_lock_signatures(
         subject=lock.name,
         summary=f"{lock.name} is signed by {signers}" if ok else _why_not(lock, found.missing, document),
         exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
-        rows=(
-            *problem_rows(document),
-            *(_row("signature_missing", "critical", text) for text in found.missing),
-            *(_row("signature_rejected", "warning", text) for text in found.rejected),
-        ),
+        rows=(*problem_rows(document), *_rows(found)),
         facts={
             "ok": ok,
             "digest": digest_of(document.lock),
@@ -141,14 +137,41 @@ def verify_lock_signatures(
             "rejected": list(found.rejected),
             "problems": problem_facts(document.problems),
         },
-        rule_texts={**PROBLEMS, **_RULES},
+        rule_texts={**PROBLEMS, **SIGNATURE_RULES},
     )
 
 
-_RULES = {
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureCheck:
+    """Whose signatures a gate demands, and where they are."""
+
+    files: tuple[Path, ...]
+    keys: Mapping[str, PublicKey]
+    required: RequiredSigners
+    policy: Path | None = None
+    """The policy that the signatures must name; None for the one that the gate itself follows."""
+
+
+def signature_rows(data: bytes, check: SignatureCheck, gate_policy: str | None) -> tuple[Row, ...]:
+    """What is wrong with the signatures of these bytes. A file that is not there is a signature that is missing."""
+    digest = gate_policy if check.policy is None else policy_digest(check.policy)
+    absent = [path for path in check.files if not (path.exists() or path.is_symlink())]
+    envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in check.files if path not in absent]
+    found = lock_signature.verify_signatures(data, envelopes, check.keys, check.required, policy_digest=digest)
+    return (*_rows(found), *(_row("signature_rejected", "warning", f"there is no {path.name}") for path in absent))
+
+
+SIGNATURE_RULES = {
     "signature_missing": "A signature that is required is not there.",
     "signature_rejected": "An envelope does not count, for the reason given.",
 }
+
+
+def _rows(found: SignatureReport) -> tuple[Row, ...]:
+    return (
+        *(_row("signature_missing", "critical", text) for text in found.missing),
+        *(_row("signature_rejected", "warning", text) for text in found.rejected),
+    )
 
 
 def _row(code: str, level: str, message: str) -> Row:

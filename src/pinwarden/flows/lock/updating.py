@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
+from pinwarden.documents.lock.configured import SOURCE
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.server_entry import ServerEntry, from_value
-from pinwarden.flows.config.configured import SOURCE
 from pinwarden.flows.lock.locking import LockWriting, Wanted, lock_from_registry
-from pinwarden.flows.report import Report, Row
+from pinwarden.flows.report import UNCHECKED, Report, Row, counted
 from pinwarden.rules.versions import compare_versions
 
 if TYPE_CHECKING:
+    from pinwarden.flows.artifacts.closing import Workshop
+    from pinwarden.flows.artifacts.renewing import Renewal
     from pinwarden.flows.project import Policies, Project
 
 
@@ -35,15 +37,15 @@ class Newer:
 
 def outdated(project: Project, *, offline: bool) -> Report:
     """The report of ``pinwarden outdated``."""
-    found = _look_up(project, [], offline=offline)
+    looked = _look_up(project, [], offline=offline)
+    found = looked.entries
     rows = [_row(each) for each in found if each.is_newer or each.problem]
     behind = sum(each.is_newer for each in found)
-    failed = sum(each.problem is not None for each in found)
+    failed = len(looked.failed)
     return Report(
         command="outdated",
         subject=project.lock.name,
-        summary=f"{len(found)} entries looked up, {behind} have a newer release"
-        + (f", {failed} could not be looked up" if failed else ""),
+        summary=looked.in_words(f"{behind} with a newer release"),
         exit_code=EXIT_UNCHECKED if failed else EXIT_CLEAN,
         rows=tuple(rows),
         facts={
@@ -62,28 +64,56 @@ def outdated(project: Project, *, offline: bool) -> Report:
     )
 
 
-def update(project: Project, names: Sequence[str], policies: Policies, writing: LockWriting, *, agreed: bool) -> Report:
-    """Show what a newer release would change; write it if that was agreed to."""
-    found = [each for each in _look_up(project, names, offline=writing.offline) if each.is_newer]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is to be updated, and whether somebody agreed to it."""
+
+    names: Sequence[str]
+    """In the lock; none means all."""
+    agreed: bool
+    shop: Workshop | None
+    """If given, the bytes that are pinned are looked at, too."""
+
+
+def update(project: Project, wish: Wish, policies: Policies, writing: LockWriting) -> Report:
+    """Show what newer releases, newer dependencies and moved tags would change; write it if that was agreed to."""
+    agreed = wish.agreed
+    looked = _look_up(project, wish.names, offline=writing.offline)
+    found = [each for each in looked.entries if each.is_newer]
     rows = tuple(row for each in found for row in _differences(each, writing.now))
+    failed = tuple(_row(each) for each in looked.failed)
+    renewed = _renewals(project, wish, found, writing.now)
+    releases = tuple(_release_rows(wish, found, writing.now))
+    bytes_rows = (*(row for each in renewed for row in each.rows), *releases)
+    failed += tuple(row for row in bytes_rows if row.code == UNCHECKED)
+    rows += tuple(row for row in bytes_rows if row.code != UNCHECKED)
+    bad = {row.name for row in releases if row.level == "critical"}
+    offered = [each for each in renewed if each.offered]
+    critical = any(row.level == "critical" for row in bytes_rows)
+    refused = critical or (bool(found or offered) and not agreed)
     report = Report(
         command="update",
         subject=project.lock.name,
-        summary="everything is at its latest release" if not found else f"{len(found)} entries have a newer release",
-        exit_code=EXIT_CLEAN if agreed or not found else EXIT_REFUSED,
-        rows=rows,
+        summary=looked.in_words(f"{len(found)} with a newer release" if found else "each at its latest release"),
+        exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if failed else EXIT_CLEAN,
+        rows=(*failed, *rows),
         facts={
             "updates": [
                 {"name": each.entry.name, "client": each.entry.client, "from": each.entry.version, "to": _version(each)}
                 for each in found
             ],
-            "written": agreed and bool(found),
+            "renewals": [each.entry.name for each in offered],
+            "written": agreed and bool(offered or any(each.entry.name not in bad for each in found)),
             "changes": [{"code": row.code, "name": row.name, "message": row.message} for row in rows],
+            "unchecked": [{"name": row.name, "message": row.message} for row in failed],
         },
     )
     if not agreed:
-        return report if not found else replace(report, notes=("nothing was changed; add --yes to update the lock",))
+        nothing = ("nothing was changed; add --yes to update the lock",)
+        return replace(report, notes=nothing) if found or offered else report
     for each in found:
+        if each.entry.name in bad:
+            continue  # its bytes are not what anybody says they are: there is nothing to agree to
         wanted = Wanted(
             name=each.entry.name,
             clients=(each.entry.client,),
@@ -92,10 +122,64 @@ def update(project: Project, names: Sequence[str], policies: Policies, writing: 
             source=each.entry.source,
         )
         lock_from_registry(project, wanted, policies, writing)
+    if offered:
+        from pinwarden.flows.artifacts.renewing import write_renewal
+
+        for renewal in offered:
+            write_renewal(project, renewal, writing.now)
     return report
 
 
-def _look_up(project: Project, names: Sequence[str], *, offline: bool) -> list[Newer]:
+def _renewals(project: Project, wish: Wish, found: Sequence[Newer], now: str) -> list[Renewal]:
+    """What the pinned bytes would be today; not of servers that get another release anyway."""
+    if wish.shop is None:
+        return []
+    from pinwarden.flows.artifacts.renewing import renewals
+
+    newer = {each.entry.name for each in found}
+    return [each for each in renewals(project, wish.names, wish.shop, now) if each.entry.name not in newer]
+
+
+def _release_rows(wish: Wish, found: Sequence[Newer], now: str) -> Iterator[Row]:
+    """Who published the newer releases of servers whose bytes are pinned, each once."""
+    if wish.shop is None:
+        return
+    from pinwarden.flows.artifacts.gate import has_bytes
+    from pinwarden.flows.artifacts.renewing import release_rows
+
+    told: set[str] = set()
+    for each in found:
+        if each.latest is not None and has_bytes(each.entry) and each.entry.name not in told:
+            told.add(each.entry.name)
+            yield from release_rows(each.entry, each.latest, wish.shop, now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """What the registries said, and of how many entries they can know."""
+
+    entries: tuple[Newer, ...]
+    """Those that come from a registry."""
+    wanted: int
+    """All that were asked about."""
+
+    @property
+    def failed(self) -> tuple[Newer, ...]:
+        """Those that could not be looked up."""
+        return tuple(each for each in self.entries if each.problem is not None)
+
+    def in_words(self, outcome: str) -> str:
+        """How many were looked up, and what came of it."""
+        known = f"{len(self.entries)} of {counted(self.wanted, 'entry', 'entries')} come from a registry"
+        if not self.entries:
+            return f"{known}; there is nothing to look up"
+        if not self.failed:
+            return f"{known}, {outcome}"
+        answered = f", the others {outcome}" if len(self.failed) < len(self.entries) else ""
+        return f"{known}, {len(self.failed)} could not be looked up{answered}"
+
+
+def _look_up(project: Project, names: Sequence[str], *, offline: bool) -> _Looked:
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
@@ -104,8 +188,9 @@ def _look_up(project: Project, names: Sequence[str], *, offline: bool) -> list[N
         raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {unknown[0][:120]!a}")
     registries = project.registries(offline=offline)
     found: list[Newer] = []
-    for entry in lock.entries:
-        if entry.source == SOURCE or (names and entry.name not in names):
+    wanted = [entry for entry in lock.entries if not names or entry.name in names]
+    for entry in wanted:
+        if entry.source == SOURCE:
             continue
         try:
             latest = from_value(registries.find(entry.name, None, entry.source))
@@ -113,7 +198,7 @@ def _look_up(project: Project, names: Sequence[str], *, offline: bool) -> list[N
             found.append(Newer(entry=entry, latest=None, problem=err.message))
             continue
         found.append(Newer(entry=entry, latest=latest))
-    return found
+    return _Looked(entries=tuple(found), wanted=len(wanted))
 
 
 def _differences(each: Newer, now: str) -> list[Row]:
@@ -155,7 +240,7 @@ def _differences(each: Newer, now: str) -> list[Row]:
 
 def _row(each: Newer) -> Row:
     if each.problem:
-        code, level, message = "could_not_check", "review", each.problem
+        code, level, message = UNCHECKED, "review", each.problem
     else:
         code, level = "newer_release", "info"
         message = f"{each.entry.version} is locked for {each.entry.client}, {_version(each)} is the latest"

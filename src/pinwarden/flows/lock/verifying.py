@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.documents.server_entry import from_value
 from pinwarden.documents.surface import TOOL
+from pinwarden.flows.artifacts.evidence import artifact_outcome
 from pinwarden.flows.lock.locking import target_to_probe
-from pinwarden.flows.report import Report, Row
+from pinwarden.flows.report import Report, Row, weight
+from pinwarden.rules.launch import choose_target
 from pinwarden.rules.trust.explanation import explain, own_findings
 from pinwarden.rules.trust.verification import SKIPPED, LiveOutcome, verify_metadata
 
 if TYPE_CHECKING:
     from pinwarden.adapters.probe.probe import ProbeOptions
+    from pinwarden.flows.artifacts.closing import Workshop
 
 
-def verify_server(found: dict[str, Any], *, now: str, probe: ProbeOptions | None = None) -> Report:
-    """The report of ``pinwarden verify``."""
+def verify_server(
+    found: dict[str, Any], *, now: str, probe: ProbeOptions | None = None, shop: Workshop | None = None
+) -> Report:
+    """The report of ``pinwarden verify``. With ``shop`` the bytes are fetched and hashed."""
     entry = from_value(found)
     live = SKIPPED
     if probe is not None:
@@ -29,7 +34,8 @@ def verify_server(found: dict[str, Any], *, now: str, probe: ProbeOptions | None
         except PinwardenError as err:
             refused = err.code == "CONSENT_REQUIRED"
             live = LiveOutcome(state="not-executed" if refused else "failed", reason=err.message)
-    report = verify_metadata(entry, now=now, live=live)
+    artifact = artifact_outcome(choose_target(entry), shop, now)
+    report = verify_metadata(entry, now=now, live=live, artifact=artifact)
     told = explain(report.trust, now=now)
     rows = [
         Row(code=code, level=level, entity="server", name=entry.name, path="", message=message)
@@ -44,7 +50,7 @@ def verify_server(found: dict[str, Any], *, now: str, probe: ProbeOptions | None
         subject=f"{entry.name} {entry.version}",
         summary=f"{entry.name} {entry.version} is {told.tier}: {told.meaning}",
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
-        rows=tuple(sorted(rows, key=lambda row: ("critical", "review", "warning", "info").index(row.level))),
+        rows=tuple(sorted(rows, key=weight)),
         notes=tuple(told.reasons),
         facts={
             **report.to_json(),

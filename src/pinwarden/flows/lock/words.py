@@ -7,9 +7,10 @@ from typing import Any
 
 from pinwarden.documents.clients.config import configured_server
 from pinwarden.documents.clients.table import client_of
+from pinwarden.documents.lock.configured import NO_RELEASE, SOURCE
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_config import locked_config
-from pinwarden.documents.lock.seal import extension_of
+from pinwarden.documents.lock.record import extension_of
 from pinwarden.rules.config.drift import shown_server
 from pinwarden.rules.config.masking import shown_address, shown_text
 
@@ -33,6 +34,11 @@ def config_in_words(entry: Entry) -> dict[str, Any] | None:
         return None
     shown = shown_server(configured_server(entry.name, locked.entry, client_of(entry.client)))
     return {member: value for member, value in shown.items() if member not in ("client", "scope", "file")}
+
+
+def release_of(entry: Entry) -> str | None:
+    """The release that is locked; None where a configuration leaves it open."""
+    return None if entry.source == SOURCE and entry.version == NO_RELEASE else entry.version
 
 
 def approved_by(entry: Entry) -> str | None:

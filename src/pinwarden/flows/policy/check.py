@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.documents.lock.verification import refuse_if_tampered
 from pinwarden.flows.lock.documents import entries_named, read_v2
-from pinwarden.flows.policy.rules import Broken, broken_rules
+from pinwarden.flows.policy.rules import broken_rules
 from pinwarden.flows.report import Report, Row
 
 if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry
     from pinwarden.documents.policy import Waiver
     from pinwarden.flows.project import Policies, Project
+    from pinwarden.rules.policy import PolicyFinding
 
 
 def check_policy(project: Project, policies: Policies, *, now: str, server: str | None = None) -> Report:
@@ -41,7 +42,7 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
     )
 
 
-def _row(entry: Entry, rule: Broken) -> Row:
+def _row(entry: Entry, rule: PolicyFinding) -> Row:
     return Row(
         code=rule.code,
         level="critical" if rule.refuses else "info",
@@ -52,15 +53,15 @@ def _row(entry: Entry, rule: Broken) -> Row:
     )
 
 
-def _told(rule: Broken) -> str:
+def _told(rule: PolicyFinding) -> str:
     if rule.waiver is not None:
         return f"; waived by {rule.waiver.owner} until {rule.waiver.expires}: {rule.waiver.reason}"
-    if rule.expired is not None:
-        return f"; the waiver by {rule.expired.owner} ended on {rule.expired.expires}"
+    if rule.expired_waiver is not None:
+        return f"; the waiver by {rule.expired_waiver.owner} ended on {rule.expired_waiver.expires}"
     return ""
 
 
-def _facts(entry: Entry, rules: tuple[Broken, ...]) -> dict[str, Any]:
+def _facts(entry: Entry, rules: tuple[PolicyFinding, ...]) -> dict[str, Any]:
     return {
         "key": entry.key,
         "server": entry.name,
@@ -71,7 +72,7 @@ def _facts(entry: Entry, rules: tuple[Broken, ...]) -> dict[str, Any]:
                 "code": rule.code,
                 "message": rule.message,
                 **({"waiver": _waiver(rule.waiver)} if rule.waiver else {}),
-                **({"expired_waiver": _waiver(rule.expired)} if rule.expired else {}),
+                **({"expired_waiver": _waiver(rule.expired_waiver)} if rule.expired_waiver else {}),
             }
             for rule in rules
         ],

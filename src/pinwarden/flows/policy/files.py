@@ -50,14 +50,15 @@ def digest_policy(project: Project, named: Path | None = None) -> Report:
         shown, digest = str(named), read_policy(named).digest.sri
     else:
         found = policies_in(project, None)
-        if found.own is not None and found.toolpin is not None:
+        stated = [policy for policy in (found.own, found.toolpin) if policy is not None]
+        if len(stated) > 1:
             raise PinwardenError(
                 "USAGE",
                 f"both {OWN_POLICY} and {TOOLPIN_POLICY} state a policy",
                 hint="Name one of them with --policy.",
             )
         shown = str(TOOLPIN_POLICY if found.own is None else OWN_POLICY)
-        digest = (found.toolpin if found.own is None else found.own).digest.sri
+        digest = stated[0].digest.sri
     return Report(
         command="policy digest",
         subject=shown,

@@ -3,55 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.documents.lock.entry import EXTENSION
+from pinwarden.documents.lock.extension import EVIDENCE, PUBLISHED
+
 if TYPE_CHECKING:
-    from pinwarden.documents.policy import Waiver
     from pinwarden.flows.project import Policies
+    from pinwarden.rules.policy import PolicyFinding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """One rule that an entry breaks, and whether something lifts it."""
+def broken_rules(
+    policies: Policies, plan: Mapping[str, Any], now: str, *, published_at: str | None = None
+) -> tuple[PolicyFinding, ...]:
+    """Every rule that a plan or lock entry breaks, waived ones included.
 
-    code: str
-    message: str
-    waiver: Waiver | None = None
-    expired: Waiver | None = None
-
-    @property
-    def refuses(self) -> bool:
-        """Whether it stands in the way."""
-        return self.waiver is None
-
-
-def broken_rules(policies: Policies, plan: Mapping[str, Any], now: str) -> tuple[Broken, ...]:
-    """Every rule that a plan or lock entry breaks, waived ones included."""
+    ``published_at`` is when its release came out, where that is not in our record of it yet.
+    """
     try:
-        return tuple(dict.fromkeys(_judged(policies, plan, now)))
+        return tuple(dict.fromkeys(_judged(policies, plan, now, published_at)))
     except (KeyError, TypeError, AttributeError) as err:
+        from pinwarden.rules.policy import PolicyFinding
+
         # Version 2 lets an entry leave out its manifest, its source or its tier; what is not said is not allowed.
         message = f"{plan.get('name')} does not say all that the policy asks about (missing or unusable: {err})"
-        return (Broken(code="entry_incomplete", message=message),)
+        return (PolicyFinding(code="entry_incomplete", message=message),)
 
 
-def _judged(policies: Policies, plan: Mapping[str, Any], now: str) -> list[Broken]:
-    rules = []
-    if plan["trust"]["tier"] == "blocked":
+def _with_own_evidence(plan: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entry with what was proved here after it was locked, which its trust report does not know."""
+    proved = record.get(EVIDENCE)
+    if not isinstance(proved, list):
+        return plan
+    trust = plan["trust"]
+    return {**plan, "trust": {**trust, "evidence": [*trust["evidence"], *proved]}}
+
+
+def _judged(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> list[PolicyFinding]:
+    rules: list[PolicyFinding] = []
+    blocked = plan["trust"]["tier"] == "blocked"
+    if not (blocked or policies.any):
+        return rules
+    from pinwarden.rules.policy import PolicyFinding, Release, evaluate_policy, evaluate_toolpin
+
+    if blocked:
         reasons = ", ".join(gate["code"] for gate in plan["trust"].get("vetoes", ())) or "no reason recorded"
-        rules.append(Broken(code="verdict_blocked", message=f"{plan['name']} is blocked: {reasons}"))
+        rules.append(PolicyFinding(code="verdict_blocked", message=f"{plan['name']} is blocked: {reasons}"))
     if policies.toolpin is not None:
-        from pinwarden.rules.policy import evaluate_toolpin
-
         issues = evaluate_toolpin(policies.toolpin, plan, now=now).issues
-        rules += [Broken(code=issue.code, message=issue.message) for issue in issues]
+        rules += [PolicyFinding(code=issue.code, message=issue.message) for issue in issues]
     if policies.own is not None:
-        from pinwarden.rules.policy import evaluate_policy
-
-        answer = evaluate_policy(policies.own, plan, now=now, environment=policies.environment)
-        rules += [
-            Broken(code=row.code, message=row.message, waiver=row.waiver, expired=row.expired_waiver)
-            for row in answer.findings
-        ]
+        record = plan["capabilityManifest"].get(EXTENSION, {})
+        release = Release(published_at=published_at or record.get(PUBLISHED))
+        answer = evaluate_policy(
+            policies.own,
+            _with_own_evidence(plan, record),
+            now=now,
+            environment=policies.environment,
+            release=release,
+            today=policies.today,
+        )
+        rules += answer.findings
     return rules

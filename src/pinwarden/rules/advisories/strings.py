@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from pinwarden.core.pointer import pointer_step
 from pinwarden.rules.advisories.plain_text import HARMLESS, word_set
 
 # What schemas are made of. These strings say nothing of their own, wherever they stand.
@@ -62,12 +63,8 @@ def places_of(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
             if here not in VOCABULARY:
                 yield place, here
         elif type(here) is dict:
-            inner = [(f"{place}/{_token(name)}", name, member) for name, member in here.items()]
+            inner = [(f"{place}/{pointer_step(name)}", name, member) for name, member in here.items()]
             yield from ((within, name) for within, name, _ in inner if name not in VOCABULARY)
             waiting += [(within, member) for within, _, member in reversed(inner)]
         elif type(here) is list:
             waiting += [(f"{place}/{number}", here[number]) for number in range(len(here) - 1, -1, -1)]
-
-
-def _token(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")

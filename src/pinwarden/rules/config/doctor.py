@@ -34,7 +34,7 @@ class DoctorIssue:
     changes: tuple[Change, ...] = ()
     """For a drift: what exactly differs."""
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The issue with the members and the order that ToolPin prints."""
         shown: dict[str, Any] = {
             "key": self.key,
@@ -60,9 +60,9 @@ class DoctorReport:
         """Whether every locked server is configured as approved."""
         return not self.issues
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The report as ToolPin prints it."""
-        return {"ok": self.ok, "checked": self.checked, "issues": [issue.as_json() for issue in self.issues]}
+        return {"ok": self.ok, "checked": self.checked, "issues": [issue.to_json() for issue in self.issues]}
 
 
 def diagnose(

@@ -7,7 +7,7 @@ doubt a value is masked: a diff that says only "changed" is useful, a diff with 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pinwarden.documents.launch.redirecting_variables import redirects
@@ -64,7 +64,9 @@ _IN_TEXT = (
 _SCHEME = re.compile(r"\b(Bearer|Basic|Token)(\s+)" + _VALUE, re.IGNORECASE)
 _ADDRESS_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 _RUN = re.compile(r"(sha(?:256|512):|[@#])?([A-Za-z0-9_+=-]{24,})")
+_MOST_INSIDE = 8  # options inside the value of an option; nobody has more than two
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_PATH = re.compile(r"(?:~|\.{1,2})?[/\\]|[A-Za-z]:[/\\]")
 
 
 def is_reference(value: str) -> bool:
@@ -86,6 +88,42 @@ def looks_secret(name: str, value: str) -> bool:
     if _TOKEN.search(value) or _looks_random(value) or MASK in shown_address(value):
         return True
     return bool(_SECRET_NAME.search(name)) and not _NOT_SECRET_NAME.search(name)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a name has the form of a key. Names are written down and printed as they are.
+
+    Names have words in them: what has the prefix of a token must also hold a long run with a digit.
+    """
+    runs = [run for run in re.findall(r"[A-Za-z0-9]{16,}", name[:LONGEST_SHOWN]) if re.search(r"[0-9]", run)]
+    return bool(runs) and (bool(_TOKEN.search(name[:LONGEST_SHOWN])) or any(map(_looks_random, runs)))
+
+
+def shown_name(name: str) -> str:
+    """A name for people."""
+    return MASK if is_secret_name(name) else name
+
+
+def names_in(entry: Any) -> Iterator[str]:
+    """Every name in an entry, at any depth: of members, variables, headers and parameters of addresses."""
+    waiting = [entry]
+    while waiting:
+        each = waiting.pop()
+        if type(each) is dict:
+            yield from each
+            waiting += each.values()
+        elif type(each) is list:
+            waiting += each
+    for url in addresses_of(entry):
+        yield from (part.partition("=")[0] for part in url.partition("?")[2].split("&"))
+
+
+def may_be_told(name: str, value: str) -> bool:
+    """Whether a value is no secret by its kind: a plain word, a path, an address without a key, a usual header."""
+    if looks_secret(name, value):
+        return False
+    usual = is_reference(value) or _PLAIN_WORD.fullmatch(value) or _PLAIN_HEADER.fullmatch(name)
+    return bool(usual or _ADDRESS.match(value) or _PATH.match(value))
 
 
 def shown_value(name: str, value: Any) -> Any:
@@ -124,7 +162,9 @@ def _names_secret(word: str) -> bool:
     return bool(_SECRET_NAME.search(word.lstrip("-"))) and not _NOT_SECRET_NAME.search(word)
 
 
-def _shown_word(word: str) -> str:
+def _shown_word(word: str, inside: int = 0) -> str:
+    if inside > _MOST_INSIDE:
+        return MASK
     option = _OPTION.fullmatch(word)
     header = _HEADER.fullmatch(word)
     if option and looks_secret(option[1].lstrip("-"), option[2]):
@@ -132,7 +172,7 @@ def _shown_word(word: str) -> str:
     if option and _HEADER_OPTION.fullmatch(option[1]):
         return f"{option[1]}={_shown_header(option[2])}"
     if option and word.startswith("-") and _OPTION.fullmatch(option[2]):
-        return f"{option[1]}={_shown_word(option[2])}"  # --env=NAME=value
+        return f"{option[1]}={_shown_word(option[2], inside + 1)}"  # --env=NAME=value
     if header and not _ADDRESS.match(word) and looks_secret(header[1], header[2]):
         return f"{header[1]}: {MASK}"
     return word if header and is_reference(header[2]) else shown_text(word)
@@ -205,6 +245,15 @@ _KEPT = (
     *("excludeTools", "enabled_tools", "disabled_tools", "disabledTools"),
 )
 """Members that decide what runs, who is contacted or what passes unasked: a change of them has to be seen."""
+_DECIDING = frozenset(
+    (
+        *("command", "args", "shell", "script", "run", "exec", "program", "entrypoint", "runtime", "interpreter"),
+        *("image", "package", "module", "version", "path", "cwd", "registry", "source", "host", "proxy", "transport"),
+        *("permissions", "allow", "deny", "allowed", "denied", "sandbox", "scopes", "roots", "mounts", "volumes"),
+    )
+)
+"""Names of members, at any depth and of whichever client, that say what is started, from where, or what it may do."""
+_PLAIN_TEXT = re.compile(r"[\w./:@\\ -]{1,120}")
 _CREDENTIALS = re.compile(r"[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
 
 
@@ -272,11 +321,47 @@ def _lockable_value(path: str, name: str, value: Any) -> Any:
             return {each: _lockable_variable(each, part) for each, part in value.items()}
         return {each: _lockable_value(f"{path}.{each}", each, part) for each, part in value.items()}
     if type(value) is list:
-        return [_lockable_value(f"{path}.{place}", name, part) for place, part in enumerate(value)]
+        lockable = [_lockable_value(f"{path}.{place}", name, part) for place, part in enumerate(value)]
+        if not all(type(part) is str for part in value):
+            return lockable
+        # One word may say what the next one is: --token, and then the token.
+        pairs = zip(value, shown_words(value), lockable, strict=True)
+        return [each if shown == part else f"<{path}.{place}>" for place, (part, shown, each) in enumerate(pairs)]
     if type(value) is str:
-        return value if not value or is_exact_reference(value) else f"<{path}>"
+        return value if not value or is_exact_reference(value) else _deciding_text(path, name, value)
     number = type(value) in (int, float)
     return f"<{path}>" if number and looks_secret(name, f"{value}-") else value
+
+
+def _deciding_text(path: str, name: str, text: str) -> str:
+    """A literal of a member that decides what is started, from where, or with which rights; any other is left out."""
+    if name.lower() not in _DECIDING:
+        return f"<{path}>"
+    plain = _PLAIN_TEXT.fullmatch(text) and not looks_secret(name, text) and not _CREDENTIALS.search(text)
+    if plain and shown_words([text]) == [text]:
+        return text
+    return _origin_only(path, text) if _ADDRESS.match(text) and not re.search(r"\s", text) else f"<{path}>"
+
+
+def unseen_members(lockable: Any) -> list[str]:
+    """The members of a lockable entry whose literal text it leaves out, so that nobody can see a change of it.
+
+    Variables and headers are not among them: that their values are left out is what a lock promises.
+    """
+    if type(lockable) is not dict:
+        return []
+    return [path for name, value in lockable.items() for path in _left_out(name, name, value)]
+
+
+def _left_out(path: str, name: str, value: Any) -> Iterator[str]:
+    if type(value) is dict and name not in _NAMED_VALUES:
+        for each, part in value.items():
+            yield from _left_out(f"{path}.{each}", each, part)
+    elif type(value) is list:
+        for place, part in enumerate(value):
+            yield from _left_out(f"{path}.{place}", name, part)
+    elif value == f"<{path}>" or (type(value) is str and value.endswith(f"/<{path}>")):
+        yield path
 
 
 def _lockable_variable(name: str, value: Any) -> Any:
@@ -293,7 +378,26 @@ def _lockable_variable(name: str, value: Any) -> Any:
         return _shown_word(_CREDENTIALS.sub(f"<{name}>@", text)) if "://" not in text else shown_text(text)
     if _ADDRESS.match(text) and not re.search(r"\s", text):
         return _origin_only(name, text)
-    return f"<{name}>"
+    return _only_references(name, text)
+
+
+_INSERTED = re.compile(
+    r"\$\{(?:env:|input:)?[A-Za-z_][\w.-]*(?::-)?\}|\{env:[A-Za-z_]\w*\}|\$\{\{ ?secrets\.[A-Za-z_]\w* ?\}\}"
+)
+_PERHAPS_INSERTED = re.compile(r"\$\{|\{(?:env|file):|\$[A-Z_][A-Z0-9_]{2,}|^\s*\$[A-Za-z_]\w*\s*$|%[A-Za-z_]\w{2,}%")
+
+
+def _only_references(name: str, text: str) -> str:
+    """What a value refers to, with the literal text around it left out: ``user:${OTHER}`` is ``<USER>${OTHER}``.
+
+    Which variables a server gets has to be seen. Where a reference has a form that a password could have by chance
+    only that there is one is said.
+    """
+    if len(text) > LONGEST_SHOWN:
+        return f"<{name}>"
+    named = "".join(_INSERTED.findall(text))
+    perhaps = "${?}" if _PERHAPS_INSERTED.search(_INSERTED.sub(" ", text)) else ""
+    return f"<{name}>{named}{perhaps}"
 
 
 def _origin_only(name: str, url: str) -> str:
@@ -307,11 +411,19 @@ def _origin_only(name: str, url: str) -> str:
 
 def _lockable_address(member: str, url: str) -> str:
     place, mark, query = url.partition("?")
-    if not _ADDRESS.match(place):
+    if not _ADDRESS.match(place) and not _begins_with_reference(place):
         return url if is_exact_reference(url) else f"<{member}>"
     query = query.partition("#")[0]
     place = place.partition("#")[0]
     return f"{place}{mark}{'&'.join(_lockable_parameter(part) for part in query.split('&'))}" if query else place
+
+
+def _begins_with_reference(place: str) -> bool:
+    """Whether an address is a variable and a plain path below it: ``${BASE}/mcp``."""
+    found = _EXACT_REFERENCE.match(place)
+    rest = place[found.end() :] if found and len(place) <= LONGEST_SHOWN else " "
+    plain = re.fullmatch(r"(?::[0-9]{1,5})?(?:/[\w.~-]*)*", rest)
+    return bool(plain) and MASK not in shown_address(f"https://host{rest}")
 
 
 def _lockable_parameter(text: str) -> str:

@@ -52,12 +52,15 @@ def slips(one: str, other: str, enough: int) -> int:
     before_last: list[int] = []
     last = list(range(len(other) + 1))
     for row, letter in enumerate(one, start=1):
-        current = [row]
-        for column, theirs in enumerate(other, start=1):
-            cost = min(last[column] + 1, current[-1] + 1, last[column - 1] + (letter != theirs))
+        # Further than ``enough`` from the diagonal it takes more than that many slips.
+        first, end = max(1, row - enough), min(len(other), row + enough)
+        current = [row, *[enough + 1] * len(other)]
+        for column in range(first, end + 1):
+            theirs = other[column - 1]
+            cost = min(last[column] + 1, current[column - 1] + 1, last[column - 1] + (letter != theirs))
             if row > 1 and column > 1 and letter == other[column - 2] and one[row - 2] == theirs:
                 cost = min(cost, before_last[column - 2] + 1)
-            current.append(cost)
+            current[column] = cost
         if min(current) > enough:
             return enough + 1
         before_last, last = last, current

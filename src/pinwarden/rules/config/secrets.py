@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, fields_of
+from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, fields_of
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.lock.locked_config import LockedConfig, Place, installed
-from pinwarden.rules.config.masking import MASK, looks_secret, shown_address, shown_words
+from pinwarden.rules.config.masking import MASK, is_reference, looks_secret, shown_address, shown_words
 
 _TOOLPIN_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("GitHub token", re.compile(r"ghp_|github_pat_")),
@@ -28,6 +28,8 @@ _TOOLPIN_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 Where = tuple[str, str | None]
 """A file and its scope."""
+
+_INPUT = "input"
 
 SecretKind = Literal["plaintext_secret", "secret_prefix", "missing_config", "unreadable_config", "invalid_scope"]
 
@@ -47,7 +49,7 @@ class SecretFinding:
     secret_name: str | None = None
     secret_source: str | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The finding with the members and the order that ToolPin prints."""
         shown: dict[str, Any] = {
             "kind": self.kind,
@@ -78,9 +80,9 @@ class SecretsReport:
         """Whether nothing was found."""
         return not self.findings
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The report as ToolPin prints it."""
-        return {"ok": self.ok, "checked": self.checked, "findings": [finding.as_json() for finding in self.findings]}
+        return {"ok": self.ok, "checked": self.checked, "findings": [finding.to_json() for finding in self.findings]}
 
 
 def audit_locked(
@@ -176,6 +178,30 @@ def audit_servers(servers: Iterable[ConfiguredServer]) -> SecretsReport:
     )
 
 
+def audit_inputs(files: Iterable[ConfigFile]) -> tuple[SecretFinding, ...]:
+    """Every declared input whose suggested answer is a secret. What a password is suggested to be, is one."""
+    return tuple(
+        SecretFinding(
+            kind="plaintext_secret",
+            key="",
+            client=file.client,
+            name="",
+            file=file.path,
+            scope=file.scope,
+            message=f"input:{each.id} suggests what looks like a secret in plain text; let the user be asked for it",
+            secret_name=each.id,
+            secret_source=_INPUT,
+        )
+        for file in files
+        for each in file.inputs
+        if any(_gives_away(each, text) for text in each.literals)
+    )
+
+
+def _gives_away(declared: DeclaredInput, text: str) -> bool:
+    return looks_secret(declared.id, text) or (declared.password and bool(text) and not is_reference(text))
+
+
 def _open_in(server: ConfiguredServer) -> Iterator[SecretFinding]:
     if type(server.entry) is not dict:
         return
@@ -204,6 +230,22 @@ def _secret_places(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
             yield "args", str(place - 1) if place else "command"
     if type(fields["url"]) is str and MASK in shown_address(fields["url"]):
         yield "url", "address"
+    known = ("command", "args", "env", "url", "headers")
+    for member, value in fields.items():
+        if member not in known:
+            yield from (("member", path) for path in _secret_members(member, member, value))
+
+
+def _secret_members(path: str, name: str, value: Any) -> Iterator[str]:
+    """Members that this client does not know: another one may, and whoever reads the file sees them all."""
+    if type(value) is dict:
+        for each, part in value.items():
+            yield from _secret_members(f"{path}.{each}", each, part)
+    elif type(value) is list:
+        for place, part in enumerate(value):
+            yield from _secret_members(f"{path}.{place}", name, part)
+    elif type(value) is str and looks_secret(name, value):
+        yield path
 
 
 def _env_and_headers(client: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

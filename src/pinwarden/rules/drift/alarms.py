@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from pinwarden.rules.advisories.cues import ATTACK_CODES, find_cues
-from pinwarden.rules.drift.changes import CUE_CODES
+from pinwarden.rules.drift.changes import CUE_ORDER
 from pinwarden.rules.drift.json_values import texts_in
 
 HEADER_KEYWORD = "x-mcp-header"
@@ -30,7 +30,7 @@ KNOWN_DIALECTS = frozenset(
 NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose members are named by the author, so that a member's name is no keyword."""
 _DATA = frozenset({"enum", "const", "default", "examples", "example"})
-_ORDINARY_IN_NEW_ITEMS = frozenset(CUE_CODES) - ATTACK_CODES
+_ORDINARY_IN_NEW_ITEMS = frozenset(CUE_ORDER) - ATTACK_CODES
 _BEFORE_HOST = re.compile(r"^(?:[a-z][a-z0-9+.\-]*://)?(?:[^/?#\s]*@)?", re.IGNORECASE)
 _AFTER_HOST = re.compile(r"[/?#:\s].*$", re.DOTALL)
 
@@ -74,7 +74,7 @@ def new_cues(texts: Iterable[str], approved: Approved, ignored: frozenset[str] =
     """The classes of cues in ``texts`` that the approved text has not, worst first."""
     found = {(code, host) for code, host in _cues_in(texts, mentioned=True) if code not in ignored}
     fresh = {code for code, host in found if _is_news(code, host, approved)}
-    return tuple(code for code in CUE_CODES if code in fresh)
+    return tuple(code for code in CUE_ORDER if code in fresh)
 
 
 def cues_of_new_item(value: Any) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def cues_of_new_item(value: Any) -> tuple[str, ...]:
     found = {code for code, _ in _cues_in(texts_in(value), mentioned=False)}
     if found <= _ORDINARY_IN_NEW_ITEMS and found != _ORDINARY_IN_NEW_ITEMS:
         return ()
-    return tuple(code for code in CUE_CODES if code in found)
+    return tuple(code for code in CUE_ORDER if code in found)
 
 
 def schema_alarms(value: Any, approved: Approved) -> tuple[str, ...]:

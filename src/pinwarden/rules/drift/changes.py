@@ -51,7 +51,7 @@ def _table(**rows: tuple[tuple[str, str], ...]) -> Mapping[str, ChangeKind]:
     )
 
 
-CUE_CODES = (
+CUE_ORDER = (
     "hidden_characters",
     "terminal_escape",
     "homoglyph",
@@ -199,7 +199,7 @@ class Change:
     """The values at the place; ``ABSENT`` where there is none."""
     reason: str
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The change as a JSON object; a side that is absent has no member."""
         sides = {"before": self.before, "after": self.after}
         return {

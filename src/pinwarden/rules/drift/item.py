@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pinwarden.core.numbers import is_number
 from pinwarden.documents.surface import PROMPT, RESOURCE, TOOL, Item
 from pinwarden.rules.drift.alarms import Approved
 from pinwarden.rules.drift.annotations import annotation_changes
 from pinwarden.rules.drift.changes import ABSENT, Change
-from pinwarden.rules.drift.json_values import is_number, same
+from pinwarden.rules.drift.json_values import same
 from pinwarden.rules.drift.place import Place, text_changes, value_changes
 from pinwarden.rules.drift.schema import schema_changes
 

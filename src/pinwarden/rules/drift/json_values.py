@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinwarden.core.canonical import canonicalize
+from pinwarden.core.pointer import pointer_step
 
 
 def same(one: Any, other: Any) -> bool:
@@ -45,9 +46,4 @@ def texts_in(value: Any) -> Iterator[str]:
 
 def step(pointer: str, token: str | int) -> str:
     """The JSON Pointer one level further down (RFC 6901)."""
-    return f"{pointer}/{str(token).replace('~', '~0').replace('/', '~1')}"
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a JSON number; Python counts true and false among them."""
-    return type(value) is int or type(value) is float
+    return f"{pointer}/{pointer_step(token)}"

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pinwarden.core.numbers import is_number
 from pinwarden.rules.drift.alarms import is_known_dialect, is_remote
 from pinwarden.rules.drift.changes import ABSENT, Change
-from pinwarden.rules.drift.json_values import identity, is_number, same
+from pinwarden.rules.drift.json_values import identity, same
 from pinwarden.rules.drift.place import Place, text_changes, value_changes
 
 Schema = dict[str, Any]

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pinwarden.documents.server_entry import ServerEntry
+from pinwarden.documents.tier import Tier
 from pinwarden.rules.trust.metadata_evidence import pinned_version
-from pinwarden.rules.trust.tiers import ARTIFACT_CODES, Issue, Tier, TrustReport, artifact_problem
+from pinwarden.rules.trust.tiers import ARTIFACT_CODES, Issue, TrustReport, artifact_problem
 from pinwarden.rules.versions import floats_for_toolpin, is_exact
 
 
@@ -39,8 +40,24 @@ _REMEDIES = {
 }
 
 
-def explain(report: TrustReport, *, now: str) -> Explanation:
-    """Why the report has this tier, each reason in a sentence, and what can be done about it."""
+_RELOCK = "in the client's configuration, then lock it again with pinwarden init --accept NAME."
+_CONFIGURED = {
+    "insecure_remote": f"Use an https address {_RELOCK}",
+    "invalid_remote_url": f"Correct the address {_RELOCK}",
+    "mutable_oci_tag": f"Name the image by digest {_RELOCK}",
+    "digest_present": f"Name the image by digest {_RELOCK}",
+    "package_pin": f"Name an exact version {_RELOCK}",
+}
+"""The same for a server that was found in a configuration: no author and no registry is behind it."""
+_PACKAGED = ("npm", "pypi", "oci", "nuget", "jsr", "remote")
+_LOCAL = "A local program has no release to name; keep it where every change is reviewed, such as this repository."
+
+
+def explain(report: TrustReport, *, now: str, configured: str | None = None) -> Explanation:
+    """Why the report has this tier, each reason in a sentence, and what can be done about it.
+
+    ``configured`` is the kind of target of a server that was found in a configuration; None for one from a registry.
+    """
     reasons = [f"{gate.code}: {_sentence(gate.message)}" for gate in report.gates]
     failed = [row for row in report.evidence if row["status"] == "failed"]
     reasons += [f"{row['code']}: {_sentence(row['message'])}" for row in failed]
@@ -50,9 +67,12 @@ def explain(report: TrustReport, *, now: str) -> Explanation:
         proofs = [row["message"] for row in report.evidence if row["code"] in ARTIFACT_CODES]
         reasons += [_sentence(message) for message in proofs]
     codes = dict.fromkeys([*report.gated_by, *(row["code"] for row in failed)])
-    remedies = dict.fromkeys(_REMEDIES[code] for code in codes if code in _REMEDIES)
-    if report.tier == "conditional":
-        remedies["Check the artifact itself with pinwarden verify."] = ""
+    known = _REMEDIES if configured is None else _CONFIGURED if configured in _PACKAGED else {}
+    remedies = dict.fromkeys(known[code] for code in codes if code in known)
+    if configured is not None and configured not in _PACKAGED:
+        remedies[_LOCAL] = None
+    if report.tier == "conditional" and configured is None:
+        remedies["Check the artifact itself with pinwarden verify."] = None
     return Explanation(
         tier=report.tier,
         meaning=_MEANINGS[report.tier],

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from math import floor
 from typing import Any, Literal
 
+from pinwarden.core.moments import moment_of
+from pinwarden.documents.lock.entry import TRUST_REREAD_ORDER
 from pinwarden.documents.lock.shape import is_manifest
 from pinwarden.documents.remote_address import remote_address
 from pinwarden.documents.server_entry import (
@@ -20,6 +22,7 @@ from pinwarden.documents.server_entry import (
     Remote,
     ServerEntry,
 )
+from pinwarden.documents.tier import Tier
 from pinwarden.rules.advisories.toolpin import advisories_of
 from pinwarden.rules.launch import PACKAGE_TYPES
 from pinwarden.rules.trust.metadata_evidence import (
@@ -36,13 +39,13 @@ from pinwarden.rules.trust.metadata_evidence import (
     unpinned,
 )
 
-Tier = Literal["verified", "conditional", "unverified", "blocked"]
-TIERS: tuple[Tier, ...] = ("blocked", "unverified", "conditional", "verified")
-"""From the worst to the best."""
-
 VETO_CODES = ("no_install_target", "insecure_remote", "invalid_remote_url")
 PIN_CODES = ("package_pin", "digest_present", "file_hash_present")
-ARTIFACT_CODES = ("oci_digest_verified", "mcpb_sha256_verified", "npm_integrity_verified")
+ARTIFACT_CODES = (
+    *("oci_digest_verified", "mcpb_sha256_verified", "npm_integrity_verified"),
+    # Ours, for kinds that ToolPin cannot verify.
+    *("pypi_sha256_verified", "nuget_sha512_verified", "cargo_checksum_verified"),
+)
 WEAK_PIN_CODES = ("mutable_oci_tag", "missing_mcpb_hash")
 _INTEGRITY_BADGES = ("pinned version", "digest-pinned", "fileSha256", "https remote")
 # Registries that ToolPin takes for sources of provenance: pillar of provenance, pillar of reputation.
@@ -68,7 +71,7 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class TierCap:
     """A reason why the tier is no better than ``tier``."""
 
     code: str
@@ -108,8 +111,8 @@ class TrustReport:
     metadata_completeness: int
     tier: Tier
     cap_reason: str | None
-    vetoes: tuple[Gate, ...]
-    gates: tuple[Gate, ...]
+    vetoes: tuple[TierCap, ...]
+    gates: tuple[TierCap, ...]
     gated_by: tuple[str, ...]
     verified_provenance: bool
     """ToolPin's word: a repository address is there and the registry is a known one. Nothing was verified."""
@@ -135,25 +138,8 @@ class TrustReport:
             "badges": list(self.badges),
             "issues": [issue.to_json() for issue in self.issues],
         }
-        order = _REREAD_ORDER if reread else tuple(members)
+        order = TRUST_REREAD_ORDER if reread else tuple(members)
         return {name: members[name] for name in order if members[name] is not None}
-
-
-_REREAD_ORDER = (
-    "score",
-    "overallScore",
-    "metadataCompleteness",
-    "tier",
-    "capReason",
-    "verifiedProvenance",
-    "gates",
-    "vetoes",
-    "pillars",
-    "gatedBy",
-    "evidence",
-    "badges",
-    "issues",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,23 +368,23 @@ def gated(report: TrustReport, *, now: str) -> TrustReport:
     )
 
 
-def _gates(report: TrustReport) -> tuple[Gate, ...]:
+def _gates(report: TrustReport) -> tuple[TierCap, ...]:
     from_issues = tuple(
-        Gate(code=issue.code, message=issue.message, tier="blocked" if issue.code in VETO_CODES else "unverified")
+        TierCap(code=issue.code, message=issue.message, tier="blocked" if issue.code in VETO_CODES else "unverified")
         for issue in report.issues
         if issue.severity == "critical"
     )
     if any(gate.tier == "blocked" for gate in from_issues):
         return from_issues
     from_evidence = tuple(
-        Gate(code=row["code"], message=row["message"], tier="blocked")
+        TierCap(code=row["code"], message=row["message"], tier="blocked")
         for row in report.evidence
         if row["status"] == "failed" and row.get("required") is True
     )
     return from_issues + from_evidence
 
 
-def _tier(report: TrustReport, gates: Sequence[Gate], failed: Sequence[str], now: str) -> Tier:
+def _tier(report: TrustReport, gates: Sequence[TierCap], failed: Sequence[str], now: str) -> Tier:
     if any(gate.tier == "blocked" for gate in gates):
         return "blocked"
     if gates or failed:
@@ -409,7 +395,9 @@ def _tier(report: TrustReport, gates: Sequence[Gate], failed: Sequence[str], now
     return "conditional" if report.score >= 40 or pinned else "unverified"
 
 
-def _capped(report: TrustReport, gates: Sequence[Gate], vetoes: Sequence[Gate], tier: Tier) -> tuple[int, str | None]:
+def _capped(
+    report: TrustReport, gates: Sequence[TierCap], vetoes: Sequence[TierCap], tier: Tier
+) -> tuple[int, str | None]:
     pillars = report.pillars
     weighted = (
         pillars.provenance * 0.25
@@ -441,26 +429,15 @@ def artifact_problem(evidence: Iterable[Evidence], *, now: str) -> str | None:
     anchored = [row for row in checked if row.get("trustedAnchor") is True]
     if not anchored:
         return "artifact evidence used an untrusted anchor"
-    moment = _moment(now)
+    moment = moment_of(now)
     if not any(_is_fresh(row.get("verifiedAt"), moment) for row in anchored):
         return "trusted artifact evidence is stale"
     return None
 
 
 def _is_fresh(verified_at: Any, now: datetime | None) -> bool:
-    then = _moment(verified_at)
+    then = moment_of(verified_at)
     return then is not None and now is not None and now - _FRESH_FOR <= then <= now + _CLOCK_SKEW
-
-
-def _moment(text: Any) -> datetime | None:
-    """A moment with its time zone; whatever else it is, it is not a time that something was proved at."""
-    if not isinstance(text, str):
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else None
 
 
 # The verdict

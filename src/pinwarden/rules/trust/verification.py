@@ -269,7 +269,7 @@ def _judge_package(found: _Findings, package: Package, artifact: ArtifactOutcome
         return
     found.evidence += artifact.evidence
     found.issues += artifact.issues
-    found.badges += [_ARTIFACT_BADGES[row["code"]] for row in artifact.evidence if row["status"] == "passed"]
+    found.badges += [row["code"].replace("_", "-") for row in artifact.evidence if row["status"] == "passed"]
 
 
 def _refuse_unpinned_npm(found: _Findings, package: Package, now: str) -> None:
@@ -300,12 +300,6 @@ _ARTIFACT_ROWS = {
     "npm": ("npm_integrity_verified", "npm-registry", "npm-packument-sri"),
     "oci": ("oci_digest_verified", "oci-registry", "registry-manifest-digest"),
     "mcpb": ("mcpb_sha256_verified", "http-artifact", "sha256-bytes"),
-}
-
-_ARTIFACT_BADGES = {
-    "npm_integrity_verified": "npm-integrity-verified",
-    "oci_digest_verified": "oci-digest-verified",
-    "mcpb_sha256_verified": "mcpb-sha256-verified",
 }
 
 

@@ -1,4 +1,4 @@
-"""How much of a hostile server we are willing to look at, and what is left of it during one probe."""
+"""How much of a hostile server we are willing to look at, and what is left of it during one conversation."""
 
 from __future__ import annotations
 

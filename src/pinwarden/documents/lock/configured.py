@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pinwarden.documents.lock.entry import Entry
-from pinwarden.documents.lock.seal import extension_of
+from pinwarden.documents.lock.record import extension_of
 
+_MOST_NAMED = 8  # members in one note
 SOURCE = "local-config"
 """What stands for a registry in such entries."""
 
+NO_RELEASE = "0.0.0"
+"""What stands for a version, which lockfileVersion 2 demands, where a configuration names none."""
+
 CONFIGURED_IN = "configuredIn"
 """The member of our record that says in which file of which client a server was found."""
+
+
+def uncovered(name: str, members: Sequence[str]) -> str:
+    """The note about members of a configuration whose text a lock does not hold."""
+    more = f" and {len(members) - _MOST_NAMED} more" if len(members) > _MOST_NAMED else ""
+    shown = ", ".join(members[:_MOST_NAMED])
+    return f"{name}: the lock holds no text of {shown}{more}, because it may be secret; a change of it is not seen"
 
 
 def configured_in(entry: Entry) -> Mapping[str, str] | None:

@@ -1,0 +1,198 @@
+"""Starting published servers with ``pinwarden run``, directly, and with npx or uvx; fetching many files at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.measure import Goal, Row, compare, table
+from pinwarden.adapters.endpoints.endpoint import Endpoint, Settings
+from pinwarden.adapters.environments.store import Store
+from pinwarden.adapters.fetch import Fetcher, FetchRules
+from pinwarden.core.digest import Digest
+from pinwarden.documents.closure import Closure, ClosureFile, ClosurePackage
+from pinwarden.flows.artifacts.closing import Workshop, fetch_files
+from pinwarden.flows.artifacts.sources import Sources
+
+BIN = Path(sys.executable).parent
+ROUNDS = 7
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+ADDED_AT_MOST = 8
+FASTER_AT_LEAST = 3
+FILES, SIZE = 100, 200_000
+THROUGHPUT_AT_LEAST = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A server, and how a client would start it without us."""
+
+    name: str
+    launcher: str
+    arguments: tuple[str, ...]
+
+
+SERVERS = (
+    Published(
+        name="filesystem", launcher="npx", arguments=("-y", "@modelcontextprotocol/server-filesystem@2026.8.31", ".")
+    ),
+    Published(name="time", launcher="uvx", arguments=("mcp-server-time==2026.8.18", "--local-timezone", "UTC")),
+)
+
+
+def starting_report() -> str:
+    with TemporaryDirectory() as folder:
+        root = Path(folder) / "project"
+        root.mkdir()
+        environment = {
+            **os.environ,
+            "PATH": os.pathsep.join((str(BIN), os.environ.get("PATH", os.defpath))),
+            "PINWARDEN_STORE": str(Path(folder) / "store"),
+            "PINWARDEN_APPROVER": "bench",
+        }
+        servers = {each.name: {"command": each.launcher, "args": each.arguments} for each in SERVERS}
+        (root / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+        for words in (("init", "--scope", "project"), ("prove",), ("fetch", "--frozen")):
+            command = [str(BIN / "pinwarden"), *words]
+            done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+            if done.returncode:
+                return f"Starting a server: pinwarden {words[0]} failed: {done.stderr[-500:] or done.stdout[-500:]}"
+        return "\n\n".join(_starting(each, root, environment) for each in SERVERS)
+
+
+def _starting(server: Published, root: Path, environment: dict[str, str]) -> str:
+    ours = [str(BIN / "pinwarden"), "run", server.name]
+    shown = subprocess.run([*ours, "--show"], cwd=root, env=environment, capture_output=True, text=True, check=True)
+    launcher = shutil.which(server.launcher, path=environment["PATH"])
+    commands = {"directly": shown.stdout.splitlines(), "pinwarden run": ours}
+    if launcher is not None:
+        commands[server.launcher] = [launcher, *server.arguments]
+    seconds: dict[str, list[float]] = {name: [] for name in ("python -c pass", *commands)}
+    for number in range(ROUNDS + 1):  # the first one warms every cache and does not count
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        times = {"python -c pass": time.perf_counter() - start}
+        names = list(commands)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            times[name] = _until_answer(commands[name], root, environment)
+        for name, value in times.items() if number else ():
+            seconds[name].append(value)
+    bare = seconds["python -c pass"]
+    for name in [each for each in commands if each != "directly"]:
+        seconds[f"what {name} adds"] = [
+            whole - direct for whole, direct in zip(seconds[name], seconds["directly"], strict=True)
+        ]
+    rows = [_row(name, times, bare) for name, times in seconds.items()]
+    goals = [Goal(name="what pinwarden run adds", against="python -c pass", at_most=ADDED_AT_MOST)]
+    if launcher is not None:
+        goals.append(Goal(name="pinwarden run", against=server.launcher, at_most=1 / FASTER_AT_LEAST))
+    return table(f"Starting {server.name} until it answers initialize", rows, 1, goals)
+
+
+def _row(name: str, times: list[float], bare: list[float]) -> Row:
+    return Row(
+        name=name,
+        microseconds=statistics.median(times) * 1e6,
+        ratio=statistics.median(value / unit for value, unit in zip(times, bare, strict=True)),
+    )
+
+
+def _until_answer(command: list[str], root: Path, environment: dict[str, str]) -> float:
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        command, cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        taken = time.perf_counter() - start
+        if json.loads(line).get("id") != 1:
+            raise AssertionError(f"{command[0]} answered {line[:200]!r}")
+        process.stdin.close()
+        process.terminate()
+    return taken
+
+
+# Many files at once
+
+
+def fetching_report() -> str:
+    curl = shutil.which("curl")
+    if curl is None:
+        return "Fetching many files: curl is not installed, so there is nothing to compare with: NOT MET"
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        digests = _write_files(folder / "files")
+        with _file_server(folder / "files") as url:
+            rows = compare(
+                {"curl --parallel": _with_curl(curl, url, folder), "pinwarden": _with_ours(url, digests, folder)},
+                baseline="curl --parallel",
+                rounds=9,
+            )
+    goal = Goal(name="pinwarden", against="curl --parallel", at_most=1 / THROUGHPUT_AT_LEAST)
+    speeds = ", ".join(f"{row.name} {FILES * SIZE / row.microseconds:.0f} MB/s" for row in rows)
+    title = f"Fetching, verifying and keeping {FILES} files of {SIZE // 1000} kB ({speeds})"
+    return table(f"{title}; at least {THROUGHPUT_AT_LEAST}x the throughput", rows, FILES, [goal])
+
+
+def _write_files(folder: Path) -> list[Digest]:
+    folder.mkdir()
+    digests = []
+    for number in range(FILES):
+        data = number.to_bytes(4, "big") * (SIZE // 4)
+        (folder / f"{number}.tgz").write_bytes(data)
+        digests.append(Digest.of(data))
+    return digests
+
+
+@contextmanager
+def _file_server(folder: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "benchmarks.file_server", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}/"
+        process.communicate()
+
+
+def _with_curl(curl: str, url: str, folder: Path) -> Callable[[], object]:
+    target = folder / "curl"
+    words = ["--parallel", "--parallel-max", "16", "--silent", "--fail", "--create-dirs", "--output-dir", str(target)]
+    command = [curl, *words, "--remote-name-all", *(f"{url}{number}.tgz" for number in range(FILES))]
+
+    def run() -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        subprocess.run(command, stderr=subprocess.DEVNULL, check=True)
+
+    return run
+
+
+def _with_ours(url: str, digests: list[Digest], folder: Path) -> Callable[[], object]:
+    """The way of ``pinwarden fetch``: several at once, each hashed while it comes in, kept by its digest."""
+    files = [ClosureFile(name=f"{at}.tgz", url=f"{url}{at}.tgz", digest=each) for at, each in enumerate(digests)]
+    package = ClosurePackage(name="bench", version="1", path="node_modules/bench", files=tuple(files))
+    closure = Closure(ecosystem="npm", name="bench", version="1", resolver="", registry=url, packages=(package,))
+    sources = Sources(settings=Settings(home=folder, project=None))
+    sources._npm[""] = Endpoint(url=url, said_by="argument")
+    # One client for all rounds: reading the machine's certificates takes longer than fetching does.
+    fetcher = Fetcher(FetchRules(allow_private=True, allow_plain_http=True))
+    target = folder / "store"
+
+    def run() -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        fetch_files(closure, files, Workshop(sources=sources, fetcher=fetcher, store=Store(target)))
+
+    return run

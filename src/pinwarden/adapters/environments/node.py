@@ -1,0 +1,145 @@
+"""Environments of npm packages: tarballs unpacked into node_modules, no script of them run, started with node."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pinwarden.adapters.environments.machine import has_glibc, machine
+from pinwarden.adapters.environments.store import Store
+from pinwarden.adapters.environments.tree import TREE, Row, problem_of, write_file, write_manifest
+from pinwarden.adapters.files import read_file
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.closure import Closure, ClosurePackage, tree_digest
+
+BUILDER = "node/1"
+_PROCESSORS = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64", "i686": "ia32", "armv7l": "arm"}
+_SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlatform:
+    """What npm's ``os``, ``cpu`` and ``libc`` speak about."""
+
+    system: str
+    processor: str
+    library: str
+
+    @classmethod
+    def here(cls) -> NodePlatform:
+        """This machine."""
+        processor = machine().lower()
+        system = _SYSTEMS.get(sys.platform, sys.platform)
+        library = "" if system != "linux" else "glibc" if has_glibc() else "musl"
+        return cls(system=system, processor=_PROCESSORS.get(processor, processor), library=library)
+
+    @property
+    def key(self) -> str:
+        """One word for it."""
+        return "-".join(part for part in (self.system, self.processor, self.library) if part)
+
+    def takes(self, package: ClosurePackage) -> bool:
+        """Whether a package is for this platform."""
+        library = not package.libraries or _listed(self.library, package.libraries)
+        return _listed(self.system, package.systems) and _listed(self.processor, package.processors) and library
+
+
+def _listed(name: str, names: Sequence[str]) -> bool:
+    """npm's rule: named, or not excluded where only exclusions are named."""
+    if not names:
+        return True
+    if f"!{name}" in names:
+        return False
+    return name in names or all(each.startswith("!") for each in names)
+
+
+def chosen(closure: Closure, here: NodePlatform) -> tuple[ClosurePackage, ...]:
+    """The packages that are installed on a platform, without those inside a package that is not."""
+    left_out = [f"{package.path}/" for package in closure.packages if not here.takes(package)]
+    found = [
+        package for package in closure.packages if here.takes(package) and not package.path.startswith(tuple(left_out))
+    ]
+    for package in closure.packages:
+        if package not in found and not package.optional:
+            raise PinwardenError("NO_USABLE_FILE", f"{package.name}@{package.version} is not for {here.key}")
+    return tuple(found)
+
+
+def unpacked(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
+    """The files of a package: npm drops the first folder of every path, and links."""
+    from pinwarden.adapters.archives import tar_members
+
+    for member in tar_members(archive, links="skip"):
+        _, _, path = member.path.partition("/")
+        if path:
+            yield path, member.executable, member.data
+
+
+def content_of(archive: Path) -> Digest:
+    """The digest of a package's content, for the closure."""
+    import hashlib
+
+    return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in unpacked(archive))
+
+
+def environment_key(closure_digest: Digest, here: NodePlatform) -> str:
+    """The name of the environment: what it is made from, and for what."""
+    return Digest.of(f"{BUILDER}\n{closure_digest}\n{here.key}".encode()).hex[:40]
+
+
+def build(folder: Path, packages: Sequence[ClosurePackage], store: Store) -> None:
+    """Unpack verified archives into a folder."""
+    tree = folder / TREE
+    tree.mkdir()
+    sections: dict[str, list[Row]] = {}
+    for package in packages:
+        archive = store.find(package.files[0].digest)
+        if archive is None:
+            raise PinwardenError(
+                "ARTIFACT_MISSING", f"{package.name}@{package.version} is not in the store", data={"name": package.name}
+            )
+        rows = [
+            write_file(tree, f"{package.path}/{path}", data, executable=run) for path, run, data in unpacked(archive)
+        ]
+        skip = len(package.path) + 1
+        sections[package.path] = [(path[skip:], run, digest) for path, run, digest in rows]
+        if tree_digest(sections[package.path]) != _tree_of(package):
+            raise PinwardenError("ARTIFACT_MISMATCH", f"{package.name}@{package.version} unpacks to something else")
+    write_manifest(folder, sections)
+
+
+def audit(folder: Path, packages: Sequence[ClosurePackage]) -> str | None:
+    """What is wrong with a built environment, None if nothing is."""
+    anchors = {package.path: frozenset([_tree_of(package).raw]) for package in packages}
+    return problem_of(folder, anchors, anchors)
+
+
+def start_command(folder: Path, root: ClosurePackage, program: str | None, node: Path) -> list[str]:
+    """The command line that starts a package's program, as npx would choose it."""
+    place = folder / TREE / root.path
+    about = json.loads(read_file(place / "package.json"))
+    declared = about.get("bin") if isinstance(about, dict) else None
+    bare = root.name.rpartition("/")[2]
+    programs = {bare: declared} if isinstance(declared, str) else declared if isinstance(declared, dict) else {}
+    if program is None:
+        program = bare if bare in programs or len(set(map(str, programs.values()))) != 1 else next(iter(programs))
+    path = programs.get(program)
+    script = (place / path).resolve() if isinstance(path, str) else None
+    if script is None or not script.is_relative_to(place.resolve()) or not script.is_file():
+        raise PinwardenError(
+            "PROGRAM_UNKNOWN",
+            f"{root.name} has no program {program[:80]!a}",
+            data={"programs": sorted(map(str, programs))[:50]},
+        )
+    return [str(node), str(script)]
+
+
+def _tree_of(package: ClosurePackage) -> Digest:
+    tree = package.files[0].tree
+    if tree is None:
+        raise PinwardenError("CLOSURE_INVALID", f"the content of {package.name}@{package.version} was never recorded")
+    return tree

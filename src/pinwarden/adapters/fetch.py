@@ -1,0 +1,608 @@
+"""The one HTTP client for registries: every byte is counted and hashed, every hop of a redirect is checked again.
+
+Names are looked up at the moment of connecting, and exactly what was checked is contacted. Behind a proxy of the
+environment the proxy looks names up; then only addresses that are written as numbers can be checked here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from http.client import HTTPException, HTTPResponse
+from io import BufferedReader, RawIOBase
+from pathlib import Path
+from threading import Lock
+from typing import Any, BinaryIO, TypeVar
+from urllib.parse import unquote, urljoin, urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError, NewConnectionError, ProxyError
+from urllib3.response import BaseHTTPResponse
+
+from pinwarden.adapters.endpoints.endpoint import Endpoint
+from pinwarden.adapters.fetch_cache import FetchCache
+from pinwarden.adapters.network_guard import (
+    HostNotFoundError,
+    IpAddress,
+    NetworkRules,
+    destinations,
+    is_public,
+    places_of,
+)
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.target import Address
+
+_CHUNK = 1 << 18
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+_FOREIGN = (HTTPError, HTTPException, OSError)
+_UNREAD_BYTES = 1 << 16  # a body that nobody wants is read only this far, to use its connection again
+_UNREAD_SECONDS = 1.0
+_DEADLINE: ContextVar[float] = ContextVar("deadline")
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """Bounds on one fetch, with the reason beside each."""
+
+    document_bytes: int = 64 * 1024 * 1024
+    """The largest package documents of public registries have about 40 MB."""
+    file_bytes: int = 2 * 1024 * 1024 * 1024
+    """Wheels of machine-learning packages reach about one and a half gigabytes."""
+    redirects: int = 5
+    connect_seconds: float = 15.0
+    idle_seconds: float = 60.0
+    """How long a registry may say nothing."""
+    total_seconds: float = 1800.0
+    """A gigabyte over a slow line."""
+    attempts: int = 4
+    longest_pause_seconds: float = 10.0
+    """Between two attempts, whatever the registry asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRules:
+    """What the user allows."""
+
+    offline: bool = False
+    allow_private: bool = False
+    """Any host may be in a private network; otherwise only those that the user's own settings name."""
+    allow_plain_http: bool = False
+    limits: FetchLimits = field(default_factory=FetchLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to ask for, at an endpoint or where it points to."""
+
+    endpoint: Endpoint
+    url: str
+    accept: str = "*/*"
+    authorization: str | None = field(default=None, repr=False)
+    """Stands in for the endpoint's own, for a token that was got for it. It goes where that one would go."""
+    form: bytes | None = field(default=None, repr=False)
+    """Sent instead of only asking (POST), for a credential that is exchanged. A redirect is then not followed."""
+
+    @property
+    def secret(self) -> str | None:
+        """What is sent along, below the endpoint and nowhere else."""
+        return self.authorization or self.endpoint.authorization
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A document that was fetched, or the word that there is none (404 and 410)."""
+
+    status: int
+    address: Address
+    """Where it came from in the end."""
+    headers: Mapping[str, str] = field(repr=False)
+    """By lower-case name."""
+    body: bytes = field(repr=False)
+
+    @property
+    def found(self) -> bool:
+        """Whether there is such a document."""
+        return self.status == 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A file that was fetched."""
+
+    address: Address
+    size: int
+    digests: tuple[Digest, ...]
+
+
+class _Response:
+    """A response whose body is still to be read."""
+
+    def __init__(self, raw: BaseHTTPResponse, address: Address, fetcher: Fetcher, deadline: float) -> None:
+        self._raw = raw
+        self._fetcher = fetcher
+        self._deadline = deadline
+        self.address = address
+        self.status = raw.status
+        # A header that came twice is joined, so that no reader can pick the value that suits.
+        self.headers = {name.lower(): raw.headers[name] for name in raw.headers}
+
+    def chunks(self, max_bytes: int) -> Iterator[bytes]:
+        """The body as it comes in, up to a limit."""
+        if self.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
+            # None was asked for, and a small compressed body can be an enormous one.
+            raise unfetched("protocol", f"{self.address} compressed its answer without being asked to")
+        said = self.headers.get("content-length", "")
+        if said.isdecimal() and (len(said) > 18 or int(said) > max_bytes):
+            raise too_large(self.address, max_bytes)
+        size = 0
+        while chunk := self._raw.read1(_CHUNK, decode_content=False):
+            size += len(chunk)
+            if size > max_bytes:
+                raise too_large(self.address, max_bytes)
+            if time.monotonic() > self._deadline:
+                raise unfetched("timeout", f"{self.address} did not finish in time")
+            self._fetcher.count(len(chunk))
+            yield chunk
+
+    def finish(self, *, complete: bool) -> None:
+        """Give the connection back, or close it where bytes of this response may still be in it."""
+        with suppress(*_FOREIGN):
+            if complete and self._read_up():
+                self._raw.release_conn()
+            else:
+                self._raw.close()
+
+    def _read_up(self) -> bool:
+        """Whether the whole body was read, or what is left of it is short and could be."""
+        left = self._raw.length_remaining
+        if left is not None and left > _UNREAD_BYTES:
+            return False
+        _DEADLINE.set(min(self._deadline, time.monotonic() + _UNREAD_SECONDS))
+        size = 0
+        while size <= _UNREAD_BYTES and (chunk := self._raw.read1(_CHUNK, decode_content=False)):
+            size += len(chunk)
+        return size <= _UNREAD_BYTES
+
+
+class Fetcher:
+    """Fetches documents and files. May be used from several threads at once."""
+
+    def __init__(
+        self,
+        rules: FetchRules,
+        variables: Mapping[str, str] | None = None,
+        *,
+        cache: FetchCache | None = None,
+        on_bytes: Callable[[int], None] | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rules = rules
+        self._variables = dict(variables or {})
+        self._cache = cache
+        self._on_bytes = on_bytes
+        self._pause = pause
+        self._managers: dict[tuple[Any, ...], urllib3.PoolManager] = {}
+        self._places: dict[tuple[str, str, int], frozenset[str]] = {}
+        self._lock = Lock()
+
+    @property
+    def rules(self) -> FetchRules:
+        """What may be asked; resolvers that fetch for themselves are held to the same."""
+        return self._rules
+
+    def get(self, wanted: Wanted, *, max_bytes: int | None = None, kept: bool = True) -> Answer:
+        """A document. 404 and 410 are answers, any other status but 200 is a failure.
+
+        With ``kept`` the registry is asked only whether the copy in the cache is still good.
+        """
+        limit = max_bytes or self._rules.limits.document_bytes
+        url, accept = wanted.url, wanted.accept
+        usable = self._cache if kept and wanted.secret is None else None
+        known = usable.find(url, accept) if usable else None
+        if known and len(known.body) > limit:
+            known = None
+
+        def read(response: _Response) -> Answer:
+            if response.status == 304 and known is not None:
+                return Answer(status=200, address=response.address, headers=known.headers, body=known.body)
+            body = b"".join(response.chunks(limit)) if response.status == 200 else b""
+            answer = Answer(status=response.status, address=response.address, headers=response.headers, body=body)
+            if usable and answer.found:
+                usable.keep(url, accept, answer.headers, body)
+            return answer
+
+        good = {200, 404, 410} | ({304} if known else set())
+        return self._attempts(wanted, {"if-none-match": known.etag} if known else {}, read, frozenset(good))
+
+    def download(
+        self,
+        wanted: Wanted,
+        to: BinaryIO,
+        *,
+        algorithms: tuple[str, ...] = ("sha256",),
+        max_bytes: int | None = None,
+    ) -> Received:
+        """A file, hashed while it comes in. What was written before a failed attempt is written over."""
+        limit = max_bytes or self._rules.limits.file_bytes
+        start = to.tell()
+
+        def read(response: _Response) -> Received:
+            to.seek(start)
+            to.truncate()
+            hashers = [hashlib.new(name) for name in algorithms]
+            size = 0
+            for chunk in response.chunks(limit):
+                for hasher in hashers:
+                    hasher.update(chunk)
+                _write(to, chunk)
+                size += len(chunk)
+            digests = tuple(Digest(each.digest(), name) for each, name in zip(hashers, algorithms, strict=True))
+            return Received(address=response.address, size=size, digests=digests)
+
+        return self._attempts(wanted, {}, read, frozenset({200}))
+
+    def challenge(self, wanted: Wanted) -> tuple[int, str]:
+        """The status of a request without credentials, and whom the answer asks for (``www-authenticate``)."""
+
+        def read(response: _Response) -> tuple[int, str]:
+            return response.status, response.headers.get("www-authenticate", "")
+
+        bare = replace(wanted, authorization=None, endpoint=replace(wanted.endpoint, authorization=None))
+        return self._attempts(bare, {}, read, frozenset({200, 401, 403, 404}))
+
+    def close(self) -> None:
+        """Close every connection."""
+        for manager in self._managers.values():
+            manager.clear()
+
+    def count(self, size: int) -> None:
+        """So many more bytes came in."""
+        if self._on_bytes:
+            self._on_bytes(size)
+
+    def _attempts(
+        self, wanted: Wanted, headers: Mapping[str, str], read: Callable[[_Response], Read], good: frozenset[int]
+    ) -> Read:
+        """One request, tried again after failures that may pass. What the bytes are is never a reason to try again."""
+        address = Address.parse(wanted.url)
+        if self._rules.offline:
+            raise unfetched("offline", f"{address} was not asked, because --offline was given")
+        limits = self._rules.limits
+        deadline = time.monotonic() + limits.total_seconds
+        _DEADLINE.set(deadline)
+        for attempt in range(1, limits.attempts + 1):
+            last = attempt == limits.attempts or time.monotonic() > deadline
+            wait = min(0.25 * 2**attempt, limits.longest_pause_seconds)
+            try:
+                response = self._follow(wanted, address, headers, deadline)
+                try:
+                    if response.status in good:
+                        result = read(response)
+                        response.finish(complete=True)
+                        return result
+                    if last or response.status not in _TRY_AGAIN:
+                        raise _bad_status(response)
+                    wait = _asked_pause(response.headers.get("retry-after", ""), wait, limits.longest_pause_seconds)
+                finally:
+                    response.finish(complete=False)
+            except _FOREIGN as err:
+                if last or isinstance(_cause(err), ssl.SSLError):
+                    raise _unreached(err, address) from err
+            self._pause(wait)
+        raise AssertionError("the last attempt answers or raises")
+
+    def _follow(self, wanted: Wanted, address: Address, headers: Mapping[str, str], deadline: float) -> _Response:
+        for _ in range(self._rules.limits.redirects + 1):
+            response = self._ask(wanted, address, headers, deadline)
+            location = response.headers.get("location")
+            if response.status not in _REDIRECTS or location is None or wanted.form is not None:
+                return response
+            response.finish(complete=False)
+            address = _redirected(address, location)
+        raise _refused(f"{address} redirects too often", "redirect")
+
+    def _ask(self, wanted: Wanted, address: Address, headers: Mapping[str, str], deadline: float) -> _Response:
+        limits, endpoint = self._rules.limits, wanted.endpoint
+        rules = self._network_rules(endpoint, address)
+        sent = {
+            "user-agent": "pinwarden",
+            "accept-encoding": "identity",
+            "accept": wanted.accept,
+            **headers,
+            "host": address.host_header,
+        }
+        if wanted.secret is not None and endpoint.owns(address):
+            sent["authorization"] = wanted.secret
+        if wanted.form is not None:
+            sent["content-type"] = "application/x-www-form-urlencoded"
+        idle = max(0.1, min(limits.idle_seconds, deadline - time.monotonic()))
+        raw = self._manager(address, rules, endpoint.ca_file).urlopen(
+            "GET" if wanted.form is None else "POST",
+            f"{address.scheme}://{address.host_header}{address.path}",
+            body=wanted.form,
+            headers=sent,
+            redirect=False,
+            retries=False,
+            preload_content=False,
+            decode_content=False,
+            timeout=urllib3.Timeout(connect=min(idle, limits.connect_seconds), read=idle),
+        )
+        return _Response(raw, address, self, deadline)
+
+    def _network_rules(self, endpoint: Endpoint, address: Address) -> NetworkRules:
+        """What may be contacted: public addresses, the endpoint, and other names of the machine that it is on.
+
+        The last is for mirrors, which answer for the registry and for the host that its files are on.
+        """
+        plain = self._rules.allow_plain_http
+        if self._rules.allow_private or (endpoint.private_allowed and address.host == endpoint.address.host):
+            return NetworkRules(allow_private=True, allow_plain_http=plain)
+        if not endpoint.private_allowed or proxy_for(address, self._variables):
+            return NetworkRules(allow_plain_http=plain)
+        origin = endpoint.address.origin
+        with self._lock:
+            known = self._places.get(origin)
+        if known is None:
+            known = places_of(endpoint.address)
+            with self._lock:
+                self._places[origin] = known
+        return NetworkRules(allow_plain_http=plain, allowed_places=known)
+
+    def _manager(self, address: Address, rules: NetworkRules, ca_file: Path | None) -> urllib3.PoolManager:
+        """The connections that were made under these rules; one made under others is never used again."""
+        proxy = proxy_for(address, self._variables)
+        key = (proxy, rules, ca_file)
+        with self._lock:
+            if key not in self._managers:
+                context = _tls(ca_file)
+                if proxy is None:
+                    self._managers[key] = _guarded_manager(rules, context)
+                else:
+                    self._managers[key] = _proxied_manager(proxy, context)
+            manager = self._managers[key]
+        if proxy is not None:
+            _check_without_looking_up(address, rules)
+        return manager
+
+
+# Errors
+
+
+def unfetched(reason: str, message: str, status: int | None = None) -> PinwardenError:
+    """Something that could not be fetched. The reason is a word that programs can tell apart."""
+    data: dict[str, object] = {"reason": reason} if status is None else {"reason": reason, "status": status}
+    return PinwardenError("FETCH_FAILED", message, data=data)
+
+
+def too_large(address: Address, allowed: int) -> PinwardenError:
+    """More bytes than we are willing to take."""
+    return PinwardenError("FETCH_LIMIT", f"{address} is larger than {allowed} bytes", data={"allowed": allowed})
+
+
+def _bad_status(response: _Response) -> PinwardenError:
+    status = response.status
+    reason = "unauthorized" if status in (401, 403) else "status"
+    return unfetched(reason, f"{response.address} answered with status {status}", status)
+
+
+def _unreached(err: Exception, address: Address) -> PinwardenError:
+    cause = _cause(err)
+    if isinstance(cause, ssl.SSLError):
+        why = getattr(cause, "verify_message", "") or cause.reason or "TLS failed"
+        return unfetched("tls", f"{address} did not prove who it is: {why}")
+    if isinstance(cause, HostNotFoundError):
+        return unfetched("connect", f"the host {address.host} was not found")
+    if isinstance(cause, TimeoutError) or "Timeout" in type(err).__name__:
+        return unfetched("timeout", f"{address} did not answer in time")
+    if isinstance(err, ProxyError):
+        return unfetched("connect", f"the proxy of the environment did not lead to {address}")
+    why = (isinstance(cause, OSError) and cause.strerror) or type(cause).__name__
+    return unfetched("connect", f"{address} could not be reached: {why}")
+
+
+def _cause(err: BaseException) -> BaseException:
+    """The first of a chain of wrapped failures."""
+    seen: BaseException = err
+    while True:
+        inner = seen.__cause__ or (seen.args[-1] if seen.args and isinstance(seen.args[-1], BaseException) else None)
+        if inner is None or isinstance(seen, ssl.SSLError | HostNotFoundError):
+            return seen
+        seen = inner
+
+
+def _write(to: BinaryIO, chunk: bytes) -> None:
+    try:
+        to.write(chunk)
+    except OSError as err:  # a full disk is not the registry's fault, and asking again does not help
+        raise PinwardenError("FILE_UNWRITABLE", f"a download could not be kept: {err.strerror or err}") from err
+
+
+def _asked_pause(text: str, otherwise: float, longest: float) -> float:
+    return min(float(text), longest) if text.isdecimal() and len(text) < 6 else otherwise
+
+
+def _redirected(address: Address, location: str) -> Address:
+    try:
+        following = Address.parse(urljoin(f"{address.scheme}://{address.host_header}{address.path}", location))
+    except (PinwardenError, ValueError) as err:
+        raise _refused(f"{address} redirects to something that is not a web address", "redirect") from err
+    if address.scheme == "https" and following.scheme != "https":
+        raise _refused(f"{address} redirects to an address that is not encrypted", "redirect")
+    return following
+
+
+# Connections
+
+
+def _tls(ca_file: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(cafile=ca_file)
+        except (OSError, ssl.SSLError) as err:
+            raise PinwardenError("FILE_UNREADABLE", f"{ca_file} is not a file of certificates") from err
+    return context
+
+
+def _guarded_manager(rules: NetworkRules, context: ssl.SSLContext) -> urllib3.PoolManager:
+    """Connections that look up, check and contact in one step."""
+
+    class Plain(_Guarded, _PlainConnection):
+        scheme = "http"
+        network_rules = rules
+
+    class Tls(_Guarded, _TlsConnection):
+        scheme = "https"
+        network_rules = rules
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class TlsPool(HTTPSConnectionPool):
+        ConnectionCls = Tls
+
+    manager = urllib3.PoolManager(num_pools=32, maxsize=32, ssl_context=context)
+    manager.pool_classes_by_scheme = {"http": PlainPool, "https": TlsPool}
+    return manager
+
+
+class _Timed(RawIOBase):
+    """What a socket receives, until the deadline: also a header that comes in byte by byte has an end."""
+
+    def __init__(self, raw: RawIOBase, sock: socket.socket) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._idle = sock.gettimeout() or 60.0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = _DEADLINE.get() - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(min(left, self._idle))
+        count: int | None = self._raw.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _TimedResponse(HTTPResponse):
+    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+        super().__init__(sock, *arguments, **named)
+        self.fp = BufferedReader(_Timed(self.fp.detach(), sock))
+
+
+class _PlainConnection(HTTPConnection):
+    response_class = _TimedResponse
+
+
+class _TlsConnection(HTTPSConnection):
+    response_class = _TimedResponse
+
+
+class _PlainProxiedPool(HTTPConnectionPool):
+    ConnectionCls = _PlainConnection
+
+
+class _TlsProxiedPool(HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+class _Guarded:
+    scheme: str
+    network_rules: NetworkRules
+
+    def _new_conn(self) -> socket.socket:
+        host, port = self._dns_host.strip("[]"), self.port  # type: ignore[attr-defined]
+        places = destinations(Address(scheme=self.scheme, host=host, port=port, path="/"), self.network_rules)
+        last: OSError = ConnectionRefusedError("no address")
+        for place in places:
+            made = socket.socket(place.family, socket.SOCK_STREAM)
+            try:
+                made.settimeout(_seconds(self.timeout))  # type: ignore[attr-defined]
+                made.connect(place.sockaddr)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as err:
+                made.close()
+                last = err
+            else:
+                return made
+        raise NewConnectionError(self, "not connected") from last  # type: ignore[arg-type]
+
+
+def _seconds(timeout: Any) -> float:
+    return float(timeout) if isinstance(timeout, int | float) else 30.0
+
+
+def proxy_for(address: Address, variables: Mapping[str, str]) -> str | None:
+    """The proxy that the environment names for an address."""
+    proxy = variables.get(f"{address.scheme}_proxy")
+    if not proxy and address.scheme == "https":
+        proxy = variables.get("HTTPS_PROXY")  # HTTP_PROXY in upper case can be set by a web request
+    proxy = proxy or variables.get("all_proxy") or variables.get("ALL_PROXY")
+    if not proxy:
+        return None
+    for rule in (variables.get("no_proxy") or variables.get("NO_PROXY") or "").split(","):
+        name = rule.strip().lower().removeprefix("*").removeprefix(".")
+        if rule.strip() == "*" or (name and (address.host == name or address.host.endswith("." + name))):
+            return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _proxied_manager(proxy: str, context: ssl.SSLContext) -> urllib3.PoolManager:
+    try:
+        parts = urlsplit(proxy)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as err:
+        raise unfetched("connect", "the proxy of the environment is not an http address") from err
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise unfetched("connect", "the proxy of the environment is not an http address")
+    headers = None
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers = urllib3.make_headers(proxy_basic_auth=pair)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    manager = urllib3.ProxyManager(f"{parts.scheme}://{host}:{port}", proxy_headers=headers, ssl_context=context)
+    manager.pool_classes_by_scheme = {"http": _PlainProxiedPool, "https": _TlsProxiedPool}
+    return manager
+
+
+def _check_without_looking_up(address: Address, rules: NetworkRules) -> None:
+    """What can be said about an address whose name the proxy looks up."""
+    place = _number(address.host)
+    only_here = rules.allow_private and place is not None and place.is_loopback
+    if address.scheme == "http" and not rules.allow_plain_http and not only_here:
+        raise _refused(f"{address} is not encrypted, so what it answers proves nothing", "plain-http")
+    if place is not None and not rules.allow_private and not is_public(place):
+        raise _refused(f"{address.host} is not a public address", "private")
+
+
+def _number(host: str) -> IpAddress | None:
+    """The network address that a host is written as, also in the short and octal ways that resolvers take."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return ipaddress.IPv4Address("127.0.0.1")
+    with suppress(ValueError):
+        return ipaddress.ip_address(host)
+    with suppress(OSError):
+        return ipaddress.IPv4Address(socket.inet_aton(host))
+    return None
+
+
+def _refused(why: str, reason: str) -> PinwardenError:
+    return PinwardenError("ADDRESS_REFUSED", why, data={"reason": reason})

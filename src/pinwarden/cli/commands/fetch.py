@@ -1,0 +1,28 @@
+"""Fetch the locked bytes, verify each, and build what the servers run in, so that they start without a network."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.fetch_arguments import add_fetch_arguments, workshop
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import add_project_arguments, project_of
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument("server", nargs="*", help="names in the lock; default: all")
+    parser.add_argument("--frozen", action="store_true", help="fail if the bytes of a server are not locked")
+    add_project_arguments(parser)
+    add_format_argument(parser)
+    add_fetch_arguments(parser)
+
+
+def run(args: Namespace) -> int:
+    """Fetch, verify, build."""
+    from pinwarden.flows.artifacts.fetching import fetch
+
+    project = project_of(args)
+    with workshop(args, project, "fetching") as shop:
+        report = fetch(project, args.server, shop, frozen=args.frozen)
+    return emit(report, args.format)

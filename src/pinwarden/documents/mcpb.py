@@ -1,0 +1,363 @@
+"""MCPB bundles: where the signature block of a file begins, and what its ``manifest.json`` says.
+
+A bundle is a ZIP file; a signature may be appended to it. https://github.com/anthropics/mcpb has the format
+(README and MANIFEST, manifest versions 0.1 to 0.4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
+
+MANIFEST_NAME = "manifest.json"
+LIMITS = Limits(max_bytes=4 * 1024 * 1024, max_depth=100)
+"""Manifests have a few kilobytes; some list every tool with a long description."""
+MAX_SIGNATURE = 1024 * 1024
+"""A signature with a chain of certificates has a few kilobytes."""
+
+_HEADER, _FOOTER = b"MCPB_SIG_V1", b"MCPB_SIG_END"
+_FRAME = len(_HEADER) + 4 + len(_FOOTER)
+_ZIP_END = b"PK\x05\x06"
+_VERSIONS = ("0.1", "0.2", "0.3", "0.4")
+_UNSAFE_PATH = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_SETTING_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_MAX_ITEMS = 5000
+
+Kind = Literal["node", "python", "binary", "uv"]
+SettingKind = Literal["string", "number", "boolean", "directory", "file"]
+Read = Callable[[int, int], bytes]
+"""Bytes of a file: from an offset, that many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a file consists of."""
+
+    content_size: int
+    """The ZIP file is that many bytes from the start; the signature is over exactly these."""
+    signature: bytes | None = field(repr=False)
+    """A CMS structure in DER."""
+
+
+def split(size: int, read: Read) -> Parts:
+    """Find the signature block. It is the very last thing in a file, there is only one, and its length is true.
+
+    The official program takes the last block anywhere in a file. Then others could be read as what was signed.
+    """
+    window = min(size, MAX_SIGNATURE + _FRAME)
+    tail = read(size - window, window)
+    if len(tail) != window:
+        _refuse("changed while it was read")
+    if not tail.endswith(_FOOTER):
+        if _blocks(tail):
+            _refuse("has a signature block that is not at its end")
+        return Parts(content_size=size, signature=None)
+    starts = [start for start, end in _blocks(tail) if end == window]
+    if len(starts) != 1:
+        _refuse("ends like a signature block, and has none of the length that it says")
+    start = starts[0]
+    signature = tail[start + len(_HEADER) + 4 : -len(_FOOTER)]
+    for mark in (_HEADER, _FOOTER, _ZIP_END):
+        if mark in signature:
+            _refuse("has a signature block with something hidden in it")
+    if tail[:start].endswith(_FOOTER):
+        _refuse("has two signature blocks")
+    return Parts(content_size=size - window + start, signature=signature)
+
+
+def _blocks(tail: bytes) -> list[tuple[int, int]]:
+    """Where blocks begin and end whose length leads from a header to a footer."""
+    found: list[tuple[int, int]] = []
+    start = tail.find(_HEADER)
+    while start >= 0:
+        length_at = start + len(_HEADER)
+        body_at = length_at + 4
+        footer_at = body_at + int.from_bytes(tail[length_at:body_at], "little")
+        if tail[footer_at : footer_at + len(_FOOTER)] == _FOOTER:
+            found.append((start, footer_at + len(_FOOTER)))
+        start = tail.find(_HEADER, start + 1)
+    return found
+
+
+# The manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a server is started, with its placeholders."""
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """What is different on one platform; None where nothing is."""
+
+    command: str | None
+    args: tuple[str, ...] | None
+    env: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A tool or prompt as the manifest announces it. The server may say something else."""
+
+    name: str
+    description: str
+    arguments: tuple[str, ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Something that the user is asked for."""
+
+    kind: SettingKind
+    title: str
+    description: str
+    required: bool
+    multiple: bool
+    sensitive: bool
+    default: str | tuple[str, ...] | None
+    minimum: float | None
+    maximum: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleManifest:
+    """What ``manifest.json`` says."""
+
+    manifest_version: str
+    name: str
+    version: str
+    description: str
+    author: str
+    kind: Kind
+    entry_point: str
+    """Relative to the bundle, and inside it."""
+    start: Start | None
+    """None only for ``uv``, which works it out itself."""
+    overrides: Mapping[str, Override]
+    """By platform: ``linux``, ``darwin``, ``win32``."""
+    platforms: tuple[str, ...]
+    """Those it is for; all where it names none."""
+    tools: tuple[Named, ...]
+    prompts: tuple[Named, ...]
+    settings: Mapping[str, Setting]
+    repository: str | None
+    document: Mapping[str, Any] = field(repr=False)
+    """All of it, with what is not known here."""
+
+    def start_on(self, platform: str) -> Start:
+        """How it is started on one platform."""
+        if self.start is None:
+            _invalid("server.mcp_config", "is missing")
+        own = self.overrides.get(platform)
+        if own is None:
+            return self.start
+        return Start(
+            command=self.start.command if own.command is None else own.command,
+            args=self.start.args if own.args is None else own.args,
+            env=self.start.env if own.env is None else own.env,
+        )
+
+
+def parse_manifest(data: bytes) -> BundleManifest:
+    """The manifest of a bundle. What cannot be understood in only one way is refused, naming the member."""
+    try:
+        document = strict_json.parse(data, LIMITS)
+    except PinwardenError as err:
+        raise PinwardenError("BUNDLE_INVALID", f"the bundle's {MANIFEST_NAME} cannot be read: {err.message}") from err
+    if not isinstance(document, dict):
+        _invalid(MANIFEST_NAME, "is not an object")
+    version = _manifest_version(document)
+    server = _object(document, "server", "server")
+    kind = server.get("type")
+    if kind not in ("node", "python", "binary", "uv") or (kind == "uv" and version != "0.4"):
+        _invalid("server.type", "is not node, python, binary or, from 0.4 on, uv")
+    start: Start | None = None
+    overrides: Mapping[str, Override] = {}
+    if kind != "uv" or "mcp_config" in server:
+        start, overrides = _start(_object(server, "mcp_config", "server.mcp_config"))
+    return BundleManifest(
+        manifest_version=version,
+        name=_text(document, "name", "name", filled=True),
+        version=_text(document, "version", "version", filled=True),
+        description=_text(document, "description", "description"),
+        author=_text(_object(document, "author", "author"), "name", "author.name"),
+        kind=kind,
+        entry_point=_inner_path(_text(server, "entry_point", "server.entry_point"), "server.entry_point"),
+        start=start,
+        overrides=overrides,
+        platforms=_platforms(document.get("compatibility")),
+        tools=tuple(_named(each, "tools") for each in _items(document, "tools")),
+        prompts=tuple(_named(each, "prompts") for each in _items(document, "prompts")),
+        settings=_settings(document.get("user_config")),
+        repository=_repository(document.get("repository")),
+        document=document,
+    )
+
+
+def _manifest_version(document: Mapping[str, Any]) -> str:
+    said = {document[member] for member in ("manifest_version", "dxt_version") if _is_text(document.get(member))}
+    if len(said) != 1 or not said <= set(_VERSIONS):
+        _invalid("manifest_version", f"is not one of {', '.join(_VERSIONS)}")
+    return str(said.pop())
+
+
+def _start(config: Mapping[str, Any]) -> tuple[Start, Mapping[str, Override]]:
+    place = "server.mcp_config"
+    start = Start(
+        command=_text(config, "command", f"{place}.command", filled=True),
+        args=_texts(config.get("args", []), f"{place}.args"),
+        env=_variables(config.get("env", {}), f"{place}.env"),
+    )
+    overrides: dict[str, Override] = {}
+    for platform, own in _mapping(config.get("platform_overrides", {}), f"{place}.platform_overrides").items():
+        here = f"{place}.platform_overrides.{platform[:40]}"
+        row = _mapping(own, here)
+        overrides[platform] = Override(
+            command=_text(row, "command", f"{here}.command", filled=True) if "command" in row else None,
+            args=_texts(row["args"], f"{here}.args") if "args" in row else None,
+            env=_variables(row["env"], f"{here}.env") if "env" in row else None,
+        )
+    return start, overrides
+
+
+def _variables(value: Any, place: str) -> Mapping[str, str]:
+    found = _mapping(value, place)
+    for name in found:
+        if not name or "=" in name or _CONTROL.search(name):
+            _invalid(place, f"has a variable named {name[:40]!a}")
+    return {name: _text(found, name, f"{place}.{name[:40]}") for name in found}
+
+
+def _platforms(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return _texts(_mapping(value, "compatibility").get("platforms", []), "compatibility.platforms")
+
+
+def _named(value: Any, place: str) -> Named:
+    row = _mapping(value, place)
+    return Named(
+        name=_text(row, "name", f"{place}.name", filled=True),
+        description=_text(row, "description", f"{place}.description") if "description" in row else "",
+        arguments=_texts(row.get("arguments", []), f"{place}.arguments"),
+        text=_text(row, "text", f"{place}.text") if "text" in row else "",
+    )
+
+
+def _settings(value: Any) -> Mapping[str, Setting]:
+    found: dict[str, Setting] = {}
+    for name, row in _mapping({} if value is None else value, "user_config").items():
+        place = f"user_config.{name[:40]}"
+        if not _SETTING_NAME.fullmatch(name):
+            _invalid("user_config", f"has a setting named {name[:40]!a}")
+        found[name] = _setting(_mapping(row, place), place)
+    return found
+
+
+def _setting(row: Mapping[str, Any], place: str) -> Setting:
+    kind = row.get("type")
+    if kind not in ("string", "number", "boolean", "directory", "file"):
+        _invalid(f"{place}.type", "is not a kind of setting")
+    return Setting(
+        kind=kind,
+        title=_text(row, "title", f"{place}.title"),
+        description=_text(row, "description", f"{place}.description"),
+        required=_flag(row, "required", place),
+        multiple=_flag(row, "multiple", place),
+        sensitive=_flag(row, "sensitive", place),
+        default=_default(row.get("default"), f"{place}.default"),
+        minimum=_number(row.get("min"), f"{place}.min"),
+        maximum=_number(row.get("max"), f"{place}.max"),
+    )
+
+
+def _default(value: Any, place: str) -> str | tuple[str, ...] | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"{value}"
+    if isinstance(value, list):
+        return _texts(value, place)
+    return None if value is None else _checked(value, place)
+
+
+def _repository(value: Any) -> str | None:
+    url = value.get("url") if isinstance(value, dict) else None
+    return url if _is_text(url) else None
+
+
+def _inner_path(path: str, place: str) -> str:
+    plain = path.removeprefix("./")
+    if not plain or len(plain) > 1024 or _UNSAFE_PATH.search(plain):
+        _invalid(place, f"leads out of the bundle, or cannot be a file: {path[:80]!a}")
+    return plain
+
+
+def _object(document: Mapping[str, Any], member: str, place: str) -> Mapping[str, Any]:
+    return _mapping(document.get(member), place)
+
+
+def _mapping(value: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict) or len(value) > _MAX_ITEMS:
+        _invalid(place, "is not an object, or has far too many members")
+    return value
+
+
+def _items(document: Mapping[str, Any], member: str) -> list[Any]:
+    value = document.get(member, [])
+    if not isinstance(value, list) or len(value) > _MAX_ITEMS:
+        _invalid(member, "is not a list, or is far too long")
+    return value
+
+
+def _text(document: Mapping[str, Any], member: str, place: str, *, filled: bool = False) -> str:
+    value = _checked(document.get(member), place)
+    return value if value or not filled else _invalid(place, "is empty")
+
+
+def _checked(value: Any, place: str) -> str:
+    if not isinstance(value, str) or _CONTROL.search(value):
+        _invalid(place, "is not text, or holds control characters")
+    return value
+
+
+def _texts(value: Any, place: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _MAX_ITEMS:
+        _invalid(place, "is not a list of texts, or is far too long")
+    return tuple(_checked(each, place) for each in value)
+
+
+def _flag(row: Mapping[str, Any], member: str, place: str) -> bool:
+    value = row.get(member, False)
+    return value if isinstance(value, bool) else _invalid(f"{place}.{member}", "is neither true nor false")
+
+
+def _number(value: Any, place: str) -> float | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        _invalid(place, "is not a number")
+    return value
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _invalid(place: str, why: str) -> NoReturn:
+    raise PinwardenError("BUNDLE_INVALID", f"the bundle's manifest: {place} {why}", data={"member": place})
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PinwardenError("BUNDLE_INVALID", f"the bundle {why}")

@@ -1,0 +1,1 @@
+"""Bytes and what comes of them: closures, evidence, built environments, started servers."""

@@ -1,0 +1,69 @@
+"""The bill of materials of a lock: every locked server and every package of every closure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from pinwarden.core.errors import EXIT_CLEAN
+from pinwarden.documents import closure as closure_document
+from pinwarden.documents.lock.verification import file_pins, refuse_if_tampered
+from pinwarden.documents.sbom import cyclonedx, spdx
+from pinwarden.documents.sbom.bill import bill_of
+from pinwarden.flows.lock.documents import read_v2
+from pinwarden.flows.report import Report, Row, counted
+from pinwarden.rules.config.masking import shown_address
+
+Kind = Literal["cyclonedx", "spdx"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+NO_CLOSURE = "closure_not_locked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillOfMaterials:
+    """The document, and the report about it."""
+
+    data: bytes = field(repr=False)
+    report: Report
+
+
+def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) -> BillOfMaterials:
+    """The bytes and the report of ``pinwarden sbom``. A lock that is not whole is refused."""
+    lock, document = read_v2(lock_path)
+    refuse_if_tampered(document.problems)
+    closures = {
+        pin.path: closure_document.parse(document.files[pin.path])
+        for _, member, pin in file_pins(lock)
+        if member == "closure"
+    }
+    bill = bill_of(lock, closures, shown_address)
+    writer = cyclonedx if kind == "cyclonedx" else spdx
+    rows = tuple(
+        Row(
+            code=NO_CLOSURE,
+            level="warning",
+            entity="server",
+            name=server.name,
+            path="",
+            message="its dependencies are not locked, so they are missing here; pinwarden prove locks them",
+        )
+        for server in bill.servers
+        if server.needs is None and server.is_installed
+    )
+    report = Report(
+        command="sbom",
+        subject=lock_path.name,
+        summary=f"{counted(len(bill.servers), 'server')}, {counted(len(bill.packages), 'package')} that they depend on",
+        exit_code=EXIT_CLEAN,
+        rows=rows,
+        facts={
+            "kind": kind,
+            "servers": len(bill.servers),
+            "packages": len(bill.packages),
+            "serial": bill.serial.urn,
+            "incomplete": [row.name for row in rows],
+        },
+        rule_texts={NO_CLOSURE: "Nobody has worked out yet what this server depends on."},
+    )
+    return BillOfMaterials(data=writer.to_bytes(bill, lock_path.name, now, tool_version), report=report)

@@ -1,0 +1,37 @@
+"""Evidence about the bytes of a registry's server, before anybody locks it."""
+
+from __future__ import annotations
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.server_entry import Remote
+from pinwarden.flows.artifacts.closing import Workshop
+from pinwarden.flows.artifacts.facts import declared_digest, declared_package, facts_of
+from pinwarden.rules.launch import LaunchTarget
+from pinwarden.rules.trust.artifacts import judge_artifact, unavailable_artifact
+from pinwarden.rules.trust.verification import ArtifactOutcome
+
+# What keeps anybody from looking, as opposed to what is wrong with what was seen.
+_NOT_LOOKED_AT = (
+    "FETCH_FAILED",
+    "FETCH_LIMIT",
+    "ADDRESS_REFUSED",
+    "PACKAGE_INVALID",
+    "IMAGE_INVALID",
+    "CONFIG_INVALID",
+)
+
+
+def artifact_outcome(target: LaunchTarget | None, shop: Workshop | None, now: str) -> ArtifactOutcome | None:
+    """What can be proved about a target's bytes; None where nobody was to look, or there are none."""
+    if shop is None or target is None or isinstance(target, Remote):
+        return None
+    package = declared_package(target)
+    if package is None or not (package.version or package.ecosystem in ("oci", "mcpb")):
+        return None
+    try:
+        facts = facts_of(package, shop, now=now)
+        return judge_artifact(facts, claim=declared_digest(target))
+    except PinwardenError as err:
+        if err.code not in _NOT_LOOKED_AT:
+            raise
+        return unavailable_artifact(package, "", err.message)

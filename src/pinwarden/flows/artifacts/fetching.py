@@ -1,0 +1,114 @@
+"""Bringing locked bytes onto this machine: every file of every closure, verified, and the environments built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pinwarden.adapters import lock_store
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.locked_launch import locked_launch
+from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.verification import refuse_if_tampered, verify
+from pinwarden.flows.artifacts.built import environment_of, ready
+from pinwarden.flows.artifacts.closing import Workshop, fetch_files, with_contents
+from pinwarden.flows.artifacts.running import pinned_closure
+from pinwarden.flows.project import Project
+from pinwarden.flows.report import Report, Row, counted, row_facts
+
+
+def fetch(project: Project, names: Sequence[str], shop: Workshop, *, frozen: bool) -> Report:
+    """Fetch, verify and build every locked server. With ``frozen`` one whose bytes are not locked is a failure."""
+    rows: list[Row] = []
+    done: list[dict[str, object]] = []
+    for entry in chosen_entries(project, names):
+        try:
+            done.append(_materialise(project, entry, shop))
+        except PinwardenError as err:
+            rows.append(_row(entry, err, _level(err, frozen=frozen)))
+    failed = [row for row in rows if row.level != "warning"]
+    exit_code = EXIT_CLEAN
+    if failed:
+        exit_code = EXIT_REFUSED if any(row.level == "critical" for row in failed) else EXIT_UNCHECKED
+    return Report(
+        command="fetch",
+        subject=project.lock.name,
+        summary=f"{counted(len(done), 'server')} ready to run, {counted(len(rows), 'server')} not",
+        exit_code=exit_code,
+        rows=tuple(rows),
+        facts={
+            "servers": done,
+            "findings": [row_facts(row) for row in rows],
+        },
+    )
+
+
+def _level(err: PinwardenError, *, frozen: bool) -> str:
+    """What has no bytes to fetch is never a failure; what has some that nobody locked is one where all must be."""
+    if err.code == "NOTHING_TO_RUN" or (err.code == "BYTES_NOT_LOCKED" and not frozen):
+        return "warning"
+    return "critical" if err.exit_code == EXIT_REFUSED else "review"
+
+
+def chosen_entries(project: Project, names: Sequence[str]) -> list[Entry]:
+    """One entry for each thing that a named server, or any, starts; the lock must be whole."""
+    lock = lock_store.read(project.lock)
+    if lock is None:
+        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
+    refuse_if_tampered(verify(lock))
+    found: dict[tuple[object, ...], Entry] = {}
+    for entry in lock.entries:
+        if not names or entry.name in names:
+            found.setdefault((entry.name, *_what_it_starts(entry)), entry)
+    for name in names:
+        if not any(entry.name == name for entry in found.values()):
+            raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
+    return list(found.values())
+
+
+def _what_it_starts(entry: Entry) -> tuple[object, ...]:
+    extension = extension_of(entry)
+    pin = extension.closure if extension else None
+    try:
+        command = locked_launch(entry).command
+    except PinwardenError:  # whoever uses the entry says what is wrong with it
+        command = ()
+    return command, pin.file_digest if pin else None
+
+
+def _materialise(project: Project, entry: Entry, shop: Workshop) -> dict[str, object]:
+    _refuse_unbuilt(entry)
+    closure, digest = pinned_closure(project, entry)
+    environment = environment_of(closure, digest, shop.store, project.variables.get("PATH", ""))
+    files = environment.files()
+    fetch_files(closure, files, shop)
+    unknown = [file for file in files if file.tree is None]
+    if unknown:
+        # Locked on another platform: their bytes are the locked ones, so their content may be looked at now.
+        with_contents(closure, unknown, shop)
+        environment = environment_of(closure, digest, shop.store, project.variables.get("PATH", ""))
+    folder = ready(environment, shop.store, say=lambda _: None)
+    return {
+        "server": entry.name,
+        "packages": len(files),
+        "environment": folder.name,
+        "scripts": [package.name for package in closure.packages if package.install_scripts],
+    }
+
+
+def _refuse_unbuilt(entry: Entry) -> None:
+    """Stop at what is not built here: images are for an engine, and programs of this machine are here already."""
+    runs = locked_launch(entry).runs
+    runs = runs.via or runs
+    if runs.kind in ("npm", "pypi"):
+        return
+    extension = extension_of(entry)
+    if runs.kind == "oci" and not runs.digest and (extension is None or extension.image is None):
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the image of {entry.name[:120]!a} is not locked by its digest yet")
+    if runs.kind in ("nuget", "jsr", "source"):
+        raise PinwardenError("BYTES_NOT_LOCKED", f"{runs.runner or runs.kind} would fetch it anew at each start")
+    raise PinwardenError("NOTHING_TO_RUN", f"{runs.kind} is not built here")
+
+
+def _row(entry: Entry, err: PinwardenError, level: str) -> Row:
+    return Row(code=err.code.lower(), level=level, entity="server", name=entry.name, path="", message=err.message)

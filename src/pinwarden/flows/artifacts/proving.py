@@ -1,0 +1,211 @@
+"""Pinning the bytes of locked servers: fetched and hashed here, with their whole dependency closure.
+
+What was pinned before is never replaced here: other bytes under the same name are a refusal. A new release, or newer
+dependencies of the same one, come in through ``update``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pinwarden.adapters import lock_store
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
+from pinwarden.documents import closure as closure_document
+from pinwarden.documents.artifact import ArtifactFacts, PackageName
+from pinwarden.documents.closure import Closure, closure_path
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.extension import (
+    EVIDENCE,
+    PUBLISHED,
+    Artifact,
+    ClosurePin,
+    Extension,
+    ImagePin,
+    extended,
+    surface_path,
+)
+from pinwarden.documents.lock.locked_launch import locked_launch
+from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.relock import relock
+from pinwarden.documents.provenance import to_json
+from pinwarden.flows.artifacts.closing import Workshop, npm_closure, pypi_closure
+from pinwarden.flows.artifacts.examining import Examined, examine
+from pinwarden.flows.artifacts.fetching import chosen_entries
+from pinwarden.flows.project import Project
+from pinwarden.flows.report import UNCHECKED, Report, Row, counted, is_grave, row_facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What is written into the lock about one server."""
+
+    examined: Examined
+    closure: Closure | None
+    data: bytes = b""
+    """The closure's file."""
+
+
+def prove(project: Project, names: Sequence[str], shop: Workshop, now: str) -> Report:
+    """Pin the bytes of every locked server that is named, or of all."""
+    rows: list[Row] = []
+    done: list[dict[str, Any]] = []
+    for entry in chosen_entries(project, names):
+        try:
+            examined = examine(entry, shop, now)
+            rows += examined.rows
+            if not examined.refused:
+                proof = _proof(project, entry, examined, shop)
+                write_proof(project, entry, proof, now)
+                done.append(_told(entry, proof))
+        except PinwardenError as err:
+            rows.append(_failure(entry, err))
+    open_rows = [row for row in rows if is_grave(row)]
+    exit_code = EXIT_CLEAN
+    if open_rows:
+        exit_code = EXIT_UNCHECKED if all(row.code == UNCHECKED for row in open_rows) else EXIT_REFUSED
+    open_ones = counted(len({row.name for row in open_rows}), "server")
+    return Report(
+        command="prove",
+        subject=project.lock.name,
+        summary=f"the bytes of {counted(len(done), 'server')} are pinned, of {open_ones} not",
+        exit_code=exit_code,
+        rows=tuple(rows),
+        facts={"servers": done, "findings": [row_facts(row) for row in rows]},
+    )
+
+
+def _failure(entry: Entry, err: PinwardenError) -> Row:
+    code, level = err.code.lower(), "info" if err.code == "NOTHING_TO_RUN" else "critical"
+    if level == "critical" and err.exit_code != EXIT_REFUSED:
+        code, level = UNCHECKED, "review"
+    return Row(code=code, level=level, entity="server", name=entry.name, path="", message=err.message)
+
+
+def _proof(project: Project, entry: Entry, examined: Examined, shop: Workshop) -> Proof:
+    """The closure is resolved once; after that it is what the lock says it is."""
+    known = extension_of(entry)
+    if examined.package.ecosystem not in ("npm", "pypi"):
+        return Proof(examined=examined, closure=None)
+    if known is not None and known.closure is not None:
+        data = lock_store.read_pinned(project.lock, known.closure)
+        if data is None or Digest.of(data) != known.closure.file_digest:
+            raise PinwardenError("LOCK_TAMPERED", f"{known.closure.path} is not the file that the lock pins")
+        return Proof(examined=examined, closure=closure_document.parse(data), data=data)
+    closure = closure_for(examined.package, shop)
+    _agree(closure, examined.facts)
+    return Proof(examined=examined, closure=closure, data=closure_document.to_bytes(closure))
+
+
+def closure_for(package: PackageName, shop: Workshop) -> Closure:
+    """The closure of a package, resolved now."""
+    if package.ecosystem == "npm":
+        return npm_closure(package.name, package.version, shop)
+    return pypi_closure(package.name, package.version, (), shop)
+
+
+def _agree(closure: Closure, facts: ArtifactFacts) -> None:
+    """The resolver and the registry must have spoken of the same bytes."""
+    proven = {digest for file in facts.files for digest in file.digests}
+    for file in closure.root.files:
+        if file.digest not in proven:
+            raise PinwardenError(
+                "ARTIFACT_MISMATCH", f"{file.name} is not the file that the registry gave out a moment ago"
+            )
+
+
+def write_proof(project: Project, entry: Entry, proof: Proof, now: str) -> None:
+    """Write what was proved into the lock, for every client that starts the same thing."""
+
+    def change(old: Any) -> lock_store.LockWrite:
+        same = [each for each in old.entries if _same_launch(each, entry)]
+        path = _closure_file(project, entry, [each for each in old.entries if each not in same])
+        made = [pinned(each, proof, path, now) for each in same]
+        return lock_store.LockWrite(lock=relock(old, made, now), files={path: proof.data} if proof.data else {})
+
+    lock_store.update(project.lock, change)
+
+
+def _closure_file(project: Project, entry: Entry, others: Sequence[Entry]) -> str:
+    """Where the closure goes. Clients that have different things under one name do not share a file."""
+    taken = {known.closure.path for each in others if (known := extension_of(each)) is not None and known.closure}
+    path = closure_path(project.lock.stem, surface_path(entry.name))
+    return path if path not in taken else closure_path(project.lock.stem, surface_path(entry.name, entry.client))
+
+
+def _same_launch(entry: Entry, other: Entry) -> bool:
+    """Whether two entries start the same thing. One that starts nothing is the same as no other."""
+    try:
+        return entry.name == other.name and locked_launch(entry).command == locked_launch(other).command
+    except PinwardenError:
+        return False
+
+
+def pinned(entry: Entry, proof: Proof, path: str, now: str) -> Entry:
+    """The entry with what was proved in our record of it."""
+    known, facts = extension_of(entry) or Extension(), proof.examined.facts
+    pin = None
+    if proof.closure is not None:
+        pin = ClosurePin(packages=len(proof.closure.packages), path=path, file_digest=Digest.of(proof.data))
+    artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in facts.files)
+    fresh = replace(
+        known,
+        artifacts=() if facts.image is not None else artifacts,
+        image=_image_pin(facts),
+        closure=pin,
+        registry=facts.registry,
+        provenance=to_json(proof.examined.identity) if proof.examined.identity else None,
+        others={
+            **known.others,
+            EVIDENCE: _kept_evidence(known, proof.examined, now),
+            **({PUBLISHED: facts.published_at} if facts.published_at else {}),
+        },
+    )
+    return extended(entry, fresh)
+
+
+def _image_pin(facts: ArtifactFacts) -> ImagePin | None:
+    if facts.image is None:
+        return None
+    return ImagePin(
+        index=facts.image.index.digest if facts.image.index is not None else None,
+        platforms={platform: manifest.digest for platform, manifest in sorted(facts.image.platforms.items())},
+    )
+
+
+def _kept_evidence(known: Extension, examined: Examined, now: str) -> list[dict[str, Any]]:
+    """The rows of evidence; those that say the same as before keep the time at which it was first found out.
+
+    So proving again leaves the lock as it is, to the byte, and its signatures stay good. After a day the time moves on.
+    """
+    before = known.others.get(EVIDENCE)
+    rows = [dict(row) for row in examined.outcome.evidence]
+    if isinstance(before, list) and len(before) == len(rows):
+        timeless = [{**row, "verifiedAt": None} for row in rows]
+        if [{**row, "verifiedAt": None} for row in before if isinstance(row, dict)] == timeless:
+            times = [str(row.get("verifiedAt", "")) for row in before if "verifiedAt" in row]
+            if all(time[:10] == now[:10] for time in times):
+                return before
+    return rows
+
+
+def _told(entry: Entry, proof: Proof) -> dict[str, Any]:
+    facts, closure = proof.examined.facts, proof.closure
+    told: dict[str, Any] = {
+        "server": entry.name,
+        "package": str(proof.examined.package),
+        "registry": facts.registry,
+        "files": [{"name": file.name, "digest": str(file.sha256), "size": file.size} for file in facts.files],
+        "evidence": [dict(row) for row in proof.examined.outcome.evidence],
+        "packages": len(closure.packages) if closure else 0,
+        "scripts": [package.name for package in closure.packages if package.install_scripts] if closure else [],
+    }
+    if facts.image is not None:
+        told["image"] = {
+            "reference": facts.image.reference,
+            "digest": str(facts.image.root),
+            "platforms": {name: str(each.digest) for name, each in sorted(facts.image.platforms.items())},
+        }
+    return told

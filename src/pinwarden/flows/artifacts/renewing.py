@@ -1,0 +1,161 @@
+"""Newer dependencies and moved tags of servers whose bytes are pinned: what would change, side by side.
+
+Nothing here writes. Other bytes under a version that was locked are never offered as something to agree to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pinwarden.adapters import lock_store
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
+from pinwarden.documents import closure as closure_document
+from pinwarden.documents.artifact import PackageName
+from pinwarden.documents.closure import Closure
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.locked_launch import locked_launch
+from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.server_entry import ServerEntry
+from pinwarden.flows.artifacts.closing import Workshop
+from pinwarden.flows.artifacts.examining import Examined, examine
+from pinwarden.flows.artifacts.facts import declared_package, facts_of, package_in
+from pinwarden.flows.artifacts.fetching import chosen_entries
+from pinwarden.flows.artifacts.gate import has_bytes
+from pinwarden.flows.artifacts.proving import Proof, closure_for, write_proof
+from pinwarden.flows.project import Project
+from pinwarden.flows.report import UNCHECKED, Row
+from pinwarden.flows.rows import row_of
+from pinwarden.rules.closure_drift import ClosureChange, Kind, compare_closures
+from pinwarden.rules.trust.artifact_drift import compare_releases
+from pinwarden.rules.trust.artifacts import judge_artifact
+
+MAX_LOOKED_UP = 50
+"""Of how many changed packages it is looked up who published them; a review of more begins with the lock's diff."""
+
+_LEVELS: dict[Kind, str] = {
+    "bytes": "critical",
+    "scripts": "review",
+    "version": "review",
+    "files": "review",
+    "place": "review",
+    "added": "review",
+    "removed": "info",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """What would be written for one server if somebody agrees."""
+
+    entry: Entry
+    proof: Proof | None
+    rows: tuple[Row, ...]
+
+    @property
+    def offered(self) -> bool:
+        """Whether there is something to agree to, and nothing that must not be agreed to."""
+        return self.proof is not None and bool(self.rows) and not any(row.level == "critical" for row in self.rows)
+
+
+def renewals(project: Project, names: Sequence[str], shop: Workshop, now: str) -> list[Renewal]:
+    """For every server whose bytes are pinned, what they would be if it were locked today."""
+    return [_renewal(project, entry, shop, now) for entry in chosen_entries(project, names) if has_bytes(entry)]
+
+
+def write_renewal(project: Project, renewal: Renewal, now: str) -> None:
+    """Write what was agreed to."""
+    if renewal.proof is not None:
+        write_proof(project, renewal.entry, renewal.proof, now)
+
+
+def _renewal(project: Project, entry: Entry, shop: Workshop, now: str) -> Renewal:
+    try:
+        examined = examine(entry, shop, now)
+        rows = [row for row in examined.rows if row.level != "info"]
+        if any(row.level == "critical" for row in rows):
+            return Renewal(entry=entry, proof=None, rows=tuple(rows))
+        proof = _fresh(examined, shop)
+        before = _pinned_closure(project, entry)
+        if before is not None and proof.closure is not None:
+            rows += _closure_rows(entry, compare_closures(before, proof.closure), shop, now)
+        return Renewal(entry=entry, proof=proof if rows else None, rows=tuple(rows))
+    except PinwardenError as err:
+        refused = err.exit_code == EXIT_REFUSED
+        code, level = (err.code.lower(), "critical") if refused else (UNCHECKED, "review")
+        row = Row(code=code, level=level, entity="server", name=entry.name, path="", message=err.message)
+        return Renewal(entry=entry, proof=None, rows=(row,))
+
+
+def _fresh(examined: Examined, shop: Workshop) -> Proof:
+    if examined.package.ecosystem not in ("npm", "pypi"):
+        return Proof(examined=examined, closure=None)
+    closure = closure_for(examined.package, shop)
+    return Proof(examined=examined, closure=closure, data=closure_document.to_bytes(closure))
+
+
+def _pinned_closure(project: Project, entry: Entry) -> Closure | None:
+    extension = extension_of(entry)
+    if extension is None or extension.closure is None:
+        return None
+    data = lock_store.read_pinned(project.lock, extension.closure)
+    if data is None or Digest.of(data) != extension.closure.file_digest:
+        raise PinwardenError("LOCK_TAMPERED", f"{extension.closure.path} is not the file that the lock pins")
+    return closure_document.parse(data)
+
+
+def _closure_rows(entry: Entry, changes: Sequence[ClosureChange], shop: Workshop, now: str) -> Iterator[Row]:
+    ecosystem = "npm" if any(change.place.startswith("node_modules/") for change in changes) else "pypi"
+    for number, change in enumerate(changes):
+        told = change.message
+        if change.after is not None and number < MAX_LOOKED_UP:
+            told += _who_and_when(ecosystem, change, shop, now)
+        yield Row(
+            code=f"dependency_{change.kind}",
+            level=_LEVELS[change.kind],
+            entity="closure",
+            name=entry.name,
+            path="",
+            message=told,
+            before=change.before.version if change.before else None,
+            after=change.after.version if change.after else None,
+        )
+
+
+def release_rows(entry: Entry, latest: ServerEntry, shop: Workshop, now: str) -> Iterator[Row]:
+    """Who stands behind a newer release, and what is wrong with its bytes, held against the locked release."""
+    kind = str(entry.selected_target.get("registryType") or "")
+    target = next((each for each in latest.packages if each.registry_type == kind), None)
+    wanted = declared_package(target) if target is not None else None
+    if wanted is None:
+        return
+    try:
+        before = facts_of(package_in(locked_launch(entry).runs), shop, now=now)
+        after = facts_of(wanted, shop, now=now)
+    except PinwardenError as err:
+        yield Row(code=UNCHECKED, level="review", entity="server", name=entry.name, path="", message=err.message)
+        return
+    for change in compare_releases(entry.name, before, after):
+        yield row_of(change)
+    for issue in judge_artifact(after).issues:
+        if issue.severity == "critical":
+            yield Row(
+                code=issue.code, level="critical", entity="artifact", name=entry.name, path="", message=issue.message
+            )
+
+
+def _who_and_when(ecosystem: str, change: ClosureChange, shop: Workshop, now: str) -> str:
+    """Who published a package and when, as its registry says."""
+    if change.after is None:
+        return ""
+    uploaded = max((file.uploaded_at for file in change.after.files if file.uploaded_at), default=None)
+    if ecosystem == "pypi":
+        return f", uploaded {uploaded[:10]}" if uploaded else ""
+    try:
+        package = PackageName(ecosystem="npm", name=change.after.name, version=change.after.version)
+        facts = facts_of(package, shop, now=now)
+    except PinwardenError as err:
+        return f" (who published it could not be looked up: {err.message})"
+    when = f", published {facts.published_at[:10]}" if facts.published_at else ""
+    return when + (f" by {facts.publisher}" if facts.publisher else "")

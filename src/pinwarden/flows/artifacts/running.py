@@ -1,0 +1,171 @@
+"""Starting a locked server: exactly the bytes, the program and the arguments that were approved, without a network.
+
+1. The lock is whole, and the entry is in it.
+2. What it starts is known, and its closure is the one that the lock pins.
+3. The environment is built from verified files, and is still what was built.
+4. The command line and the variables are those that were approved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pinwarden.adapters import lock_store
+from pinwarden.adapters.child_environment import child_environment
+from pinwarden.adapters.environments.store import Store
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents import closure as closure_document
+from pinwarden.documents.closure import Closure
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.locked_launch import LockedLaunch, locked_launch
+from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.verification import refuse_if_tampered, verify
+from pinwarden.documents.target import fill_in
+from pinwarden.flows.artifacts.built import environment_of, ready
+from pinwarden.flows.artifacts.sources import store_folder
+from pinwarden.flows.project import Project
+
+if TYPE_CHECKING:
+    from pinwarden.adapters.sandbox import Sandbox
+
+_PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What to start, and with what."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    cwd: str | None = None
+    folders: tuple[str, ...] = ()
+    """What the command must be able to read, beyond the system."""
+
+
+def prepare(
+    project: Project, name: str, *, client: str | None, given: Sequence[str], say: Callable[[str], None]
+) -> Started:
+    """Everything that it takes to start a locked server."""
+    entry = find_entry(project, name, client)
+    launch = locked_launch(entry)
+    if launch.runs.wrappers:
+        raise PinwardenError(
+            "NOTHING_TO_RUN", f"{name[:120]!a} is started by {launch.runs.wrappers[0]}, whose effect cannot be repeated"
+        )
+    runs = launch.runs.via or launch.runs  # a package that connects to an address is what is started
+    arguments = tuple(given) or runs.arguments
+    _refuse_other_arguments(runs.arguments, arguments)
+    arguments = tuple(_filled(word, project.variables) for word in arguments)
+    environment = child_environment({}, project.variables, launch.variables)
+    if runs.kind == "oci":
+        return Started(command=_container_line(entry, launch, arguments, project), environment=environment)
+    if runs.kind not in ("npm", "pypi"):
+        raise PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} starts {runs.identity[:120]!a}, which is no package")
+    closure, digest = pinned_closure(project, entry)
+    store = Store(store_folder(project))
+    made = environment_of(closure, digest, store, project.variables.get("PATH", ""))
+    folder = ready(made, store, say=say)
+    command = (*made.command(folder, runs.program), *arguments)
+    return Started(command=command, environment=environment, cwd=launch.cwd, folders=(str(folder), *made.reads))
+
+
+def find_entry(project: Project, name: str, client: str | None) -> Entry:
+    """The entry of a server in a lock that is whole. Entries of several clients must agree on what they start."""
+    lock = lock_store.read(project.lock)
+    if lock is None:
+        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
+    refuse_if_tampered(verify(lock))
+    found = [each for each in lock.entries if each.name == name and client in (None, each.client)]
+    if not found:
+        raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
+    if len({(locked_launch(each).command, _closure_digest(each)) for each in found}) > 1:
+        raise PinwardenError(
+            "USAGE",
+            f"{name[:120]!a} is locked differently for {', '.join(sorted(each.client for each in found))}",
+            hint="Say which one you mean with --client.",
+        )
+    return found[0]
+
+
+def _closure_digest(entry: Entry) -> str:
+    extension = extension_of(entry)
+    return "" if extension is None or extension.closure is None else str(extension.closure.file_digest)
+
+
+def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
+    """The closure that an entry pins, and the digest of its file."""
+    extension = extension_of(entry)
+    if extension is None or extension.closure is None:
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
+    pin = extension.closure
+    data = lock_store.read_pinned(project.lock, pin)
+    if data is None or Digest.of(data) != pin.file_digest:
+        raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
+    return closure_document.parse(data), pin.file_digest
+
+
+def _container_line(entry: Entry, launch: LockedLaunch, arguments: Sequence[str], project: Project) -> tuple[str, ...]:
+    from pinwarden.adapters.programs import find_program
+
+    runs = launch.runs
+    extension = extension_of(entry)
+    image = extension.image if extension else None
+    digest = str(image.index or next(iter(image.platforms.values()), "")) if image else runs.digest or ""
+    if not digest:
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the image of {entry.name[:120]!a} is not locked by its digest yet")
+    for runner in (runs.runner, "docker", "podman"):
+        program = find_program(runner, project.variables.get("PATH", ""))
+        if program is not None:
+            options = tuple(_filled(word, project.variables) for word in runs.options)
+            return (str(program), "run", *options, f"{runs.identity}@{digest}", *arguments)
+    raise PinwardenError("PROGRAM_UNKNOWN", "docker or podman is needed to start this server, and neither is installed")
+
+
+def _refuse_other_arguments(locked: Sequence[str], given: Sequence[str]) -> None:
+    """What a client fills in itself may be anything; all else of the arguments is what was approved."""
+    same = len(locked) == len(given) and all(map(_is_approved, locked, given))
+    if not same:
+        raise PinwardenError(
+            "ARGUMENTS_CHANGED",
+            "the arguments are not those that were approved",
+            data={"approved": list(locked)},
+        )
+
+
+def _is_approved(locked: str, given: str) -> bool:
+    if locked == given:
+        return True
+    fixed = _PLACEHOLDER.split(locked)
+    return len(fixed) > 1 and re.fullmatch(".*".join(map(re.escape, fixed)), given, re.DOTALL) is not None
+
+
+def _filled(word: str, variables: Mapping[str, str]) -> str:
+    return fill_in(word, variables) if "${" in word else word
+
+
+def sandbox_for(project: Project, name: str, started: Started, *, wanted: bool) -> Sandbox | None:
+    """How a server is shut in: as the policy says, or completely if that is wanted. None if neither is."""
+    from pinwarden.flows.project import load_policies
+
+    own = load_policies(project).own
+    rule = next((each for each in own.sandboxes if each.servers.matches(name)), None) if own is not None else None
+    if rule is None and not wanted:
+        return None
+    from pinwarden.adapters.sandbox import Sandbox
+
+    if rule is None:
+        return Sandbox(readable=started.folders)
+    return Sandbox(
+        readable=(*started.folders, *(_folder(project, path) for path in rule.read)),
+        writable=tuple(_folder(project, path) for path in rule.write),
+        network=rule.network,
+    )
+
+
+def _folder(project: Project, path: str) -> str:
+    named = project.home / path[2:] if path.startswith("~/") else project.root / path
+    return str(named.resolve())

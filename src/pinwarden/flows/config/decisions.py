@@ -1,0 +1,119 @@
+"""What is configured and nobody approved so far: servers that are new, and known ones that start or say other things.
+
+The judgement is that of the gate: what ``ci`` would fail over needs a decision before it is locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from pinwarden.documents.clients.table import client_of
+from pinwarden.documents.lock.configured import configured_in
+from pinwarden.documents.lock.locked_config import locked_config
+from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.surface import Surface, parse
+from pinwarden.flows.config.issues import config_issues, config_strangers
+from pinwarden.flows.config.view import view_of
+from pinwarden.flows.report import Row
+from pinwarden.flows.rows import row_of
+from pinwarden.rules.config.drift import compare_entries
+from pinwarden.rules.config.masking import lockable_entry
+from pinwarden.rules.drift.surface import compare
+
+if TYPE_CHECKING:
+    from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
+    from pinwarden.documents.lock.entry import Entry
+    from pinwarden.documents.lock.lockfile import Lock
+    from pinwarden.flows.project import Project
+    from pinwarden.rules.drift.changes import Change
+
+State = Literal["first", "new", "changed", "unchanged"]
+"""How a configured server stands to the lock; ``first`` where there is no lock yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """Which servers somebody decided to lock although the lock does not hold them as they are."""
+
+    names: tuple[str, ...] = ()
+    """Names, or keys of lock entries. Only these may be locked with a critical finding."""
+    everything: bool = False
+
+    def by_name(self, name: str, key: str) -> bool:
+        """Whether somebody named this very server."""
+        return name in self.names or key in self.names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How one configured server stands to the lock, and what a person has to look at."""
+
+    state: State
+    rows: tuple[Row, ...] = ()
+
+
+class Approved:
+    """What the lock holds of the servers in these files."""
+
+    def __init__(
+        self, project: Project, lock: Lock | None, texts: Mapping[str, bytes], files: Sequence[ConfigFile]
+    ) -> None:
+        self._project, self._texts = project, texts
+        self.exists = lock is not None
+        self._entries = {entry.key: entry for entry in lock.entries} if lock is not None else {}
+        view = view_of(project, tuple(self._entries.values()), files)
+        self._strangers = {_place(each.server): each.change for each in config_strangers(project, view)}
+        self._drift = {
+            (issue.key, project.shown(issue.file)): issue.changes
+            for issue in config_issues(project, view)
+            if issue.kind == "drift"
+        }
+
+    def standing(self, server: ConfiguredServer, key: str) -> Standing:
+        """Whether the lock holds the server as it is configured."""
+        if not self.exists:
+            return Standing(state="first")
+        entry, file = self._entries.get(key), self._project.shown(server.path)
+        stranger = self._strangers.get(_place(server))
+        if stranger is not None or entry is None:
+            changes: Iterable[Change] = () if stranger is None else (stranger,)
+            return Standing(state="new" if entry is None else "changed", rows=_rows(changes, file))
+        changes = self._drift.get((key, file)) or _differences(server, entry)
+        return Standing(state="changed" if changes else "unchanged", rows=_rows(changes, file))
+
+    def surface(self, key: str) -> Surface | None:
+        """The surface that was approved for an entry; None if none was, or its text is gone."""
+        entry = self._entries.get(key)
+        extension = extension_of(entry) if entry is not None else None
+        pin = extension.surface if extension else None
+        return parse(self._texts[pin.path]) if pin is not None and pin.path in self._texts else None
+
+    def with_text(self, standing: Standing, key: str, name: str, seen: Surface) -> Standing:
+        """The same once the server was asked: what it says needs a decision as well, unless it was approved."""
+        approved = self.surface(key)
+        if standing.state != "unchanged" or (approved is not None and approved.digest == seen.digest):
+            return standing
+        if approved is None:
+            message = "Its tools were not pinned so far; what it tells the model now would be approved."
+            row = Row(code="surface_new", level="review", entity="server", name=name, path="", message=message)
+            return Standing(state="changed", rows=(row,))
+        rows = (row_of(change) for change in compare(approved, seen))
+        return Standing(state="changed", rows=tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows))
+
+
+def _differences(server: ConfiguredServer, entry: Entry) -> tuple[Change, ...]:
+    """What differs from an entry that was locked from this configuration, down to what is no drift."""
+    if configured_in(entry) is None:
+        return ()
+    approved = locked_config(entry.key, entry.document).entry
+    return compare_entries(server.name, approved, lockable_entry(server.entry), client_of(server.client))
+
+
+def _place(server: ConfiguredServer) -> tuple[str, str]:
+    return server.path, server.pointer
+
+
+def _rows(changes: Iterable[Change], file: str) -> tuple[Row, ...]:
+    return tuple(replace(row_of(change), file=file) for change in changes)

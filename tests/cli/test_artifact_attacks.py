@@ -1,0 +1,622 @@
+"""Attacks on the bytes of locked servers, each through the command line and against real registries on loopback.
+
+verdaccio is the npm registry, pypiserver the Python index (it computes its hashes from whatever lies on disk, so it
+agrees with every lie), Debian's docker-registry the one for images. Each test has packages of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import images
+from tests.cli.artifact_world import User, npm_library, npm_server, python_server
+from tests.registries import DockerRegistry, docker_registry, needs_registry, scripted
+from tests.servers.npm_registry import Verdaccio, sri, verdaccio
+from tests.wheels import package_index, wheel_name
+
+
+@pytest.fixture(scope="session")
+def npm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verdaccio]:
+    with verdaccio(tmp_path_factory.mktemp("verdaccio")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of files that the Python index serves."""
+    return tmp_path_factory.mktemp("wheels")
+
+
+@pytest.fixture(scope="session")
+def index(wheels: Path) -> Iterator[str]:
+    with package_index(wheels) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def oci(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistry]:
+    with docker_registry(tmp_path_factory.mktemp("docker-registry")) as running:
+        yield running
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> User:
+    return User(folder=tmp_path)
+
+
+@pytest.fixture
+def npm_user(user: User, npm: Verdaccio) -> User:
+    """A user whose npm is set to the registry, in the file of settings of their own."""
+    (user.home / ".npmrc").write_text(f"registry={npm.url}\n")
+    return user
+
+
+@pytest.fixture
+def pip_user(user: User, index: str) -> User:
+    user.variables["UV_DEFAULT_INDEX"] = index
+    return user
+
+
+def publish_once(npm: Verdaccio, manifest: dict[str, Any], data: bytes) -> None:
+    """For tests with several cases of one package."""
+    if not npm.tarball_path(manifest).exists():
+        npm.publish(manifest, data)
+
+
+def tamper(npm: Verdaccio, manifest: dict[str, Any], data: bytes) -> None:
+    """Exchange a tarball together with all that the registry says of it."""
+    npm.tarball_path(manifest).write_bytes(data)
+    path = npm.packument_path(manifest)
+    document = json.loads(path.read_bytes())
+    sums = {"integrity": sri(data), "shasum": hashlib.sha1(data, usedforsecurity=False).hexdigest()}
+    document["versions"][manifest["version"]]["dist"] |= sums
+    path.write_text(json.dumps(document))
+
+
+def started(user: User, server: str = "notes") -> str:
+    """What a locked server says when it is started."""
+    outcome = user.run("run", server)
+    assert outcome.code == 0, outcome
+    return outcome.out.strip()
+
+
+def codes(report: Any) -> list[str]:
+    return [row["code"] for row in report["findings"]]
+
+
+# Row 2: a release that does something else, with the tools that it always had (postmark-mcp 1.0.16)
+
+
+def offer(user: User, package: str, *versions: str) -> None:
+    """Name the releases of the server in a registry that is a file."""
+    (user.root / ".toolpin").mkdir(exist_ok=True)
+    sources = {
+        "registries": [{"id": "local", "url": "file://servers.json"}],
+        "sources": {"official": {"enabled": False}},
+    }
+    (user.root / ".toolpin" / "registries.json").write_text(json.dumps(sources))
+    servers = [
+        {
+            "name": "io.github.acme/postmark",
+            "description": "Sends mail.",
+            "version": version,
+            "packages": [
+                {
+                    "registryType": "npm",
+                    "identifier": package,
+                    "version": version,
+                    "transport": {"type": "stdio"},
+                }
+            ],
+        }
+        for version in versions
+    ]
+    (user.root / "servers.json").write_text(json.dumps(servers))
+
+
+def test_attack_postmark_a_release_by_somebody_else_is_shown_and_the_approved_bytes_stay(
+    npm: Verdaccio, npm_user: User
+) -> None:
+    server = "io.github.acme/postmark"
+    manifest, data = npm_server("postmark-like", "1.0.15", says="sends mail")
+    npm.publish({**manifest, "_npmUser": {"name": "alice"}}, data)
+    offer(npm_user, "postmark-like", "1.0.15")
+    assert npm_user.run("add", server, "--by", "me").code == 0
+    npm_user.prove()
+    locked = npm_user.lock_bytes()
+
+    manifest, data = npm_server("postmark-like", "1.0.16", says="sends mail to mallory, too")
+    npm.publish({**manifest, "_npmUser": {"name": "mallory"}}, data)
+    offer(npm_user, "postmark-like", "1.0.15", "1.0.16")
+
+    code, report = npm_user.ask("update")
+    assert (code, report["written"]) == (1, False)
+    assert report["updates"] == [{"name": server, "client": "claude", "from": "1.0.15", "to": "1.0.16"}]
+    assert {"newer_release", "publisher_changed"} <= {row["code"] for row in report["changes"]}
+    assert npm_user.lock_bytes() == locked
+    assert npm_user.gate() == (0, {})
+    assert started(npm_user, server) == "sends mail"
+
+    # Who agrees to the release has not agreed to its bytes yet: neither the new nor the old ones are started.
+    assert npm_user.run("update", "--yes", "--by", "me").code == 0
+    refused = npm_user.run("run", server)
+    assert (refused.code, refused.out) == (1, "")
+    assert "[BYTES_NOT_LOCKED]" in refused.err
+
+
+def test_attack_a_newer_release_whose_bytes_are_a_lie_is_not_written_even_with_a_yes(
+    npm: Verdaccio, npm_user: User
+) -> None:
+    server = "io.github.acme/postmark"
+    npm.publish(*npm_server("half-broken", "1.0.0", says="approved"))
+    offer(npm_user, "half-broken", "1.0.0")
+    assert npm_user.run("add", server, "--by", "me").code == 0
+    npm_user.prove()
+    locked = npm_user.lock_bytes()
+    manifest, data = npm_server("half-broken", "1.0.1", says="new")
+    npm.publish(manifest, data)
+    npm.tarball_path(manifest).write_bytes(npm_server("half-broken", "1.0.1", says="evil")[1])
+    offer(npm_user, "half-broken", "1.0.0", "1.0.1")
+
+    code, report = npm_user.ask("update", "--yes", "--by", "me")
+    assert (code, report["written"]) == (1, False)
+    assert "npm_integrity_mismatch" in {row["code"] for row in report["changes"]}
+    assert npm_user.lock_bytes() == locked
+
+
+def test_attack_locking_again_does_not_let_other_bytes_be_pinned(npm: Verdaccio, npm_user: User) -> None:
+    """Whoever makes somebody accept a harmless change of the configuration must not get the pins dropped with it."""
+    manifest, data = npm_server("relocked", says="approved")
+    npm.publish(manifest, data)
+    npm_user.locked(notes="npx -y relocked@1.0.0")
+    artifacts = npm_user.record("notes")["artifacts"]
+    tamper(npm, manifest, npm_server("relocked", says="evil")[1])
+
+    npm_user.configure(notes="npx -y relocked@1.0.0 --verbose")
+    npm_user.lock()
+    assert npm_user.record("notes")["artifacts"] == artifacts
+    code, report = npm_user.ask("prove")
+    assert (code, codes(report)) == (1, ["bytes_changed"])
+    assert started(npm_user) == "approved"
+
+
+# Row 8: a fork under another name
+
+
+def test_attack_a_fork_under_a_near_name_is_a_finding_and_cannot_touch_the_pin_of_the_original(
+    npm: Verdaccio, npm_user: User
+) -> None:
+    npm.publish(*npm_server("filesystem-notes", says="the original"))
+    npm.publish(*npm_server("filesystern-notes", says="the fork"))
+    npm_user.locked(notes="npx -y filesystem-notes@1.0.0")
+    original = npm_user.record("notes")
+
+    npm_user.configure(notes="npx -y filesystem-notes@1.0.0", helper="npx -y filesystern-notes@1.0.0")
+    code, failures = npm_user.gate()
+    assert (code, set(failures)) == (1, {"look_alike_entry"})
+    assert "filesystem-notes" in failures["look_alike_entry"]["message"]
+
+    assert npm_user.run("init", "--accept", "helper", "--by", "me").code == 0
+    npm_user.prove("helper")
+    assert npm_user.record("notes") == original
+    assert npm_user.record("helper")["artifacts"] != original["artifacts"]
+    assert (started(npm_user), started(npm_user, "helper")) == ("the original", "the fork")
+
+
+# Row 9: the same version, other bytes
+
+
+def test_attack_a_tarball_that_was_changed_on_the_registry_s_disk(npm: Verdaccio, npm_user: User) -> None:
+    manifest, data = npm_server("swapped", says="approved")
+    npm.publish(manifest, data)
+    npm_user.locked(notes="npx -y swapped@1.0.0")
+    locked = npm_user.lock_bytes()
+    npm.tarball_path(manifest).write_bytes(npm_server("swapped", says="evil")[1])
+
+    code, failures = npm_user.gate()
+    assert code == 1
+    assert set(failures) == {"bytes_changed", "npm_integrity_mismatch", "npm_shasum_mismatch"}
+    assert {row["severity"] for row in failures.values()} == {"critical"}
+    code, report = npm_user.ask("prove")
+    assert (code, report["servers"]) == (1, [])
+    assert npm_user.lock_bytes() == locked
+    assert started(npm_user) == "approved"  # from the store: the registry is not asked
+    assert_fetch_refuses(npm_user)
+
+
+def assert_fetch_refuses(user: User) -> None:
+    """On a machine that has nothing yet, nothing is built out of other bytes."""
+    code, report = user.without_store().ask("fetch", "--frozen")
+    assert (code, report["servers"], codes(report)) == (1, [], ["artifact_mismatch"])
+    refused = user.run("run", "notes")
+    assert (refused.code, refused.out) == (3, "")
+    assert "[ARTIFACT_MISSING]" in refused.err
+
+
+def test_attack_a_tarball_and_what_the_registry_says_of_it_changed_together(npm: Verdaccio, npm_user: User) -> None:
+    """A first install accepts it happily. Only who knows the bytes from before can tell."""
+    manifest, data = npm_server("lying", says="approved")
+    npm.publish(manifest, data)
+    npm_user.locked(notes="npx -y lying@1.0.0")
+    tamper(npm, manifest, npm_server("lying", says="evil")[1])
+
+    code, failures = npm_user.gate()
+    assert (code, set(failures)) == (1, {"bytes_changed"})
+    code, report = npm_user.ask("update", "--yes", "--by", "me")
+    assert (code, report["written"], report["renewals"]) == (1, False, [])
+    assert started(npm_user) == "approved"
+    assert_fetch_refuses(npm_user)
+
+
+def test_attack_a_wheel_and_the_index_changed_together(wheels: Path, pip_user: User) -> None:
+    file = wheels / wheel_name("swapped-notes", "1.0")
+    file.write_bytes(python_server("swapped-notes", says="approved"))
+    pip_user.locked(notes="uvx swapped-notes@1.0")
+    file.write_bytes(python_server("swapped-notes", says="evil"))
+
+    code, failures = pip_user.gate()
+    assert (code, set(failures)) == (1, {"bytes_changed"})
+    assert started(pip_user) == "approved"
+    assert_fetch_refuses(pip_user)
+
+
+def test_attack_a_wheel_added_to_an_old_release_is_reported_and_never_taken(wheels: Path, pip_user: User) -> None:
+    """Installers prefer the more specific wheel, so the code changes while version and old file stay."""
+    (wheels / wheel_name("old-notes", "1.0")).write_bytes(python_server("old-notes", says="approved"))
+    pip_user.locked(notes="uvx old-notes@1.0")
+    tag = f"py{sys.version_info[0]}{sys.version_info[1]}-none-any"  # what every installer prefers to py3
+    (wheels / wheel_name("old-notes", "1.0", tag)).write_bytes(python_server("old-notes", says="evil", tag=tag))
+
+    code, failures = pip_user.gate()
+    assert (code, set(failures)) == (1, {"file_added"})
+    assert failures["file_added"]["severity"] == "critical"
+    code, report = pip_user.ask("prove")
+    assert (code, codes(report)) == (1, ["file_added"])
+    assert pip_user.without_store().run("fetch", "--frozen").code == 0
+    assert started(pip_user) == "approved"
+
+
+# Row 10: a tag that moved
+
+
+@needs_registry
+def test_attack_a_moved_tag_is_reported_with_both_digests_and_the_locked_one_is_run(
+    oci: DockerRegistry, user: User
+) -> None:
+    good, evil = images.image("good"), images.image("evil")
+    images.push(oci, "acme/moved", "v1", good)
+    configure_image(user, oci, "acme/moved:v1")
+
+    images.push(oci, "acme/moved", "v1", evil)
+    code, failures = image_gate(user)
+    assert (code, set(failures)) == (1, {"tag_moved"})
+    assert (failures["tag_moved"]["before"], failures["tag_moved"]["after"]) == (str(good.digest), str(evil.digest))
+    assert shown_image(user) == f"{oci.host}/acme/moved@{good.digest}"
+
+    locked = user.lock_bytes()
+    code, report = user.ask("update", "--allow-private")
+    assert (code, report["written"], [row["code"] for row in report["changes"]]) == (1, False, ["tag_moved"])
+    assert user.lock_bytes() == locked
+    assert user.run("update", "--allow-private", "--yes", "--by", "me").code == 0
+    assert shown_image(user) == f"{oci.host}/acme/moved@{evil.digest}"
+
+
+def configure_image(user: User, oci: DockerRegistry, reference: str) -> None:
+    """Configure, lock and pin an image."""
+    user.configure(notes=f"docker run -i --rm {oci.host}/{reference}")
+    user.lock()
+    assert user.run("prove", "--allow-private").code == 0
+
+
+def image_gate(user: User) -> tuple[int, dict[str, Any]]:
+    code, report = user.ask("ci", "--bytes", "--allow-private")
+    return code, {row["code"]: row for row in report["failures"]}
+
+
+def shown_image(user: User) -> str:
+    outcome = user.run("run", "notes", "--show")
+    assert outcome.code == 0, outcome
+    return outcome.out.split()[-1]
+
+
+@needs_registry
+def test_attack_an_index_with_another_image_for_one_platform_is_a_moved_tag(oci: DockerRegistry, user: User) -> None:
+    amd, arm = images.image("amd"), images.image("arm", platform="linux/arm64")
+    before = {"linux/amd64": amd, "linux/arm64": arm}
+    old = images.index(before)
+    images.push_index(oci, "acme/multi", "v1", before, old)
+    configure_image(user, oci, "acme/multi:v1")
+    assert user.record("notes")["image"] == {
+        "index": str(old.digest),
+        "platforms": {"linux/amd64": str(amd.digest), "linux/arm64": str(arm.digest)},
+    }
+
+    after = {"linux/amd64": amd, "linux/arm64": images.image("evil", platform="linux/arm64")}
+    new = images.index(after)
+    images.push_index(oci, "acme/multi", "v1", after, new)
+    code, failures = image_gate(user)
+    assert (code, set(failures)) == (1, {"tag_moved"})
+    assert (failures["tag_moved"]["before"], failures["tag_moved"]["after"]) == (str(old.digest), str(new.digest))
+    assert shown_image(user) == f"{oci.host}/acme/multi@{old.digest}"
+
+
+@needs_registry
+def test_attack_another_manifest_behind_the_same_index_is_not_what_its_digest_says(
+    oci: DockerRegistry, user: User
+) -> None:
+    """The index names its manifests by digest: the only way to exchange one is to serve other bytes under it."""
+    built = {"linux/amd64": images.image("one"), "linux/arm64": images.image("two", platform="linux/arm64")}
+    images.push_index(oci, "acme/behind", "v1", built, images.index(built))
+    configure_image(user, oci, "acme/behind:v1")
+    locked = user.lock_bytes()
+    victim = str(built["linux/arm64"].digest)
+    oci.blob_file(victim).write_bytes(images.image("evil", platform="linux/arm64").manifest.data)
+
+    code, failures = image_gate(user)
+    assert code == 1
+    assert {"manifest_changed", "oci_digest_mismatch"} <= set(failures)
+    assert {failures[each]["severity"] for each in ("manifest_changed", "oci_digest_mismatch")} == {"critical"}
+    assert victim in failures["oci_digest_mismatch"]["message"]
+    code, report = user.ask("prove", "--allow-private")
+    assert (code, report["servers"]) == (1, [])
+    assert user.lock_bytes() == locked
+
+
+@needs_registry
+def test_attack_an_image_that_is_not_what_its_digest_says_is_never_pinned(oci: DockerRegistry, user: User) -> None:
+    """Tampered with before anybody locked it: the registry still claims the old digest in its header."""
+    built = images.image("honest")
+    images.push(oci, "acme/tampered", "v1", built)
+    oci.blob_file(str(built.digest)).write_bytes(built.manifest.data.replace(b"}", b"} ", 1))
+    user.configure(notes=f"docker run -i --rm {oci.host}/acme/tampered:v1")
+    user.lock()
+    locked = user.lock_bytes()
+
+    code, report = user.ask("prove", "--allow-private")
+    assert (code, report["servers"]) == (1, [])
+    assert "oci_digest_mismatch" in codes(report)
+    assert user.lock_bytes() == locked
+    refused = user.run("run", "notes", "--show")
+    assert (refused.code, refused.out) == (1, "")
+
+
+# Row 11: another registry
+
+
+@pytest.mark.parametrize("way", ["project .npmrc", "scope in project .npmrc", "NPM_CONFIG_REGISTRY"])
+def test_attack_npm_is_led_to_another_registry_after_locking(npm: Verdaccio, npm_user: User, way: str) -> None:
+    name = "@acme/substituted" if way.startswith("scope") else "substituted"
+    publish_once(npm, *npm_server(name, says="approved"))
+    npm_user.locked(notes=f"npx -y {name}@1.0.0")
+    locked = npm_user.lock_bytes()
+
+    with scripted() as evil:
+        url = f"http://{evil.host}/"
+        if way == "NPM_CONFIG_REGISTRY":
+            npm_user.variables["NPM_CONFIG_REGISTRY"] = url
+        else:
+            key = "@acme:registry" if way.startswith("scope") else "registry"
+            (npm_user.root / ".npmrc").write_text(f"{key}={url}\n")
+        code, failures = npm_user.gate()
+        assert (code, set(failures)) == (1, {"registry_changed"})
+        changed = failures["registry_changed"]
+        assert (changed["severity"], changed["before"], changed["after"]) == ("critical", npm.url, url)
+        code, report = npm_user.ask("prove")
+        assert (code, codes(report)) == (1, ["registry_changed"])
+        code, report = npm_user.ask("update", "--yes", "--by", "me")
+        assert (code, report["written"]) == (1, False)
+        assert evil.asked == []  # not even to look
+    assert npm_user.lock_bytes() == locked
+    assert started(npm_user) == "approved"
+
+
+def test_dependencies_without_a_scope_do_not_come_from_the_registry_of_the_scope(
+    npm: Verdaccio, npm_user: User
+) -> None:
+    npm.publish(*npm_library("unscoped-below", says="below"))
+    npm.publish(*npm_server("@scoped/above", says="above", needs={"unscoped-below": "1.0.0"}))
+    scope = npm.url.replace("127.0.0.1", "localhost")  # the same server under another name
+    (npm_user.home / ".npmrc").write_text(f"registry={npm.url}\n@scoped:registry={scope}\n")
+    npm_user.locked(notes="npx -y @scoped/above@1.0.0")
+    closure = json.loads((npm_user.root / npm_user.record("notes")["closure"]["file"]["path"]).read_text())
+    hosts = {row["name"]: row["files"][0]["url"].partition(row["name"])[0] for row in closure["packages"]}
+    assert (closure["registry"], set(hosts)) == (scope, {"@scoped/above", "unscoped-below"})
+    assert hosts["unscoped-below"] == npm.url
+
+
+@pytest.mark.parametrize("variable", ["UV_DEFAULT_INDEX", "PIP_INDEX_URL"])
+def test_attack_python_is_led_to_another_index_after_locking(
+    wheels: Path, index: str, user: User, variable: str
+) -> None:
+    (wheels / wheel_name("led-notes", "1.0")).write_bytes(python_server("led-notes", says="approved"))
+    user.variables[variable] = index
+    user.locked(notes="uvx led-notes@1.0")
+
+    with scripted() as evil:
+        user.variables[variable] = f"http://{evil.host}/simple/"
+        code, failures = user.gate()
+        assert (code, set(failures)) == (1, {"registry_changed"})
+        assert failures["registry_changed"]["severity"] == "critical"
+        code, report = user.ask("prove")
+        assert (code, codes(report)) == (1, ["registry_changed"])
+        assert evil.asked == []
+    assert started(user) == "approved"
+
+
+def test_attack_an_extra_index_with_the_same_name_is_never_asked(wheels: Path, pip_user: User) -> None:
+    """Dependency confusion: an installer would take the higher or better file of any index."""
+    (wheels / wheel_name("inside-notes", "1.0")).write_bytes(python_server("inside-notes", says="ours"))
+    with scripted() as evil:
+        extra = f"http://{evil.host}/simple/"
+        pip_user.variables |= {"UV_INDEX": extra, "UV_EXTRA_INDEX_URL": extra, "PIP_EXTRA_INDEX_URL": extra}
+        pip_user.locked(notes="uvx inside-notes@1.0")
+        assert pip_user.gate() == (0, {})
+        assert pip_user.run("update").code == 0
+        assert pip_user.without_store().run("fetch", "--frozen").code == 0
+        assert evil.asked == []
+    assert started(pip_user) == "ours"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "npx", "args": ["-y", "--registry={url}", "confused@1.0.0"]},
+        {"command": "npx", "args": ["-y", "confused@1.0.0"], "env": {"npm_config_registry": "{url}"}},
+    ],
+    ids=["argument", "variable"],
+)
+def test_attack_the_name_of_a_package_of_another_registry_is_not_proved_by_ours(
+    npm: Verdaccio, npm_user: User, entry: dict[str, Any]
+) -> None:
+    """Dependency confusion the other way: what the client starts is not what our registry has under that name."""
+    publish_once(npm, *npm_server("confused", says="somebody else's"))
+    text = json.dumps({"mcpServers": {"notes": entry}}).replace("{url}", "https://npm.example.com/")
+    (npm_user.root / ".mcp.json").write_text(text)
+    assert npm_user.run("init", "--accept", "notes", "--by", "me").code == 0
+    code, report = npm_user.ask("prove")
+    assert (code, report["servers"], codes(report)) == (1, [], ["registry_in_command"])
+
+
+# Row 12: a dependency that floats
+
+
+def test_attack_a_newer_dependency_does_not_get_in_until_somebody_agrees(npm: Verdaccio, npm_user: User) -> None:
+    npm.publish(*npm_library("floating", "1.0.0", says="floating 1.0.0"))
+    npm.publish(*npm_server("floats", says="floats", needs={"floating": "^1.0.0"}))
+    npm_user.locked(notes="npx -y floats@1.0.0")
+    locked = npm_user.lock_bytes()
+
+    manifest, data = npm_library("floating", "1.0.1", says="floating 1.0.1", scripts={"postinstall": "node index.js"})
+    npm.publish({**manifest, "_npmUser": {"name": "mallory"}}, data)
+    assert npm_user.gate() == (0, {})
+    assert started(npm_user) == "floats; floating 1.0.0"
+
+    code, report = npm_user.ask("update")
+    assert (code, report["written"], report["renewals"]) == (1, False, ["notes"])
+    (change,) = report["changes"]
+    assert change["code"] == "dependency_scripts"
+    assert "by mallory" in change["message"]
+    assert "published 20" in change["message"]
+    assert npm_user.lock_bytes() == locked
+    code, report = npm_user.without_store().ask("fetch", "--frozen")
+    assert (code, report["servers"][0]["scripts"]) == (0, [])
+    assert started(npm_user) == "floats; floating 1.0.0"
+
+    assert npm_user.run("update", "--yes", "--by", "me").code == 0
+    code, report = npm_user.ask("fetch", "--frozen")
+    assert (code, report["servers"][0]["scripts"]) == (0, ["floating"])
+    assert started(npm_user) == "floats; floating 1.0.1"
+
+
+def test_a_newer_dependency_is_told_with_who_and_when(npm: Verdaccio, npm_user: User) -> None:
+    npm.publish(*npm_library("gentle", "1.0.0", says="gentle 1.0.0"))
+    npm.publish(*npm_server("told", says="told", needs={"gentle": "^1.0.0"}))
+    npm_user.locked(notes="npx -y told@1.0.0")
+    manifest, data = npm_library("gentle", "1.0.1", says="gentle 1.0.1")
+    npm.publish({**manifest, "_npmUser": {"name": "alice"}}, data)
+    code, report = npm_user.ask("update")
+    assert code == 1
+    (change,) = report["changes"]
+    assert change["code"] == "dependency_version"
+    assert change["message"].startswith("gentle is 1.0.1 instead of 1.0.0, published 20")
+    assert change["message"].endswith(" by alice")
+
+
+def test_attack_a_dependency_with_other_bytes_under_its_version_is_never_offered(
+    npm: Verdaccio, npm_user: User
+) -> None:
+    manifest, data = npm_library("below", says="below")
+    npm.publish(manifest, data)
+    npm.publish(*npm_server("above", says="above", needs={"below": "^1.0.0"}))
+    npm_user.locked(notes="npx -y above@1.0.0")
+    locked = npm_user.lock_bytes()
+    tamper(npm, manifest, npm_library("below", says="evil")[1])
+
+    code, report = npm_user.ask("update", "--yes", "--by", "me")
+    assert (code, report["written"]) == (1, False)
+    assert [row["code"] for row in report["changes"]] == ["dependency_bytes"]
+    assert npm_user.lock_bytes() == locked
+    assert started(npm_user) == "above; below"
+    assert_fetch_refuses(npm_user)
+
+
+def test_attack_a_dependency_that_is_not_what_its_registry_says_is_never_pinned(npm: Verdaccio, npm_user: User) -> None:
+    manifest, data = npm_library("false-below", says="below")
+    npm.publish(manifest, data)
+    npm.publish(*npm_server("false-above", says="above", needs={"false-below": "^1.0.0"}))
+    npm.tarball_path(manifest).write_bytes(npm_library("false-below", says="evil")[1])
+    npm_user.configure(notes="npx -y false-above@1.0.0")
+    npm_user.lock()
+    locked = npm_user.lock_bytes()
+    code, report = npm_user.ask("prove")
+    assert (code, report["servers"], codes(report)) == (1, [], ["artifact_mismatch"])
+    assert npm_user.lock_bytes() == locked
+
+
+def test_attack_a_version_that_floats_fails_a_frozen_fetch_and_what_has_no_bytes_does_not(user: User) -> None:
+    user.configure(local="python3 server.py")
+    user.lock()
+    assert user.run("fetch", "--frozen").code == 0
+    user.configure(local="python3 server.py", notes="npx -y floating-notes")
+    user.lock()
+    code, report = user.ask("prove")
+    assert (code, codes(report)) == (1, ["nothing_to_run", "version_floats"])
+    code, report = user.ask("fetch", "--frozen")
+    assert (code, codes(report)) == (1, ["nothing_to_run", "bytes_not_locked"])
+
+
+# Scripts that run on installation
+
+
+def test_attack_scripts_on_installation_never_run_and_are_reported(
+    npm: Verdaccio, npm_user: User, tmp_path: Path
+) -> None:
+    mark = tmp_path / "ran"
+    scripts = dict.fromkeys(("preinstall", "install", "postinstall", "prepare"), f"touch {mark}")
+    npm.publish(*npm_library("scripted-below", says="below", scripts=scripts))
+    npm.publish(*npm_server("scripted", says="above", needs={"scripted-below": "1.0.0"}, scripts=scripts))
+    npm_user.configure(notes="npx -y scripted@1.0.0")
+    npm_user.lock()
+    report = npm_user.prove()
+    assert report["servers"][0]["scripts"] == ["scripted", "scripted-below"]
+    assert codes(report) == ["install_scripts"]
+    assert npm_user.without_store().run("fetch", "--frozen").code == 0
+    assert started(npm_user) == "above; below"
+    assert npm_user.run("update").code == 0
+    assert not mark.exists()
+
+
+# Manifest confusion
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("hidden-script", {"scripts": {}}),
+        ("hidden-dependency", {"dependencies": {}}),
+        ("hidden-program", {"bin": {"hidden-program": "other.js"}}),
+    ],
+)
+def test_attack_a_registry_s_document_that_hides_what_is_in_the_tarball_is_refused(
+    npm: Verdaccio, npm_user: User, name: str, told: dict[str, Any]
+) -> None:
+    """A registry takes both from the publisher and compares nothing."""
+    npm.publish(*npm_library(f"{name}-needs", says="below"))
+    manifest, data = npm_server(
+        name, says="above", needs={f"{name}-needs": "1.0.0"}, scripts={"postinstall": "node index.js"}
+    )
+    npm.publish({**manifest, **told}, data)
+    npm_user.configure(notes=f"npx -y {name}@1.0.0")
+    npm_user.lock()
+    locked = npm_user.lock_bytes()
+    code, report = npm_user.ask("prove")
+    assert (code, report["servers"]) == (1, [])
+    assert "npm_manifest_mismatch" in codes(report)
+    assert npm_user.lock_bytes() == locked

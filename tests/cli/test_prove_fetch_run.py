@@ -1,0 +1,450 @@
+"""From a lock to bytes, from bytes to a running server, and what an attacker can do in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.core.digest import Digest
+from tests.cli.run import Outcome, pinwarden
+from tests.docs.schemas import problems
+from tests.needs import missing, needs
+from tests.servers.acme_packages import Registries, acme_registries
+
+needs_node = needs("node", install="apt-get install nodejs npm")
+RECORDED = 1784548800  # 2026-07-20T12:00:00Z
+PINWARDEN = (sys.executable, "-m", "pinwarden")
+TALK = (
+    {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18", "capabilities": {}}},
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list"},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A project, a home and a store of its own, and the command line in it."""
+
+    folder: Path
+    variables: dict[str, str]
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "project"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "mcp-lock.json"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"HOME": str(self.folder / "home"), "PINWARDEN_STORE": str(self.store), "PINWARDEN_APPROVER": "reviewer"}
+        return {**own, "SOURCE_DATE_EPOCH": str(RECORDED), **self.variables}
+
+    def run(self, *arguments: str) -> Outcome:
+        return pinwarden(*arguments, cwd=self.root, env=self.environment)
+
+    def done(self, *arguments: str) -> Outcome:
+        outcome = self.run(*arguments)
+        assert outcome.code == 0, outcome
+        return outcome
+
+    def told(self, *arguments: str) -> tuple[int, Any]:
+        outcome = self.run(*arguments, "--format", "json")
+        return outcome.code, json.loads(outcome.out)
+
+    def configure(self, **servers: Any) -> None:
+        (self.root / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+
+    def about(self, server: str, *arguments: str) -> dict[str, Any]:
+        """Start a server as a client does, and hear from it what it was started with."""
+        lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in TALK)
+        outcome = pinwarden("run", server, *arguments, stdin=lines.encode(), cwd=self.root, env=self.environment)
+        assert outcome.code == 0, outcome
+        answers = [json.loads(line) for line in outcome.out.splitlines()]
+        told: dict[str, Any] = json.loads(answers[1]["result"]["tools"][0]["description"])
+        return {**told, "stderr": outcome.err}
+
+    def closure_file(self, server: str) -> Path:
+        return self.root / "mcp-lock.closures" / f"{server}.json"
+
+    def environments(self) -> list[Path]:
+        return [each for each in (self.store / "environments").glob("*") if not each.name.startswith(".")]
+
+
+NOTES: dict[str, Any] = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0", "--root", "/data"]}
+CLOCK: dict[str, Any] = {"command": "uvx", "args": ["acme-clock==1.0.0"], "env": {"CLOCK_ZONE": "UTC"}}
+DOCS: dict[str, Any] = {"url": "https://mcp.example.com/docs"}
+PLAIN = ("--allow-plain-http", "--allow-private")
+
+
+@pytest.fixture(scope="module")
+def registries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registries]:
+    with acme_registries(tmp_path_factory.mktemp("wheels")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proved(tmp_path_factory: pytest.TempPathFactory, registries: Registries) -> World:
+    """A world in which everything was proved and built; tests work in copies of it."""
+    world = World(folder=tmp_path_factory.mktemp("proved"), variables=registries.variables)
+    world.root.mkdir()
+    (world.folder / "home").mkdir()
+    world.configure(notes=NOTES, clock=CLOCK, docs=DOCS)
+    world.done("init")
+    world.done("prove", *PLAIN)
+    world.done("fetch", *PLAIN)
+    return world
+
+
+@pytest.fixture
+def world(proved: World, tmp_path: Path) -> World:
+    shutil.copytree(proved.folder, tmp_path / "world", symlinks=True)
+    return replace(proved, folder=tmp_path / "world")
+
+
+def codes(report: Any) -> list[tuple[str, str]]:
+    return [(row["code"], row["name"]) for row in report["findings"]]
+
+
+@needs_node
+class TestRunning:
+    def test_both_kinds_of_server_are_started_from_verified_bytes_with_the_approved_arguments(
+        self, world: World
+    ) -> None:
+        notes, clock = world.about("notes"), world.about("clock")
+        assert (notes["base"], notes["arguments"], notes["stderr"]) == ("b", ["--root", "/data"], "")
+        assert (clock["base"], clock["arguments"], clock["stderr"]) == ("b", [], "")
+
+    def test_no_registry_is_asked_at_start(self, world: World, registries: Registries) -> None:
+        before = len(registries.npm.asked)
+        away = replace(world, variables=dict.fromkeys(registries.variables, "http://127.0.0.1:1/"))
+        assert away.about("notes")["base"] == away.about("clock")["base"] == "b"
+        assert len(registries.npm.asked) == before
+
+    def test_code_that_the_clients_environment_would_load_is_not_passed_on(self, world: World, tmp_path: Path) -> None:
+        evil = tmp_path / "evil"
+        evil.mkdir()
+        (evil / "evil.js").write_text("process.stdout.write('evil');")
+        (evil / "acme_ticks.py").write_text("BASE = 'evil'")
+        attack = {
+            "NODE_OPTIONS": f"--require={evil / 'evil.js'}",
+            "NODE_PATH": str(evil),
+            "PYTHONPATH": str(evil),
+            "LD_PRELOAD": str(evil / "none.so"),
+            "PYTHONSTARTUP": str(evil / "acme_ticks.py"),
+            "SECRET_OF_THE_CLIENT": "hunter2",
+        }
+        attacked = replace(world, variables={**world.variables, **attack})
+        for server in ("notes", "clock"):
+            told = attacked.about(server)
+            assert told["base"] == "b"
+            assert not attack.keys() & set(told["variables"])
+
+    def test_a_variable_that_was_approved_by_name_is_passed_on_and_no_other(self, world: World) -> None:
+        given = replace(world, variables={**world.variables, "CLOCK_ZONE": "UTC"})
+        assert "CLOCK_ZONE" in given.about("clock")["variables"]
+        assert "CLOCK_ZONE" not in given.about("notes")["variables"]
+
+    @pytest.mark.parametrize("given", [["--root", "/"], ["--root"], ["--root", "/data", "--more"]])
+    def test_other_arguments_than_the_approved_ones_are_refused(self, world: World, given: list[str]) -> None:
+        outcome = world.run("run", "notes", "--", *given)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert "[ARGUMENTS_CHANGED]" in outcome.err
+
+    def test_the_approved_arguments_may_be_repeated(self, world: World) -> None:
+        assert world.about("notes", "--", "--root", "/data")["arguments"] == ["--root", "/data"]
+
+    def test_only_what_a_client_fills_in_may_differ_from_the_approved_arguments(self, world: World) -> None:
+        words = ["-y", "@acme/notes@1.0.0", "--root=${workspaceFolder}/data"]
+        world.configure(notes={"command": "npx", "args": words}, clock=CLOCK, docs=DOCS)
+        world.done("init", "--accept", "notes")
+        world.done("prove", "notes", *PLAIN)
+        world.done("fetch", "notes", *PLAIN)
+        assert world.about("notes", "--", "--root=/p/data")["arguments"] == ["--root=/p/data"]
+        for given in ("--eval=/p/data", "--root=/p", "/data"):
+            assert "[ARGUMENTS_CHANGED]" in world.run("run", "notes", "--", given).err
+
+    def test_an_address_a_script_and_an_unknown_name_are_not_run(self, world: World) -> None:
+        world.configure(notes=NOTES, clock=CLOCK, docs=DOCS, local={"command": "python3", "args": ["server.py"]})
+        world.done("init", "--accept", "local")
+        for name, code, says in (
+            ("docs", 2, "[NOTHING_TO_RUN]"),
+            ("local", 2, "[NOTHING_TO_RUN]"),
+            ("none", 1, "[SERVER_NOT_LOCKED]"),
+        ):
+            outcome = world.run("run", name)
+            assert (outcome.code, outcome.out) == (code, ""), outcome
+            assert says in outcome.err
+
+    def test_what_would_be_started_is_shown_and_not_started(self, world: World) -> None:
+        shown = world.done("run", "notes", "--show").out.splitlines()
+        assert [Path(shown[0]).name, Path(shown[1]).name, *shown[2:]] == ["node", "server.js", "--root", "/data"]
+
+
+def test_starting_a_server_loads_nothing_that_only_building_and_fetching_need() -> None:
+    modules = (
+        "cli.commands.run",
+        "flows.artifacts.running",
+        "adapters.environments.node",
+        "adapters.environments.python",
+    )
+    code = f"import sys, {', '.join(f'pinwarden.{each}' for each in modules)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    heavy = {
+        "bz2",
+        "configparser",
+        "cryptography",
+        "platform",
+        "subprocess",
+        "tarfile",
+        "urllib3",
+        "zipfile",
+        "packaging",
+    }
+    assert heavy & set(done.stdout.decode().split()) == set()
+
+
+@needs_node
+class TestTampering:
+    def refused(self, world: World, server: str, says: str) -> None:
+        outcome = world.run("run", server)
+        assert (outcome.code, outcome.out) == (1, ""), outcome
+        assert says in outcome.err
+
+    def test_a_closure_file_that_was_edited_is_refused_everywhere(self, world: World) -> None:
+        place = world.closure_file("notes")
+        place.write_text(place.read_text().replace("1.2.0", "1.2.1"))
+        before = world.lock.read_bytes()
+        self.refused(world, "notes", "[LOCK_TAMPERED]")
+        for command in (("fetch", *PLAIN), ("prove", *PLAIN)):
+            code, report = world.told(*command)
+            assert code == 1
+            assert ("lock_tampered", "notes") in codes(report)
+        code, report = world.told("sbom")
+        assert (code, report["error"]["code"]) == (1, "LOCK_TAMPERED")
+        assert world.lock.read_bytes() == before
+        assert world.about("clock")["base"] == "b"
+
+    def test_a_closure_that_was_forged_together_with_its_digest_is_refused(self, world: World) -> None:
+        place = world.closure_file("notes")
+        before = place.read_bytes()
+        place.write_bytes(before.replace(b"1.2.0", b"1.2.1"))
+        lock = world.lock.read_text().replace(str(Digest.of(before)), str(Digest.of(place.read_bytes())))
+        world.lock.write_text(lock)
+        self.refused(world, "notes", "[LOCK_TAMPERED]")
+        self.refused(world, "clock", "[LOCK_TAMPERED]")
+
+    def test_a_closure_file_that_was_removed_is_refused(self, world: World) -> None:
+        world.closure_file("clock").unlink()
+        self.refused(world, "clock", "[LOCK_TAMPERED]")
+
+    @pytest.mark.parametrize("name", ["server.js", "acme_clock.py"])
+    def test_a_file_of_an_environment_that_was_replaced_is_built_anew_before_it_runs(
+        self, world: World, name: str
+    ) -> None:
+        [place] = (world.store / "environments").rglob(name)
+        good = place.read_bytes()
+        place.parent.chmod(0o755)
+        place.unlink()
+        place.write_bytes(b"process.exit(7)" if name.endswith("js") else b"import sys; sys.exit(7)")
+        told = world.about("notes" if name.endswith("js") else "clock")
+        assert told["base"] == "b"
+        assert "it is built anew" in told["stderr"]
+        assert place.read_bytes() == good
+
+    def test_a_file_that_was_planted_in_an_environment_is_gone_before_it_runs(self, world: World) -> None:
+        [base] = (world.store / "environments").rglob("node_modules/acme-base")
+        (base / "planted.js").write_text("")
+        assert "does not belong to it" in world.about("notes")["stderr"]
+        assert not (base / "planted.js").exists()
+
+    def test_an_archive_of_the_store_that_was_replaced_is_not_built_from(self, world: World) -> None:
+        digest = json.loads(world.closure_file("notes").read_text())["packages"][0]["files"][0]["digest"]
+        archive = world.store / "files" / digest.partition(":")[2]
+        archive.chmod(0o644)
+        archive.write_bytes(b"evil")
+        for place in world.environments():
+            shutil.rmtree(place)
+        outcome = world.run("run", "notes")
+        assert (outcome.code, outcome.out) == (3, ""), outcome
+        assert "[ARTIFACT_MISSING]" in outcome.err
+        assert not any("server.js" in names for _, _, names in os.walk(world.store))
+        world.done("fetch", "notes", *PLAIN)
+        assert world.about("notes")["base"] == "b"
+
+    def test_a_registry_that_gives_out_other_bytes_now_is_refused_by_fetch(
+        self, world: World, registries: Registries
+    ) -> None:
+        """The bytes changed after they were locked, and the store is empty: a fresh machine."""
+        shutil.rmtree(world.store)
+        [wheel] = registries.wheels.glob("acme_ticks-*")
+        good = wheel.read_bytes()
+        try:
+            wheel.write_bytes(good + b"\0")
+            code, report = world.told("fetch", "clock", "--frozen", *PLAIN)
+        finally:
+            wheel.write_bytes(good)
+        assert (code, codes(report)) == (1, [("artifact_mismatch", "clock")])
+        assert world.environments() == []
+
+
+@needs_node
+class TestProving:
+    def test_what_is_printed_is_what_the_schemas_say(self, world: World) -> None:
+        shutil.rmtree(world.store)
+        for command in (("prove", *PLAIN), ("fetch", *PLAIN), ("sbom",), ("sbom", "--kind", "spdx")):
+            code, report = world.told(*command)
+            assert code == 0
+            assert problems(command[0], report) == []
+
+    def test_proving_again_leaves_the_lock_as_it_is_to_the_byte(self, world: World) -> None:
+        before = {path: path.read_bytes() for path in world.root.rglob("*.json")}
+        world.done("prove", *PLAIN)
+        assert {path: path.read_bytes() for path in world.root.rglob("*.json")} == before
+        assert world.done("ci").code == 0
+
+    def test_scripts_that_an_ordinary_client_would_run_are_named_and_not_run(self, world: World) -> None:
+        _, report = world.told("fetch", "notes", *PLAIN)
+        assert report["servers"][0]["scripts"] == ["@acme/notes"]
+
+    @pytest.mark.parametrize("how", [".npmrc", "NPM_CONFIG_REGISTRY"])
+    def test_a_registry_that_was_substituted_after_locking_is_refused(
+        self, world: World, tmp_path: Path, how: str
+    ) -> None:
+        (tmp_path / "other").mkdir()
+        before = world.lock.read_bytes()
+        with acme_registries(tmp_path / "other") as other:
+            if how == ".npmrc":
+                (world.root / ".npmrc").write_text(f"registry={other.npm.url}\n")
+                variables = {name: value for name, value in world.variables.items() if not name.startswith("NPM")}
+            else:
+                variables = {**world.variables, how: other.npm.url}
+            code, report = replace(world, variables=variables).told("prove", "notes", *PLAIN)
+        assert (code, codes(report)) == (1, [("registry_changed", "notes")])
+        assert report["servers"] == []
+        assert world.lock.read_bytes() == before
+
+    def test_a_version_that_floats_has_no_bytes_to_pin(self, world: World) -> None:
+        world.configure(notes=NOTES, clock=CLOCK, docs=DOCS, open={"command": "npx", "args": ["-y", "@acme/notes"]})
+        world.done("init", "--accept", "open")
+        code, report = world.told("prove", "open", *PLAIN)
+        assert (code, codes(report)) == (1, [("version_floats", "open")])
+
+    def test_an_address_has_nothing_to_prove_and_that_is_no_failure(self, world: World) -> None:
+        code, report = world.told("prove", "docs", *PLAIN)
+        assert (code, codes(report)) == (0, [("nothing_to_run", "docs")])
+
+    def test_frozen_fails_for_a_server_that_nobody_proved_and_builds_nothing_of_it(
+        self, registries: Registries, tmp_path: Path
+    ) -> None:
+        world = World(folder=tmp_path, variables=registries.variables)
+        world.root.mkdir()
+        (tmp_path / "home").mkdir()
+        world.configure(notes=NOTES)
+        world.done("init")
+        code, report = world.told("fetch", "--frozen", *PLAIN)
+        assert (code, codes(report)) == (1, [("bytes_not_locked", "notes")])
+        assert not world.store.exists()
+        assert world.run("fetch", *PLAIN).code == 0
+        outcome = world.run("run", "notes")
+        assert (outcome.code, outcome.out) == (1, "")
+        assert "[BYTES_NOT_LOCKED]" in outcome.err
+
+    def test_clients_that_have_different_things_under_one_name_keep_closures_of_their_own(self, world: World) -> None:
+        (world.root / ".vscode").mkdir()
+        other = {"command": "uvx", "args": ["acme-clock==1.0.0"]}
+        (world.root / ".vscode/mcp.json").write_text(json.dumps({"servers": {"notes": other}}))
+        world.done("init", "--accept", "notes")
+        world.done("prove", *PLAIN)
+        world.done("fetch", "--frozen", *PLAIN)
+        assert world.done("ci").code == 0
+        assert world.about("notes", "--client", "claude")["arguments"] == ["--root", "/data"]
+        assert world.about("notes", "--client", "vscode")["arguments"] == []
+        assert "[USAGE]" in world.run("run", "notes").err
+
+
+# The registries that this machine's own package clients reach
+
+REAL = {
+    "everything": ("npx", ["-y", "@modelcontextprotocol/server-everything@2026.8.31"], "echo"),
+    "files": ("npx", ["-y", "@modelcontextprotocol/server-filesystem@2026.8.31", "."], "list_directory"),
+    "time": ("uvx", ["mcp-server-time==2026.8.18", "--local-timezone", "UTC"], "get_current_time"),
+    "git": ("uvx", ["mcp-server-git==2026.8.18"], "git_status"),
+}
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Four published servers, proved and built once for all workers."""
+    from pinwarden.adapters.lock_store import exclusive
+
+    shared = tmp_path_factory.getbasetemp()
+    shared = (shared.parent if os.environ.get("PYTEST_XDIST_WORKER") else shared) / "real-servers"
+    world = World(folder=shared, variables={"HOME": str(Path.home())})
+    with exclusive(shared, wait_seconds=110):
+        if not shared.exists():
+            world.root.mkdir(parents=True)
+            world.configure(**{name: {"command": words[0], "args": words[1]} for name, words in REAL.items()})
+            world.done("init", "--scope", "project")
+            reports = {"prove": world.told("prove"), "fetch": world.told("fetch", "--frozen")}
+            (shared / "reports.json").write_text(json.dumps(reports))
+    reports = json.loads((shared / "reports.json").read_text())
+    if any(code == 3 for code, _ in reports.values()):
+        missing("a connection to the registries of npm and PyPI", f"npm ping; pip index versions pip ({reports})")
+    return world
+
+
+def tools_of(world: World, server: str, before: tuple[str, ...] = ()) -> list[str]:
+    """The tools that our own probe hears from a server that is started by ``pinwarden run``."""
+    probe = (*PINWARDEN, "inspect", "--allow-execute", "--pass-env", "PINWARDEN_STORE", "--format", "json")
+    done = subprocess.run(
+        [*before, *probe, "--", *PINWARDEN, "run", server],
+        cwd=world.root,
+        env={**os.environ, **world.environment},
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-2000:])
+    return [tool["name"] for tool in json.loads(done.stdout)["surface"]["tools"]]
+
+
+def without_network() -> tuple[str, ...]:
+    for words in (("unshare", "-rn"), ("bwrap", "--dev-bind", "/", "/", "--unshare-net")):
+        if (
+            shutil.which(words[0])
+            and subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0
+        ):
+            return words
+    missing("a way to start a program without network", "apt-get install bubblewrap")
+
+
+@needs_node
+class TestRealRegistries:
+    def test_published_servers_are_proved_and_built_and_the_reports_are_as_their_schemas_say(self, real: World) -> None:
+        reports = json.loads((real.folder / "reports.json").read_text())
+        for command, (code, report) in reports.items():
+            assert (code, problems(command, report)) == (0, [])
+            assert sorted(row["server"] for row in report["servers"]) == sorted(REAL)
+
+    @pytest.mark.parametrize("server", REAL)
+    def test_a_published_server_runs_from_verified_bytes(self, real: World, server: str) -> None:
+        assert REAL[server][2] in tools_of(real, server)
+
+    @pytest.mark.parametrize("server", REAL)
+    def test_a_published_server_runs_where_there_is_no_network(self, real: World, server: str) -> None:
+        assert REAL[server][2] in tools_of(real, server, without_network())

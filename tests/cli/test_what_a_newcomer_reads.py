@@ -1,0 +1,251 @@
+"""What a command says can be taken at its word: advice works, and nothing is said that was not looked at."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pinwarden.cli.main import COMMANDS
+from pinwarden.cli.render import render
+from tests.cli.run import pinwarden
+from tests.cli.test_accepting_configurations import answer
+from tests.cli.test_formats import report, row
+from tests.cli.test_lock_and_gate import NOTES, POISONED, TOOL, VECTORS, World
+
+OTHER: dict[str, Any] = {"command": "npx", "args": ["-y", "helper"]}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+class TestUpdates:
+    def test_a_registry_that_could_not_be_asked_is_not_the_latest_release(self, world: World) -> None:
+        shutil.copytree(VECTORS / "dot-toolpin", world.root / ".toolpin")
+        assert world.run("lock", "io.github.acme/npm-notes", "--offline").code == 0
+        shutil.rmtree(world.root / ".toolpin")
+        outcome = world.run("update", "--offline", "--format", "json")
+        assert outcome.code == 3
+        assert [each["name"] for each in json.loads(outcome.out)["unchecked"]] == ["io.github.acme/npm-notes"]
+        assert "1 of 1 entry come from a registry, 1 could not be looked up" in world.run("update", "--offline").out
+
+    def test_a_lock_of_configured_servers_has_nothing_to_look_up(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        world.run("init")
+        for command in ("update", "outdated"):
+            outcome = world.run(command, "--offline")
+            assert outcome.code == 0
+            assert "0 of 1 entry come from a registry; there is nothing to look up" in outcome.out
+
+
+class TestNamesFromConfigurations:
+    @pytest.mark.parametrize(
+        ("file", "text"),
+        [
+            (".codex/config.toml", '[mcp_servers.notes]\ncommand = "uvx"\nargs = ["a==1"]\n'),
+            (".continue/mcpServers/a.yaml", "mcpServers:\n  - name: notes\n    command: uvx\n    args: [a==1]\n"),
+            (".vscode/mcp.json", '{ // ours\n "servers": {"notes": {"command": "uvx", "args": ["a==1"]},}}'),
+        ],
+    )
+    def test_every_file_that_init_reads_has_names(self, world: World, file: str, text: str) -> None:
+        path = world.root / file
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        for more in ((), ("--config", file)):
+            if more and file.endswith(".yaml"):
+                continue
+            outcome = world.run("inspect", "notes", *more)
+            assert "not run without consent: uvx a==1" in outcome.err, outcome.err
+
+    def test_a_missing_file_is_called_that_whatever_else_lies_there(self, world: World) -> None:
+        (world.root / ".mcp.json").write_text("{ broken")
+        outcome = world.run("diff", "a.json", "b.json")
+        assert outcome.code == 2
+        assert "'a.json': there is no such file, and no client config here names such a server" in outcome.err
+        assert ".mcp.json could not be read" in outcome.err
+
+    def test_a_directory_is_called_that(self, world: World) -> None:
+        (world.root / "folder").mkdir()
+        assert "it is a directory" in world.run("scan", "folder").err
+
+    def test_a_broken_file_is_named_in_the_error(self, world: World) -> None:
+        (world.root / "broken.json").write_text("{")
+        assert world.run("scan", "broken.json").err.startswith("error: broken.json: ")
+        assert world.run("inspect", "notes", "--config", "broken.json").err.startswith("error: broken.json: ")
+
+    def test_a_name_that_means_two_things_is_refused(self, world: World) -> None:
+        """Attack: plant another server under a name that the user's own configuration has."""
+        world.configure({"notes": NOTES})
+        world.configure({"notes": OTHER}, ".cursor/mcp.json")
+        outcome = world.run("inspect", "notes", "--allow-execute")
+        assert outcome.code == 2
+        assert ".mcp.json, .cursor/mcp.json" in outcome.err
+
+
+class TestWorkflows:
+    @pytest.mark.parametrize("kind", ["github", "gitlab"])
+    def test_no_name_that_anybody_could_take_is_installed(self, kind: str) -> None:
+        unset = pinwarden("init-ci", "--for", kind, "--dry-run")
+        assert "SET THIS" in unset.out
+        assert "SET THIS" in unset.err
+        assert not [line for line in unset.out.splitlines() if "install " in line and not line.strip().startswith("#")]
+        assert pinwarden("init-ci", "--for", kind, "--dry-run", "--install", "pinwarden==0.1.0").code == 2
+
+    def test_the_given_source_is_installed_and_actions_are_named_by_commit(self) -> None:
+        spec = "git+https://git.example.org/x/pinwarden@0123abc#egg=a b: c"
+        workflow = yaml.safe_load(pinwarden("init-ci", "--dry-run", "--install", spec).out)
+        steps = workflow["jobs"]["pinwarden"]["steps"]
+        assert [step.get("uses", step.get("run", "").strip()) for step in steps] == [
+            "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683",
+            f"pipx install '{spec}'",
+            "pinwarden ci --format github",
+        ]
+        script = yaml.safe_load(pinwarden("init-ci", "--for", "gitlab", "--dry-run", "--install", spec).out)
+        assert script["pinwarden"]["script"][0].strip() == f"pip install '{spec}'"
+
+
+class TestReportsForMachines:
+    def test_markdown_shows_file_command_and_marks_as_they_are(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        world.run("init")
+        world.configure({"notes": NOTES, "helper": {"command": "npx", "args": ["@acme/helper@1.0.0"]}})
+        shown = world.run("ci", "--format", "markdown").out
+        assert "| `.mcp.json` |" in shown
+        assert "<ins>" in shown
+        assert "&#64;acme/helper&#64;1.0.0" in shown
+        assert "&#38;" not in shown
+        assert "&amp;#" not in shown
+        assert "``" not in shown
+
+    def test_markdown_shows_a_text_that_was_only_removed(self) -> None:
+        assert "<del>gone</del>" in render(report(row(before="gone")), "markdown")
+
+    def test_json_and_sarif_hold_both_sides_of_a_change(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        world.run("init")
+        world.configure({"notes": {**NOTES, "args": ["acme-notes-mcp==1.5.0"]}, "helper": OTHER})
+        failures = {each["code"]: each for each in json.loads(world.run("ci", "--format", "json").out)["failures"]}
+        newer = failures["release_changed"]
+        assert "helper" in failures["rogue_entry"]["after"]
+        assert ("1.4.0" in newer["before"], "1.5.0" in newer["after"]) == (True, True)
+        results = json.loads(world.run("ci", "--format", "sarif").out)["runs"][0]["results"]
+        assert [("before" in each["properties"], "after" in each["properties"]) for each in results] == [
+            (False, True),
+            (True, True),
+        ]
+
+    def test_a_check_that_had_nothing_to_look_at_is_not_ok(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        world.run("init")
+        facts = json.loads(world.run("ci", "--registry", "--offline", "--format", "json").out)
+        checks = [facts["checks"][name] for name in ("integrity", "configs", "policy", "registry", "live")]
+        assert checks == ["ok", "ok", "none", "none", "skipped"]
+        assert (facts["asked"]["registry"], facts["asked"]["live"]) == (0, 0)
+        text = world.run("ci", "--registry", "--offline").out
+        assert facts["notes"] == [
+            line.removeprefix("note: ") for line in text.splitlines() if line.startswith("note: ")
+        ]
+        assert "--registry looked up 0 of 1 entry" in facts["notes"]
+
+    def test_half_a_digest_is_a_slip_and_no_tampering(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        world.run("init")
+        outcome = world.run("ci", "--expect-digest", "abc")
+        assert (outcome.code, "[USAGE]" in outcome.err) == (2, True)
+
+
+class TestFailingServers:
+    def test_the_last_words_of_a_server_are_shown(self, tmp_path: Path) -> None:
+        code = "import sys; sys.exit('cannot find notes.db')"
+        outcome = pinwarden("inspect", "--allow-execute", "--", sys.executable, "-c", code, cwd=tmp_path)
+        assert outcome.code == 3
+        assert "  | cannot find notes.db\n" in outcome.err
+
+
+class TestFirstApproval:
+    @pytest.fixture(autouse=True)
+    def locked(self, world: World) -> None:
+        world.configure({"notes": world.serve(TOOL)})
+        assert world.run("init").code == 0
+
+    def test_nothing_is_said_of_an_earlier_approval(self, world: World) -> None:
+        outcome = world.run("approve", "notes", "--allow-execute")
+        assert outcome.code == 1
+        assert "Nobody has approved it yet." in outcome.out
+        assert "was not there when the server was approved" not in outcome.out
+        assert "right file" not in outcome.out
+        assert "to approve for the first time" in outcome.out
+
+    def test_after_a_yes_the_difference_is_not_shown_again(self, world: World) -> None:
+        assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0
+        world.serve(POISONED)
+        outcome = answer(world, "y\n", "approve", "notes", "--allow-execute")
+        assert outcome.code == 0
+        assert outcome.out.count("read ~/.ssh/id_rsa") == 1
+        assert "1 change approved by reviewer" in outcome.out
+
+    def test_the_advice_of_explain_works_when_it_is_followed(self, world: World) -> None:
+        told = world.run("explain", "notes").out
+        assert "pin it with pinwarden approve notes --allow-execute" in told
+        assert "pinwarden verify" not in told
+        assert "Ask the author" not in told
+        assert "A local program has no release to name" in told
+        assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0
+
+    def test_an_open_version_is_not_called_by_a_made_up_number(self, world: World) -> None:
+        world.configure({"helper": OTHER}, ".cursor/mcp.json")
+        assert world.run("init", "--accept", "helper").code == 0
+        assert "0.0.0" not in world.run("list").out + world.run("list", "--format", "json").out
+        told = world.run("explain", "helper").out
+        assert "0.0.0" not in told
+        assert "Name an exact version in the client's configuration" in told
+
+
+class TestHelp:
+    @pytest.mark.parametrize("group", sorted({name.split()[0] for name in COMMANDS if " " in name}))
+    def test_a_group_of_commands_has_help(self, group: str) -> None:
+        outcome = pinwarden(group, "--help")
+        assert (outcome.code, outcome.err) == (0, "")
+        for name in COMMANDS:
+            if name.startswith(f"{group} "):
+                assert " ".join(name.split()) in " ".join(outcome.out.split())
+
+    def test_help_of_a_command_is_the_same_both_ways(self) -> None:
+        assert pinwarden("help", "ci").out == pinwarden("ci", "--help").out
+        assert pinwarden("help", "policy", "init").out == pinwarden("policy", "init", "--help").out
+
+    def test_a_late_usage_error_leads_to_the_help_of_its_command(self) -> None:
+        assert "run: pinwarden scan --help" in pinwarden("scan").err
+        assert "run: pinwarden policy --help" in pinwarden("policy").err
+
+    def test_a_wrong_number_is_told_in_words(self) -> None:
+        err = pinwarden("ci", "--timeout", "abc").err
+        assert "'abc' is not a number of seconds" in err
+        assert "_seconds" not in err
+
+
+class TestWords:
+    def test_many_rows_that_say_the_same_name_each_thing_once(self) -> None:
+        alike = [row(entity="registry", name=name, path="") for name in ("a", "b", "a", "b")]
+        shown = render(report(*alike), "text")
+        assert "2 registries" in shown
+        assert "a, b\n" in shown
+        assert "(3 times)" in render(report(*[row()] * 3), "text")
+
+    def test_one_is_not_several(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        world.run("init")
+        world.configure({"notes": NOTES, "helper": OTHER})
+        assert "1 entry checked: 1 finding, 1 of them critical" in world.run("ci").out
+
+
+def test_the_test_run_says_why_tests_were_skipped() -> None:
+    makefile = Path(__file__).parents[2] / "Makefile"
+    assert "/pytest -rs" in makefile.read_text()

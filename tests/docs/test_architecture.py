@@ -1,0 +1,62 @@
+"""The map of the house shows the house that stands there."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from tools import architecture
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+ROOTS = (REPOSITORY / "src" / "pinwarden", REPOSITORY)
+"""Paths on the page begin at the package, or at the repository."""
+
+
+def named_paths() -> list[str]:
+    named = re.findall(r"`([a-z_]+(?:/[A-Za-z_0-9.]+)+)`", PAGE)
+    return sorted({*named, *(f"docs/{link}" for link in re.findall(r"\]\(([^)#:]+)\)", PAGE))})
+
+
+def test_every_path_on_the_page_exists() -> None:
+    assert len(named_paths()) > 40
+    assert [path for path in named_paths() if not any((root / path).exists() for root in ROOTS)] == []
+
+
+def test_every_drift_file_is_on_the_walk_or_is_no_part_of_it() -> None:
+    unnamed = {
+        path.name for path in (ROOTS[0] / "rules" / "drift").glob("[a-z]*.py") if f"drift/{path.name}" not in PAGE
+    }
+    assert unnamed == {"toolpin_pins.py"}  # it compares hashes, for locks that keep no text
+
+
+def test_the_picture_shows_every_room_and_no_import_from_below() -> None:
+    picture = ET.fromstring(architecture.drawing())
+    texts = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
+    rooms = {path.parent.name for path in ROOTS[0].glob("*/__init__.py")}
+    assert rooms <= texts
+    assert not [path for path in picture.iter() if "up" in path.get("class", "").split()]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from pinwarden.core import a", {"pinwarden.core.a"}),
+        ("import pinwarden.core.a", {"pinwarden.core.a"}),
+        ("from pinwarden.core.a import name", {"pinwarden.core.a"}),
+        ("def f():\n    from pinwarden.core.a import name", {"pinwarden.core.a"}),
+        ("if TYPE_CHECKING:\n    from pinwarden.core.a import name", set()),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    from pinwarden.core.a import name", {"pinwarden.core.a"}),
+        ("import os", set()),
+    ],
+)
+def test_an_import_counts_wherever_it_runs(source: str, found: set[str], tmp_path: Path) -> None:
+    package = tmp_path / "pinwarden"
+    (package / "core").mkdir(parents=True)
+    for name, text in (("__init__", ""), ("core/__init__", ""), ("core/a", ""), ("b", source)):
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
+    known = architecture.modules(tmp_path)
+    assert {name for module, name in architecture.imports(known) if module == "pinwarden.b"} == found

@@ -1,0 +1,114 @@
+"""The manners of the house, held against the code itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from pinwarden.core.errors import CODES
+from pinwarden.documents.lock.verification import PROBLEMS
+from tools import architecture
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MAX_LINES = 60
+"""A function of more lines than a screen has holds more than one level of thought."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def trees(folder: str) -> dict[str, ast.Module]:
+    paths = sorted((REPOSITORY / folder).rglob("*.py"))
+    return {
+        str(path.relative_to(REPOSITORY)): ast.parse(path.read_text(encoding="utf-8"))
+        for path in paths
+        if not {"vectors", "node_modules"} & set(path.parts)
+    }
+
+
+def test_no_module_imports_itself_by_whatever_way_round() -> None:
+    known = architecture.modules()
+    order = TopologicalSorter[str](dict.fromkeys(known, ()))
+    for module, imported in architecture.imports(known):
+        order.add(module, imported)
+    try:
+        order.prepare()
+    except CycleError as err:
+        raise AssertionError(" -> ".join(err.args[1])) from None
+
+
+def test_no_room_imports_from_above_and_the_pure_rooms_touch_nothing_outside() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [lint, "--no-logo", "--no-cache"], capture_output=True, text=True, cwd=REPOSITORY, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_function_of_more_than_sixty_lines_says_why() -> None:
+    long = [
+        f"{path}:{node.lineno} {node.name} has {_length(node)} lines"
+        for path, tree in trees("src").items()
+        for node in ast.walk(tree)
+        if isinstance(node, Function) and _length(node) > MAX_LINES and not _says_why(node)
+    ]
+    assert long == []
+
+
+def _length(node: Function) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno - node.lineno + 1
+
+
+def _says_why(node: Function) -> bool:
+    said = ast.get_docstring(node) or ""
+    return "because" in said.lower().split() or any(line.startswith("Long:") for line in said.splitlines())
+
+
+def test_every_public_name_says_what_it_is_for() -> None:
+    unsaid = [
+        f"{path}: {name}"
+        for path, tree in trees("src").items()
+        for name, node in _public(tree, path)
+        if not ast.get_docstring(node)
+    ]
+    assert unsaid == []
+
+
+def _public(
+    node: ast.Module | ast.ClassDef, name: str
+) -> Iterator[tuple[str, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    yield name, node
+    for child in node.body:
+        if isinstance(child, Function | ast.ClassDef) and not child.name.startswith("_"):
+            if isinstance(child, ast.ClassDef):
+                yield from _public(child, child.name)
+            else:
+                yield child.name, child
+
+
+def test_every_error_code_is_provoked_by_a_test() -> None:
+    assert set(CODES) - {text for tree in trees("tests").values() for text in _expected(tree)} == set()
+
+
+def test_every_problem_of_a_lock_is_provoked_by_a_test() -> None:
+    assert set(PROBLEMS) - {text for tree in trees("tests").values() for text in _expected(tree)} == set()
+
+
+def _expected(node: ast.AST) -> Iterator[str]:
+    """Every text in a test, except in errors that the test itself makes: those prove nothing about the program."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "PinwardenError":
+        return
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+        if node.value.endswith("]"):  # as the command line prints it: "error: … [CODE]"
+            yield node.value[:-1].rpartition("[")[2]
+        if "_" in node.value and node.value.islower():  # as a row of a report names it
+            yield node.value.upper()
+    for child in ast.iter_child_nodes(node):
+        yield from _expected(child)
