@@ -13,7 +13,6 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from pinwarden.adapters.environments.store import Store
 from pinwarden.adapters.environments.tree import MANIFEST, TREE
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.documents.closure import Closure, ClosureFile, ClosurePackage, to_bytes
 from tests.needs import needs
 

@@ -11,7 +11,7 @@ import subprocess
 import tarfile
 from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from pinwarden.adapters.endpoints.npm import default_registry, registry_for
 from pinwarden.adapters.fetch import Fetcher, FetchLimits, FetchRules
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.documents.artifact import ArtifactFacts, Attestation, PackageName, Problem, RegistrySignature
 from tests.needs import missing, needs
 from tests.servers.npm_registry import Verdaccio, package, sri, tarball, verdaccio, version_document

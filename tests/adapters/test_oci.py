@@ -588,7 +588,7 @@ def test_attack_a_token_realm_on_a_foreign_host_gets_no_credential(tls: tuple[ss
         with closing(ONE_TRY) as fetcher:
             assert refused(lambda: resolve(reference, fetcher, asking)).code == "ADDRESS_REFUSED"
         assert foreign.asked == []
-        with closing(replace(ONE_TRY, allow_private=True)) as fetcher:
+        with closing(FetchRules(allow_private=True, limits=ONE_TRY.limits)) as fetcher:
             assert resolve(reference, fetcher, asking) == built.digest
         assert foreign.authorizations() == [None]
         assert [asked.path for asked in foreign.asked] == ["/token?service=s&scope=repository%3Aa%2Fb%3Apull"]

@@ -7,7 +7,6 @@ import ipaddress
 import json
 import socket
 import ssl
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from pinwarden.adapters.network_guard import is_public
 from pinwarden.adapters.probe.probe import ProbeOptions, probe, probe_all, probe_as_two_clients
 from pinwarden.adapters.probe.session import ClientIdentity
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import HttpTarget
 from tests.adapters.targets import LOCAL, failure, names, tool

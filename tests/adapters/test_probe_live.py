@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +18,7 @@ import pytest
 
 from pinwarden.adapters.probe.probe import ProbeOptions, probe, probe_all, probe_as_two_clients
 from pinwarden.adapters.probe.session import ClientIdentity
+from pinwarden.core.record import replace
 from pinwarden.documents.surface import Surface, from_listing, parse, to_bytes
 from pinwarden.documents.target import HttpTarget, StdioTarget
 from tests.adapters.targets import ALLOWED, LOCAL, names

@@ -7,7 +7,6 @@ import select
 import signal
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +18,7 @@ from pinwarden.adapters.probe.probe import ProbeOptions, Progress, probe, probe_
 from pinwarden.adapters.probe.session import ClientIdentity
 from pinwarden.adapters.sandbox import Sandbox
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.documents.surface import Surface, parse, to_bytes
 from pinwarden.documents.target import StdioTarget
 from tests.adapters.targets import ALLOWED, SCRIPTED, failure, names, scripted, tool

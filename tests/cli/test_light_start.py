@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,8 +37,11 @@ finally:
 """
 
 
-def modules_after(*arguments: str) -> set[str]:
-    done = subprocess.run([sys.executable, "-c", PROBE, *arguments], capture_output=True, check=True)
+def modules_after(*arguments: str, folder: Path | None = None) -> set[str]:
+    env = {"HOME": str(folder)} if folder else None
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments], capture_output=True, check=True, cwd=folder, env=env
+    )
     return {name.split(".")[0] for name in done.stderr.decode().split()}
 
 
@@ -62,3 +66,9 @@ def test_canonicalizing_loads_no_cryptography_and_no_network() -> None:
     code = "import sys, pinwarden; pinwarden.canonicalize({}); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert not {"cryptography", "urllib3", "asyncio", "mcp"} & set(done.stdout.decode().split())
+
+
+def test_a_plain_gate_loads_no_class_maker_no_fast_encoder_and_no_network(tmp_path: Path) -> None:
+    lock = Path(__file__).parents[1] / "vectors/toolpin/locks/npm.claude.mcp-lock.json"
+    (tmp_path / "mcp-lock.json").write_bytes(lock.read_bytes())
+    assert modules_after("ci", folder=tmp_path) & HEAVY <= {"argparse", "hashlib", "json", "re", "typing"}

@@ -6,7 +6,6 @@ import json
 import shutil
 import zipfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
+from pinwarden.core.record import replace
 from pinwarden.documents import closure as closure_document
 from pinwarden.documents.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.documents.lock.extension import Artifact, ClosurePin, Extension, ImagePin, extended

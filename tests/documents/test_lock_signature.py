@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from pinwarden import PinwardenError, PrivateKey, PublicKey
 from pinwarden.core.digest import Digest
+from pinwarden.core.record import replace
 from pinwarden.documents.lock import lockfile, mcp_lock_1
 from pinwarden.documents.lock import signature as lock_signature
 from pinwarden.documents.lock.conversion import to_neutral

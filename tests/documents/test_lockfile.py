@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from pinwarden import PinwardenError
 from pinwarden.core.digest import Digest
+from pinwarden.core.record import replace
 from pinwarden.documents.javascript_json import to_javascript_file
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.entry import Entry, with_integrity

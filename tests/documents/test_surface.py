@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden import PinwardenError, tool_digest
+from pinwarden.core.record import replace
 from pinwarden.core.visible import INVISIBLE
 from pinwarden.documents import surface as surfaces
 from pinwarden.documents.surface import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Surface

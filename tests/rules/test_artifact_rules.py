@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pinwarden.core.digest import Digest
+from pinwarden.core.record import replace
 from pinwarden.documents.artifact import (
     ArtifactFacts,
     ArtifactFile,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden.core.pointer import resolve
+from pinwarden.core.record import replace
 from pinwarden.documents.surface import TOOL, Item, from_listing
 from pinwarden.rules.advisories import cues
 from pinwarden.rules.drift.changes import CHANGE_KINDS, CUE_ORDER, SEVERITIES

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pinwarden.core.record import replace
 from pinwarden.documents.provenance import Identity, ProvenanceOutcome
 from pinwarden.rules.trust.provenance_drift import compare_provenance, slsa_level
 
@@ -71,7 +71,7 @@ def test_nothing_locked_and_nothing_found_is_no_finding() -> None:
     ],
 )
 def test_attack_an_identity_that_changed_is_critical(change: dict[str, str], message: str) -> None:
-    now = verified(replace(NEXT, **change))  # type: ignore[arg-type]
+    now = verified(replace(NEXT, **change))
 
     assert codes(LOCKED, now) == [("provenance_changed", "critical")]
     assert messages(LOCKED, now) == [message]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pinwarden.core.record import replace
 from pinwarden.documents.server_entry import OFFICIAL_META
 from pinwarden.rules.trust.explanation import explain, own_findings
 from pinwarden.rules.trust.tiers import (

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from time import monotonic
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
 
 _CLOCK_STEP = 0.005  # a wait may end this much too early
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeLimits:
+class ProbeLimits(Record):
     """Bounds on what one server may send."""
 
     max_message_bytes: int = 64 * 1024 * 1024

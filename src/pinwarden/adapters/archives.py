@@ -14,11 +14,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NoReturn
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
 _BROKEN = (
@@ -35,8 +35,7 @@ _BROKEN = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveLimits:
+class ArchiveLimits(Record):
     """Bounds on one archive, against those that are small outside and enormous inside."""
 
     members: int = 100_000
@@ -48,8 +47,7 @@ class ArchiveLimits:
 DEFAULT_LIMITS = ArchiveLimits()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Record):
     """One file of an archive."""
 
     path: str

@@ -9,7 +9,6 @@ issue, and no extension passed over that its author marked as critical. Signatur
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID
 
 from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.signed_data import issuer_of
 
 Kind = TypeVar("Kind", bound=x509.ExtensionType)
@@ -44,8 +44,7 @@ _UNDERSTOOD = frozenset(
 _PURPOSES = (ExtendedKeyUsageOID.CODE_SIGNING, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certified:
+class Certified(Record):
     """A certificate with the names as they are encoded in it."""
 
     certificate: x509.Certificate

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
 from http.client import HTTPException, HTTPResponse
 from io import BufferedReader, RawIOBase
 from pathlib import Path
@@ -40,6 +39,7 @@ from pinwarden.adapters.network_guard import (
 )
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.target import Address
 
 _CHUNK = 1 << 18
@@ -52,8 +52,7 @@ _DEADLINE: ContextVar[float] = ContextVar("deadline")
 Read = TypeVar("Read")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchLimits:
+class FetchLimits(Record):
     """Bounds on one fetch, with the reason beside each."""
 
     document_bytes: int = 64 * 1024 * 1024
@@ -71,8 +70,7 @@ class FetchLimits:
     """Between two attempts, whatever the registry asks for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRules:
+class FetchRules(Record):
     """What the user allows."""
 
     offline: bool = False
@@ -82,8 +80,7 @@ class FetchRules:
     limits: FetchLimits = field(default_factory=FetchLimits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Record):
     """What to ask for, at an endpoint or where it points to."""
 
     endpoint: Endpoint
@@ -100,8 +97,7 @@ class Wanted:
         return self.authorization or self.endpoint.authorization
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Record):
     """A document that was fetched, or the word that there is none (404 and 410)."""
 
     status: int
@@ -117,8 +113,7 @@ class Answer:
         return self.status == 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class Received(Record):
     """A file that was fetched."""
 
     address: Address

@@ -10,7 +10,6 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from http.client import HTTPException
 from threading import Lock, Timer
 from typing import Any
@@ -23,6 +22,7 @@ from urllib3.response import BaseHTTPResponse
 from pinwarden.adapters.allowance import Allowance, failed, over_limit
 from pinwarden.adapters.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.target import Address
 
 _CHUNK = 1 << 16
@@ -32,8 +32,7 @@ _FOREIGN = (HTTPError, HTTPException, OSError)
 _TIMEOUTS = (TimeoutError, ReadTimeoutError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions:
+class HttpOptions(Record):
     """Where to go, with which headers, and what is allowed on the way."""
 
     address: Address
@@ -42,8 +41,7 @@ class HttpOptions:
     allow_redirects: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Record):
     """One request."""
 
     method: str

@@ -20,7 +20,6 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING
 from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.entry import LOCK_LIMITS
 from pinwarden.documents.lock.lockfile import Lock
@@ -45,8 +45,7 @@ _PENDING = ".pending"
 _TEMPORARY = re.compile(r"[a-z0-9_]{8}")  # what tempfile puts after the prefix of write_atomically
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockWrite:
+class LockWrite(Record):
     """What to write: the lock, and the files beside it by the path that the lock names."""
 
     lock: Lock

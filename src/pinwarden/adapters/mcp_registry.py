@@ -11,7 +11,6 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -20,6 +19,7 @@ from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
 from pinwarden.core.strict_json import parse
 from pinwarden.documents.target import Address
 
@@ -41,8 +41,7 @@ RegistryAnswer = dict[str, Any]
 """One answer: ``server``, ``_meta`` and our ``source``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrySource:
+class RegistrySource(Record):
     """Where entries come from: an address or a local file or folder."""
 
     id: str
@@ -54,8 +53,7 @@ class RegistrySource:
     allow_private: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registries:
+class Registries(Record):
     """The sources of one project. Offline, only local files and caches are looked at."""
 
     sources: tuple[RegistrySource, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
@@ -15,6 +14,7 @@ from pinwarden.adapters.files import open_regular
 from pinwarden.adapters.zip_layout import check_layout
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.mcpb import MANIFEST_NAME, BundleManifest, Parts, parse_manifest, split
 from pinwarden.documents.portable_paths import PathSet
 
@@ -23,8 +23,7 @@ LIMITS = ArchiveLimits(members=100_000, total_bytes=1024 * 1024 * 1024)
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class Bundle(Record):
     """A bundle whose ZIP file lies by itself."""
 
     archive: Path

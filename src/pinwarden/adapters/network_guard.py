@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.target import Address
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -19,8 +19,7 @@ class HostNotFoundError(OSError):
     """The resolver knows no such host."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
+class Destination(Record):
     """One socket address that was checked."""
 
     family: int
@@ -28,8 +27,7 @@ class Destination:
     """As the resolver gave it; its form depends on the family."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkRules:
+class NetworkRules(Record):
     """What the caller allows beyond public addresses over TLS."""
 
     allow_private: bool = False

@@ -6,16 +6,15 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from pinwarden.adapters.files import open_regular, read_file
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.osv import LIMITS, OsvRecord, parse_osv
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportLimits:
+class ExportLimits(Record):
     """Bounds on one export, with the reason beside each."""
 
     records: int = 1_000_000

@@ -18,6 +18,7 @@ from pinwarden.adapters.sigstore_root import IN_TOTO, Refused, SigstoreRoot, Una
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.artifact import ArtifactFacts, Attestation
 from pinwarden.documents.provenance import (
     LIMITS,
@@ -62,8 +63,7 @@ def registry_keys(fetcher: Fetcher, endpoint: Endpoint) -> tuple[RegistryKey, ..
         raise unfetched("protocol", f"the registry's keys cannot be read: {err.message}") from err
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Check:
+class _Check(Record):
     """How one attestation is checked."""
 
     signer: Signer
@@ -298,8 +298,7 @@ def _sha256(about: About) -> Digest:
 # Signatures without a certificate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Envelope:
+class _Envelope(Record):
     """A DSSE envelope with one signature."""
 
     payload_type: str
@@ -322,8 +321,7 @@ class _Envelope:
         return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(self.payload), self.payload)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PublicKey:
+class _PublicKey(Record):
     """A key that was given, and its name: the digest of its SubjectPublicKeyInfo."""
 
     key: Any

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from pinwarden.adapters.allowance import failed
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 
 # Programs and libraries. Of /etc only what programs need to start; the rest holds keys and passwords.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
@@ -19,8 +19,7 @@ _SETTINGS = (
 _HOME = "/home/sandbox"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sandbox:
+class Sandbox(Record):
     """What a sandboxed server may see besides the system: its program, its working folder, and these paths."""
 
     readable: tuple[str, ...] = ()

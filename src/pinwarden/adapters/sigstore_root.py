@@ -12,7 +12,6 @@ import logging
 from base64 import b64decode
 from binascii import Error as BinasciiError
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,6 +22,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field
 from pinwarden.core.visible import show_invisible
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class Refused(Exception):  # noqa: N818 - the outcome of a check
     """The signature, its certificate or its log entry is not good."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signed:
+class Signed(Record):
     """What was signed, and the verified certificate of whoever signed it."""
 
     certificate: Certificate
@@ -53,8 +52,7 @@ class Signed:
     payload_type: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SigstoreRoot:
+class SigstoreRoot(Record):
     """A trust root: certificate authorities and logs."""
 
     verifier: Verifier = field(repr=False)

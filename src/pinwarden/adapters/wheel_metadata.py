@@ -7,10 +7,10 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import IO, NoReturn
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 
 _MAX_DIRECTORY = 64 * 1024 * 1024  # the directory is read into memory as a whole; 100,000 members have about 10 MB
 _MAX_MEMBERS = 200_000
@@ -22,8 +22,7 @@ _DIST_INFO = re.compile(r"[^/]+\.dist-info/METADATA")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{1,2}(?:/|$)|^/|//|^[A-Za-z]:")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WheelMetadata:
+class WheelMetadata(Record):
     """What a wheel says it is."""
 
     name: str

@@ -7,7 +7,6 @@ import errno
 import gc
 import os
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
@@ -32,6 +31,8 @@ class _Help(argparse.HelpFormatter):
 
 
 def _filled(text: str, width: int, indent: str) -> str:
+    import textwrap  # only help needs it
+
     words = " ".join(text.split())
     return textwrap.fill(words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
@@ -137,9 +138,17 @@ def command_parser(name: str) -> tuple[ModuleType, argparse.ArgumentParser]:
     """The module of a command, and the parser of its arguments."""
     module = import_module(f"pinwarden.cli.commands.{name.replace(' ', '_').replace('-', '_')}")
     # Shortened, --env would be --environment, and tomorrow's option could take over what a script means today.
-    parser = _Parser(prog=f"pinwarden {name}", description=module.__doc__, formatter_class=_Help, allow_abbrev=False)
+    # argparse makes a formatter to try each argument with; only the one that prints has to measure the screen.
+    parser = _Parser(
+        prog=f"pinwarden {name}", description=module.__doc__, formatter_class=_unmeasured, allow_abbrev=False
+    )
     module.configure(parser)
+    parser.formatter_class = _Help
     return module, parser
+
+
+def _unmeasured(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, width=80)
 
 
 def _named(arguments: Sequence[str], commands: Mapping[str, str]) -> tuple[str, Sequence[str]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from argparse import Action, ArgumentParser
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from pinwarden.cli.dispatch import command_parser
+from pinwarden.core.record import Record
 from pinwarden.documents.lock.shape import CLIENTS
 
 Kind = Literal["words", "files", "folders", "free"]
@@ -19,8 +19,7 @@ _NAMED = {"CLIENT": CLIENTS}
 _SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class Value(Record):
     """What stands after an option, or as an argument of its own."""
 
     label: str
@@ -29,8 +28,7 @@ class Value:
     """All words that can stand there, or those that often do. None that a shell would read as anything but itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+class Argument(Record):
     """An option, or an argument without a name."""
 
     names: tuple[str, ...]
@@ -54,8 +52,7 @@ class Argument:
         return tuple(name for name in self.names if name.startswith("--"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Record):
     """One command, of one word or two."""
 
     name: str

@@ -21,7 +21,6 @@ at a tenth of the time; ``encode_plain`` says when that is so. The exact path be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from math import isfinite, isnan
 from sys import modules
@@ -31,13 +30,13 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 from pinwarden.core.numbers import MAX_SAFE_INTEGER, ecmascript_number
+from pinwarden.core.record import Record
 
 _DIGITS_TO_ZERO = bytes.maketrans(b"0123456789", b"0000000000")
 _MAX_ARRAY_INDEX = 2**32 - 2  # ECMAScript lists names that are array indexes before all others
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(Record):
     """One canonical form: how its text is read, and how its values are written."""
 
     name: str

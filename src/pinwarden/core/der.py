@@ -6,10 +6,10 @@ Enough for signatures: tags below 31 and definite lengths. There is no recursion
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NoReturn
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 
 INTEGER, OCTET_STRING, NULL, OID = 0x02, 0x04, 0x05, 0x06
 UTC_TIME, GENERALIZED_TIME = 0x17, 0x18
@@ -18,8 +18,7 @@ _CONSTRUCTED = 0x20
 _NEEDS_PARTS = frozenset({0x10, 0x11})  # sequences and sets have no primitive form, all else here no other
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class Value(Record):
     """One value: its tag, its content, and both with the length between them as they stood."""
 
     tag: int

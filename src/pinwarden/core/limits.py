@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pinwarden.core.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Record):
     """Bounds on one JSON text."""
 
     max_bytes: int = 32 * 1024 * 1024

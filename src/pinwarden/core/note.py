@@ -5,12 +5,12 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from binascii import Error as BinasciiError
 from collections.abc import Iterable
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import NoReturn
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey, PublicKey
+from pinwarden.core.record import Record
 from pinwarden.core.tlog import HASH_SIZE
 
 _ED25519 = b"\x01"
@@ -19,8 +19,7 @@ _MAX_SIGNATURES = 64
 _MAX_TREE_SIZE = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoteKey:
+class NoteKey(Record):
     """A key and the name it signs notes under."""
 
     name: str
@@ -52,8 +51,7 @@ class NoteKey:
         return f"{self.name}+{self.key_id.hex()}+{b64encode(_ED25519 + self.key.raw).decode()}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoteSignature:
+class NoteSignature(Record):
     """One signature line. Unknown keys are kept: others may know them."""
 
     name: str
@@ -65,8 +63,7 @@ class NoteSignature:
         return f"\u2014 {self.name} {b64encode(self.key_id + self.signature).decode()}\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(Record):
     """Text and the signatures under it. Nothing in it may be believed before ``verified_by``."""
 
     text: str
@@ -121,8 +118,7 @@ class Note:
         return (self.text + "\n" + "".join(line.line() for line in self.signatures)).encode()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Record):
     """The head of a log: whose log, how many entries, which root."""
 
     origin: str

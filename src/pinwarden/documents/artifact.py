@@ -7,18 +7,17 @@ and with what was locked is for :mod:`pinwarden.rules.trust.artifacts` to say.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 
 Ecosystem = Literal["npm", "pypi", "oci", "mcpb", "nuget", "cargo", "archive"]
 Missing = Literal["package", "version"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackageName:
+class PackageName(Record):
     """What is looked for: a name in an ecosystem, and the exact version where the ecosystem has versions.
 
     For ``oci`` the name is the whole reference, for ``mcpb`` and ``archive`` the address or path of the file.
@@ -32,8 +31,7 @@ class PackageName:
         return f"{self.ecosystem}:{self.name}@{self.version}" if self.version else f"{self.ecosystem}:{self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactFile:
+class ArtifactFile(Record):
     """One file that was downloaded and hashed here."""
 
     name: str
@@ -61,8 +59,7 @@ class ArtifactFile:
         raise PinwardenError("DIGEST_INVALID", f"{self.name[:120]!a} was not hashed with {algorithm}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedFile:
+class ListedFile(Record):
     """One file that the registry lists and that was not downloaded: nothing about it was checked here."""
 
     name: str
@@ -71,16 +68,14 @@ class ListedFile:
     uploaded_at: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrySignature:
+class RegistrySignature(Record):
     """A signature by the registry itself over a package, checked here against the registry's key."""
 
     key_id: str
     state: Literal["valid", "invalid", "unknown-key", "expired-key"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSignature:
+class FileSignature(Record):
     """A publisher's signature inside a file, checked here."""
 
     state: Literal["valid", "valid-untrusted", "invalid", "unsigned"]
@@ -96,8 +91,7 @@ class FileSignature:
     """What the signer says. A claim."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attestation:
+class Attestation(Record):
     """A statement about an artifact that came with it, unverified."""
 
     kind: str
@@ -110,8 +104,7 @@ class Attestation:
     """The registry's own document, where the bundle had to be made from it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Record):
     """One document of a container image, fetched and hashed: the index, or the manifest of one platform."""
 
     media_type: str
@@ -119,8 +112,7 @@ class Manifest:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class Image(Record):
     """A container image: what its tag points to now, its index if it has one, and a manifest for each platform."""
 
     reference: str
@@ -135,8 +127,7 @@ class Image:
     """Documents and blobs whose bytes are not what their digest says, by that digest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactFacts:
+class ArtifactFacts(Record):
     """All that was found out about one artifact, at one moment."""
 
     package: PackageName
@@ -166,8 +157,7 @@ class ArtifactFacts:
     """What is wrong with the bytes themselves, apart from any comparison."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(Record):
     """Something that makes an artifact unacceptable by itself: an unsafe archive, a false signature, a false name."""
 
     code: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import quote
 
@@ -13,6 +12,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
 
 # https://doc.rust-lang.org/cargo/reference/registry-index.html
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -26,8 +26,7 @@ _LINE_LIMITS = Limits(max_bytes=1024 * 1024)
 _MAX_LINES = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexLine:
+class IndexLine(Record):
     """One version in the index."""
 
     checksum: Digest
@@ -35,8 +34,7 @@ class IndexLine:
     published_at: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrateManifest:
+class CrateManifest(Record):
     """What ``Cargo.toml`` says."""
 
     name: str

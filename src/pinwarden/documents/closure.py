@@ -11,13 +11,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
 
 FORMAT = "pinwarden-closure/1"
 LIMITS = Limits(max_bytes=64 * 1024 * 1024)
@@ -29,8 +29,7 @@ _NODE_PATH = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosureFile:
+class ClosureFile(Record):
     """One archive of a package."""
 
     name: str
@@ -45,8 +44,7 @@ class ClosureFile:
     uploaded_at: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosurePackage:
+class ClosurePackage(Record):
     """One package of the closure, in one place."""
 
     name: str
@@ -70,8 +68,7 @@ class ClosurePackage:
         return self.name, self.version, self.path, self.marker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Closure:
+class Closure(Record):
     """Everything that a package needs to run, itself included."""
 
     ecosystem: Ecosystem

@@ -18,13 +18,13 @@ name              covers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.core.tool_digest import tool_digest
 from pinwarden.documents.api_surface import api_surface_leaves, hash_of_leaves
 from pinwarden.documents.locale_order import locale_sorted
@@ -35,8 +35,7 @@ TOOLPIN_COVERAGE = ("name", "description", "inputSchema")
 """The members of a tool that ToolPin's ``toolSurfaceHash`` covers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolPinHashes:
+class ToolPinHashes(Record):
     """ToolPin's three hashes over a list of tools."""
 
     tool_description_hash: Digest

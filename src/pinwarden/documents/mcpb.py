@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field
 
 MANIFEST_NAME = "manifest.json"
 LIMITS = Limits(max_bytes=4 * 1024 * 1024, max_depth=100)
@@ -36,8 +36,7 @@ Read = Callable[[int, int], bytes]
 """Bytes of a file: from an offset, that many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Record):
     """What a file consists of."""
 
     content_size: int
@@ -89,8 +88,7 @@ def _blocks(tail: bytes) -> list[tuple[int, int]]:
 # The manifest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Record):
     """How a server is started, with its placeholders."""
 
     command: str
@@ -98,8 +96,7 @@ class Start:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
+class Override(Record):
     """What is different on one platform; None where nothing is."""
 
     command: str | None
@@ -107,8 +104,7 @@ class Override:
     env: Mapping[str, str] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class Named(Record):
     """A tool or prompt as the manifest announces it. The server may say something else."""
 
     name: str
@@ -117,8 +113,7 @@ class Named:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Record):
     """Something that the user is asked for."""
 
     kind: SettingKind
@@ -132,8 +127,7 @@ class Setting:
     maximum: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundleManifest:
+class BundleManifest(Record):
     """What ``manifest.json`` says."""
 
     manifest_version: str

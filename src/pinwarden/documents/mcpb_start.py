@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import isfinite
 from typing import NoReturn
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents.mcpb import BundleManifest, Setting, Start
 
 _PLACEHOLDER = re.compile(r"\$\{([^{}]{1,200})\}")
@@ -21,8 +21,7 @@ Given = Mapping[str, str | tuple[str, ...]]
 """Values by the name of their setting; several where a setting takes several."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilledStart:
+class FilledStart(Record):
     """A start command without placeholders. It may hold the user's secrets, so it is not shown."""
 
     command: str

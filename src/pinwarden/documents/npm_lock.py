@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.closure import LIMITS, is_node_path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedPackage:
+class ResolvedPackage(Record):
     """One row of the lockfile: what npm would put into one folder."""
 
     name: str

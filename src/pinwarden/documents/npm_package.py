@@ -9,13 +9,13 @@ import re
 from base64 import b64decode
 from binascii import Error as BinasciiError
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from posixpath import basename, normpath
 from typing import Any, NoReturn
 from urllib.parse import quote
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 
 INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
 _GYP = "node-gyp rebuild"  # what npm writes into the metadata where a package has binding.gyp
@@ -35,8 +35,7 @@ _HEX = re.compile(r"[0-9a-fA-F]+")
 _MAX_SIGNATURES = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NpmName:
+class NpmName(Record):
     """The name of a package, taken apart and checked."""
 
     scope: str
@@ -52,8 +51,7 @@ class NpmName:
         return quote(str(self), safe="@~")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Integrity:
+class Integrity(Record):
     """What an integrity string says."""
 
     text: str
@@ -62,8 +60,7 @@ class Integrity:
     """Collisions of SHA-1 can be made, so these prove nothing; that they disagree means something."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignatureClaim:
+class SignatureClaim(Record):
     """One signature of the registry as the document has it."""
 
     key_id: str
@@ -71,8 +68,7 @@ class SignatureClaim:
     """None where it is not base64."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunInfo:
+class RunInfo(Record):
     """What decides about what is installed and run, in a form in which two spellings of the same thing are equal."""
 
     name: str
@@ -84,8 +80,7 @@ class RunInfo:
     """By name; None where they are all files of a folder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionDocument:
+class VersionDocument(Record):
     """What the registry says about one version."""
 
     tarball: str

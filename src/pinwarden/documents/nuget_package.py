@@ -6,12 +6,12 @@ import re
 from base64 import b64decode
 from binascii import Error as BinasciiError
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 
 _NAME = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*", re.ASCII)
 _VERSION = re.compile(
@@ -27,8 +27,7 @@ _AUTHOR = bytes.fromhex("060b2a864886f70d0109100601")  # proof of origin
 _REPOSITORY = bytes.fromhex("060b2a864886f70d0109100602")  # proof of receipt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NugetClaims:
+class NugetClaims(Record):
     """What a source says about one version."""
 
     digests: tuple[Digest, ...] = ()
@@ -36,8 +35,7 @@ class NugetClaims:
     withdrawn: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nuspec:
+class Nuspec(Record):
     """What the ``.nuspec`` inside a package says."""
 
     name: str

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
 
 LIMITS = Limits(max_bytes=16 * 1024 * 1024)
 """The largest records list every version of an operating system's package; they have a few megabytes."""
@@ -20,8 +20,7 @@ _MAX_TEXT = 500
 _MAX_ROWS = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OsvEvent:
+class OsvEvent(Record):
     """A version at which something begins or ends."""
 
     kind: str
@@ -29,8 +28,7 @@ class OsvEvent:
     version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OsvRange:
+class OsvRange(Record):
     """Affected versions between events, in the order of one scheme of versions."""
 
     kind: str
@@ -38,8 +36,7 @@ class OsvRange:
     events: tuple[OsvEvent, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OsvAffected:
+class OsvAffected(Record):
     """One package that a record is about."""
 
     ecosystem: str
@@ -51,8 +48,7 @@ class OsvAffected:
     """The record says which commits are affected and not which releases."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OsvRecord:
+class OsvRecord(Record):
     """One vulnerability, or one malicious package."""
 
     id: str

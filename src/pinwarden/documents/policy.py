@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, NoReturn
 
@@ -17,6 +16,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.lock.shape import CLIENTS
 from pinwarden.documents.tier import TIERS_WORST_FIRST
 
@@ -63,8 +63,7 @@ RECOMMENDED: Mapping[str, Any] = {
 """What ToolPin writes with ``policy init --recommended``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolPinPolicy:
+class ToolPinPolicy(Record):
     """ToolPin's policy. Members have ToolPin's names; those that are absent say nothing."""
 
     members: Mapping[str, Any]
@@ -130,8 +129,7 @@ def _source(member: str, name: str) -> str:
 # Our own policy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class Pattern(Record):
     """A glob: ``*`` stands for any characters but a slash, ``**`` for any, ``?`` for one."""
 
     text: str
@@ -141,8 +139,7 @@ class Pattern:
         return _fits(re.findall(r"\*\*+|.", self.text, re.DOTALL), name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Record):
     """What is allowed and what is denied. Denial wins; without an allow list everything else is allowed."""
 
     allow: tuple[Pattern, ...] | None = None
@@ -157,8 +154,7 @@ class Choice:
         return self.allow is None or any(pattern.matches(name) for pattern in self.allow for name in spellings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiver:
+class Waiver(Record):
     """A rule that is not followed for some servers, for a reason, on somebody's account, until a day."""
 
     servers: Pattern
@@ -169,8 +165,7 @@ class Waiver:
     """The last day on which it holds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxRule:
+class SandboxRule(Record):
     """How ``pinwarden run`` shuts some servers in."""
 
     servers: Pattern
@@ -180,8 +175,7 @@ class SandboxRule:
     """Folders that it may see beyond the system and its own files; relative ones are below the project."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Record):
     """Our own policy."""
 
     servers: Choice

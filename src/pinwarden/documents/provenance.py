@@ -10,7 +10,6 @@ import re
 from base64 import b64decode
 from binascii import Error as BinasciiError
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NoReturn, get_args
 from urllib.parse import quote, unquote, urlsplit
 
@@ -18,6 +17,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field, field_names
 from pinwarden.documents.artifact import ArtifactFile, Ecosystem, PackageName
 from pinwarden.documents.lock.shape import invalid
 
@@ -56,8 +56,7 @@ _SHORTHANDS = {"github": "github.com", "gitlab": "gitlab.com", "bitbucket": "bit
 # Identities
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(Record):
     """Who signed, as the certificate says (or the key); an empty text where it says nothing."""
 
     kind: Kind
@@ -108,9 +107,7 @@ def ref_class(ref: str) -> RefClass:
 
 
 _MEMBERS = {
-    each.name: re.sub(r"_(\w)", lambda letter: letter[1].upper(), each.name)
-    for each in fields(Identity)
-    if each.name != "kind"
+    name: re.sub(r"_(\w)", lambda letter: letter[1].upper(), name) for name in field_names(Identity) if name != "kind"
 }
 
 
@@ -177,8 +174,7 @@ def repository_uri(text: str) -> str:
 # Statements
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Record):
     """One thing that a statement is about."""
 
     name: str
@@ -186,8 +182,7 @@ class Subject:
     """Only those by algorithms that are compared here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class Statement(Record):
     """An in-toto statement: a claim by whoever signed it."""
 
     predicate_type: str
@@ -200,8 +195,7 @@ class Statement:
         return statement_kind(self.predicate_type)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class About(Record):
     """The bytes that a statement has to be about: what they are called, and their digests, computed here."""
 
     ecosystem: Ecosystem
@@ -398,8 +392,7 @@ def _commit(dependencies: Any, repository: Any, algorithm: str) -> Any:
 # Keys of a registry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryKey:
+class RegistryKey(Record):
     """A public key that a registry publishes for what it signs."""
 
     key_id: str
@@ -427,8 +420,7 @@ def parse_registry_keys(data: bytes) -> tuple[RegistryKey, ...]:
 # Outcomes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenanceOutcome:
+class ProvenanceOutcome(Record):
     """What came of checking one attestation."""
 
     state: State

@@ -9,12 +9,12 @@ import json
 from base64 import b64decode
 from binascii import Error as BinasciiError
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field
 
 LIMITS = Limits(max_bytes=8 * 1024 * 1024)
 """One attestation has about ten kilobytes; a file has one or two."""
@@ -24,8 +24,7 @@ _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _MAX_ATTESTATIONS = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenanceStatement:
+class ProvenanceStatement(Record):
     """One attestation of a file."""
 
     predicate_type: str

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.python_package import belongs_to, exact_version, file_kind, is_safe_file_name, normalized_name
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -27,8 +27,7 @@ _MAX_SIZE = 16 * 1024 * 1024 * 1024
 _MAX_MARKER = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PylockFile:
+class PylockFile(Record):
     """One file that may be installed."""
 
     name: str
@@ -38,8 +37,7 @@ class PylockFile:
     uploaded_at: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PylockPackage:
+class PylockPackage(Record):
     """One package at one version, for the environments that its marker names."""
 
     name: str
@@ -49,8 +47,7 @@ class PylockPackage:
     sdist: PylockFile | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pylock:
+class Pylock(Record):
     """A whole file."""
 
     packages: tuple[PylockPackage, ...]

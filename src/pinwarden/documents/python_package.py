@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from urllib.parse import quote, unquote, urljoin, urlsplit
@@ -16,6 +15,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -41,8 +41,7 @@ _OTHER_ENDINGS = (".egg", ".exe", ".msi", ".rpm", ".deb", ".dmg")
 _ALGORITHMS = ("sha256", "sha384", "sha512")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseFile:
+class ReleaseFile(Record):
     """One file as an index lists it. All of it is a claim."""
 
     name: str
@@ -62,8 +61,7 @@ class ReleaseFile:
         return next((each for each in self.claims if each.algorithm == algorithm), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimplePage:
+class SimplePage(Record):
     """The page of one project."""
 
     files: tuple[ReleaseFile, ...]
@@ -71,8 +69,7 @@ class SimplePage:
     """Whether a file without ``provenance`` has none, because the index speaks of it (PEP 740)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonRelease:
+class JsonRelease(Record):
     """What the JSON API says about one release and its project."""
 
     files: tuple[ReleaseFile, ...]

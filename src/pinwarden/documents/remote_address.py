@@ -7,8 +7,9 @@ what is contacted is decided by ``target.Address``, which refuses whatever two r
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import unquote
+
+from pinwarden.core.record import Record
 
 _PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
@@ -17,8 +18,7 @@ _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+\]")
 _NUMBER = re.compile(r"0[xX][0-9A-Fa-f]*|[0-9]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteAddress:
+class RemoteAddress(Record):
     """Scheme and host of an address; the host has its port where that is not the usual one."""
 
     scheme: str

@@ -8,12 +8,12 @@ are kept in ``raw``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.core.record import Record
 from pinwarden.documents.locale_order import locale_sorted
 
 OFFICIAL_META = "io.modelcontextprotocol.registry/official"
@@ -27,8 +27,7 @@ _STATUSES = ("active", "deprecated", "deleted")
 _Read = TypeVar("_Read")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class Input(Record):
     """A value that somebody may have to supply: an environment variable, a header or a variable of a template."""
 
     name: str
@@ -46,8 +45,7 @@ class Input:
     raw: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+class Argument(Record):
     """One argument of a command line: plain text (not in the schema, but in use), positional or named."""
 
     kind: Literal["text", "positional", "named"]
@@ -65,8 +63,7 @@ class Argument:
     raw: str | Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
+class Package(Record):
     """A package that contains the server. ``command`` and ``args`` are not in the schema; ToolPin reads them first."""
 
     registry_type: str
@@ -86,8 +83,7 @@ class Package:
     raw: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
+class Remote(Record):
     """An address at which the server answers, perhaps a template with ``{variable}`` in it."""
 
     type: str
@@ -97,8 +93,7 @@ class Remote:
     raw: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerEntry:
+class ServerEntry(Record):
     """A server as one registry describes it."""
 
     source: str

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field
 from pinwarden.documents.portable_paths import check_portable
 
 MANIFEST_NAME = "server.json"
@@ -32,8 +32,7 @@ _MAX_VERSION = 256
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerManifest:
+class ServerManifest(Record):
     """A server as its author describes it."""
 
     name: str

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NoReturn
 
 from pinwarden.core import der
 from pinwarden.core.der import Reader, Value
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 
 DATA = "1.2.840.113549.1.7.1"
 _SIGNED_DATA = "1.2.840.113549.1.7.2"
@@ -33,8 +33,7 @@ _GENERALIZED_TIME = re.compile(rb"\d{14}Z")
 _MAX_CERTIFICATES = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
+class Algorithm(Record):
     """An algorithm and its parameters."""
 
     oid: str
@@ -42,8 +41,7 @@ class Algorithm:
     """In DER, empty where there are none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedData:
+class SignedData(Record):
     """A detached signature, taken apart. Nothing of it has been checked against a key or a content."""
 
     digest: str
@@ -62,8 +60,7 @@ class SignedData:
     certificates: tuple[bytes, ...] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PssParameters:
+class PssParameters(Record):
     """How an RSASSA-PSS signature was made (RFC 4055 section 3.1)."""
 
     digest: str

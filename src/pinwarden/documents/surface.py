@@ -8,7 +8,6 @@ with its reason; it never hides the others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
@@ -17,6 +16,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import object_members
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.core.record import Record, field
 from pinwarden.documents.json_file import to_json_file
 
 FORMAT = "pinwarden-surface/1"
@@ -26,8 +26,7 @@ _MAX_DEPTH = 150  # of one item; the file puts it a few levels deeper, and what 
 _KNOWN = frozenset({"format", "observed", "server", "digests", "undigestable", "integrity"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(Record):
     """One of the four lists a server offers."""
 
     entity: str
@@ -49,8 +48,7 @@ KINDS = (TOOL, PROMPT, RESOURCE, TEMPLATE)
 _LISTS = frozenset(kind.member for kind in KINDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Record):
     """One tool, prompt, resource or template, as it was sent."""
 
     kind: Kind
@@ -100,8 +98,7 @@ class Item:
         return {name: str(Digest.of(canonicalize(member))) for name, member in self.value.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surface:
+class Surface(Record):
     """What one probe saw. ``observed`` says how it was seen; it is not part of what is compared."""
 
     server: Mapping[str, Any] | None

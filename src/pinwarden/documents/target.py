@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 from urllib.parse import urlsplit
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 
 Transport = Literal["auto", "streamable-http", "sse"]
 
@@ -23,8 +23,7 @@ _UNSAFE_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StdioTarget:
+class StdioTarget(Record):
     """A command to run. It is never given to a shell."""
 
     command: tuple[str, ...]
@@ -44,8 +43,7 @@ class StdioTarget:
         return f"StdioTarget(command={self.command!r}, env={sorted(self.env)!r}, cwd={self.cwd!r})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class HttpTarget:
+class HttpTarget(Record):
     """An address that answers MCP. ``auto`` tries Streamable HTTP first, then the older HTTP+SSE."""
 
     url: str
@@ -72,8 +70,7 @@ class HttpTarget:
 Target = StdioTarget | HttpTarget
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Address:
+class Address(Record):
     """The parts of a web address. It is taken apart once, so that no two readers can see different hosts in it."""
 
     scheme: str

@@ -7,11 +7,11 @@ checked is never clean: it has its own rows and its own exit code.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.configured import SOURCE
 from pinwarden.documents.lock.entry import EXTENSION, HASHED_MANIFEST, Entry
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from pinwarden.rules.launch import LaunchTarget
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class Gate(Record):
     """What a run checks beyond the lock, the surfaces, the configurations and the policy."""
 
     now: str

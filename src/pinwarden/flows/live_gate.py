@@ -6,11 +6,11 @@ An entry that has both is held against the text, which holds more than the hashe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters.probe.probe import probe_all
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.surface import TOOL, Surface, parse
 from pinwarden.flows.live_targets import live_target
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pinwarden.documents.target import Target
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
+class _Question(Record):
     """One entry whose server is asked, and the text that was approved; None where only ToolPin's hashes were."""
 
     entry: Entry

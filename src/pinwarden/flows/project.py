@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters.files import read_file
+from pinwarden.core.record import Record, field
 
 if TYPE_CHECKING:
     from pinwarden.adapters.mcp_registry import Registries
@@ -20,8 +20,7 @@ TOOLPIN_POLICY = Path(".toolpin/policy.json")
 OWN_POLICY = Path("pinwarden.toml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
+class Project(Record):
     """Where things are. Everything outside is reached through this value, so that tests can give another world."""
 
     root: Path
@@ -61,8 +60,7 @@ class Project:
         return str(path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policies:
+class Policies(Record):
     """The policies that hold here: ToolPin's file as it is, our own, and what always holds."""
 
     own: Policy | None = None

@@ -6,8 +6,9 @@ A report holds rows (one per thing a person should look at), facts (what ``--for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from pinwarden.core.record import Record, field
 
 LEVELS = ("critical", "review", "warning", "info")
 """From what looks like an attack to what only deserves a note. Advisory findings are warning or info."""
@@ -19,8 +20,7 @@ UNCHECKED = "could_not_check"
 """The code of a row about something that could not be checked, which is never clean."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Record):
     """One change or finding, and where it is."""
 
     code: str
@@ -39,8 +39,7 @@ class Row:
     column: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Record):
     """The outcome of one command."""
 
     command: str

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
+from pinwarden.core.record import as_dict
 from pinwarden.documents.surface import Surface
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.advisories.scan import Finding, scan
@@ -28,7 +28,7 @@ def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = Fa
         exit_code=EXIT_REFUSED if fail_on_warning and warnings else EXIT_CLEAN,
         rows=tuple(row_of(finding, name if several else "") for name, finding in found),
         facts={
-            "findings": [{"server": name, **asdict(finding)} for name, finding in found],
+            "findings": [{"server": name, **as_dict(finding)} for name, finding in found],
             "counts": {"warning": counts["warning"], "info": counts["info"]},
         },
     )

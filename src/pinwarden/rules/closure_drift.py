@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
+from pinwarden.core.record import Record
 from pinwarden.documents.closure import Closure, ClosurePackage
 
 Kind = Literal["bytes", "scripts", "version", "files", "place", "added", "removed"]
 _ORDER: tuple[Kind, ...] = get_args(Kind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosureChange:
+class ClosureChange(Record):
     """One package that came, went, or is not what it was."""
 
     kind: Kind

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.server_entry import Argument, Input, Package, Remote, ServerEntry
 
 Dialect = Literal["toolpin", "modern"]
@@ -32,8 +32,7 @@ _TAG = re.compile(r":[^/]+\Z")  # a colon before the last slash belongs to the p
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Record):
     """A program with its arguments, and what the user should know about it."""
 
     program: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.lock.entry import LOCK_INTEGRITY_EVIDENCE
 from pinwarden.documents.server_entry import ServerEntry, installable_problem
 from pinwarden.rules.config.fragments import fragment
@@ -17,8 +17,7 @@ from pinwarden.rules.trust.verification import VerificationReport, capability_ma
 Scope = Literal["project", "global"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
+class Installation(Record):
     """How a server is to be installed, where that is not the usual way."""
 
     scope: Scope = "project"

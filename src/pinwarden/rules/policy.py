@@ -6,13 +6,13 @@ Both look at an install plan or a lockfile entry. A blocked verdict blocks whate
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.moments import moment_of
 from pinwarden.core.numbers import ecmascript_number
+from pinwarden.core.record import Record
 from pinwarden.documents.policy import Choice, Policy, ToolPinPolicy, Waiver, plain_host
 from pinwarden.documents.server_entry import Status
 from pinwarden.documents.tier import tier_rank
@@ -25,8 +25,7 @@ _DIGITS = frozenset("0123456789abcdefABCDEF")
 # ToolPin's policy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyIssue:
+class PolicyIssue(Record):
     """A rule of ToolPin's policy that a plan breaks."""
 
     code: str
@@ -37,8 +36,7 @@ class PolicyIssue:
         return {"code": self.code, "message": self.message}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolPinPolicyReport:
+class ToolPinPolicyReport(Record):
     """The answer of ToolPin's policy about one plan."""
 
     key: str
@@ -145,8 +143,7 @@ def _lacks_bundle_hash(plan: Mapping[str, Any]) -> bool:
 # Our own policy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyFinding:
+class PolicyFinding(Record):
     """A rule of our policy that a plan breaks, and the waiver that lifts it, if one does."""
 
     code: str
@@ -161,8 +158,7 @@ class PolicyFinding:
         return self.waiver is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyAnswer:
+class PolicyAnswer(Record):
     """The answer of our policy about one plan. What is waived stays visible."""
 
     server: str
@@ -176,8 +172,7 @@ class PolicyAnswer:
         return not any(finding.refuses for finding in self.findings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class Release(Record):
     """What the registry says about a release today."""
 
     published_at: str | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
@@ -19,6 +18,7 @@ from pinwarden.adapters.tar_layout import check_tar
 from pinwarden.adapters.zip_layout import check_layout
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifact import ArtifactFacts, PackageName, Problem
 from pinwarden.documents.closure import tree_digest
 from pinwarden.documents.content_hash import check_content
@@ -34,8 +34,7 @@ _ZIP = b"PK\x03\x04"
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unpacked:
+class Unpacked(Record):
     """A source-mode server in a folder."""
 
     manifest: ServerManifest

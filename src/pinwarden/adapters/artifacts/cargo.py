@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,6 +11,7 @@ from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.fetch import Fetcher, Wanted, unfetched
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.artifact import ArtifactFacts, ArtifactFile, PackageName, Problem
 from pinwarden.documents.cargo_package import (
     check_name,
@@ -30,8 +30,7 @@ _MAX_INDEX = 32 * 1024 * 1024
 _FILES = frozenset({"cargo.toml", "build.rs"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Content:
+class _Content(Record):
     """What was found in the bytes."""
 
     repository: str | None = None

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, cast
 
 from pinwarden.adapters.fetch import Fetcher, Received, Wanted
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Download:
+class Download(Record):
     """A file that was downloaded whole."""
 
     stream: IO[bytes]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from urllib.parse import unquote
@@ -16,6 +15,7 @@ from pinwarden.adapters.fetch import Fetcher, FetchLimits, Wanted
 from pinwarden.adapters.files import open_regular
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.artifact import ArtifactFile, PackageName
 from pinwarden.documents.target import Address
 
@@ -24,8 +24,7 @@ _CHUNK = 1 << 20
 _GONE = (404, 410)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenIn:
+class TakenIn(Record):
     """A private copy of a file, which nobody changes between the moment it is hashed and the moment it is read."""
 
     path: Path

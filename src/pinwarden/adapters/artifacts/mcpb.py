@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pinwarden.adapters import cms
@@ -13,6 +12,7 @@ from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.fetch import Fetcher
 from pinwarden.adapters.mcpb_files import content_digest, content_of_bundle, manifest_of, parts_of
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifact import ArtifactFacts, FileSignature, PackageName, Problem
 from pinwarden.documents.mcpb import BundleManifest, Parts
 
@@ -22,8 +22,7 @@ MANIFEST_MISMATCH = "mcpb_manifest_mismatch"
 SIGNATURE_INVALID = "mcpb_signature_invalid"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundleSettings:
+class BundleSettings(Record):
     """What is known beforehand about a bundle."""
 
     endpoint: Endpoint | None = None

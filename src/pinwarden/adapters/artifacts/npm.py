@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from base64 import b64decode
 from binascii import Error as BinasciiError
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +23,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
 from pinwarden.documents.artifact import (
     ArtifactFacts,
     ArtifactFile,
@@ -56,8 +56,7 @@ _ALWAYS = ("sha256", "sha512")
 _KEY_KIND = "ecdsa-sha2-nistp256"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Registry:
+class _Registry(Record):
     """One package at one registry."""
 
     name: NpmName
@@ -72,8 +71,7 @@ class _Registry:
         return answer.body if answer.found else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tarball:
+class _Tarball(Record):
     """What was found in the bytes."""
 
     file: ArtifactFile

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import IO, Any
 
 from pinwarden.adapters.artifacts.tarball_files import DEFAULT_LIMITS, TarballLimits, read_files
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 
 _NAMES = frozenset({"package.json", "binding.gyp"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TarballManifest:
+class TarballManifest(Record):
     """What npm finds when it has unpacked the tarball."""
 
     document: Any

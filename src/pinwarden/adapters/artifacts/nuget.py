@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 from urllib.parse import quote
@@ -14,6 +13,7 @@ from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.fetch import Fetcher, Wanted, unfetched
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.artifact import ArtifactFacts, ArtifactFile, Attestation, Missing, PackageName, Problem
 from pinwarden.documents.nuget_package import (
     NugetClaims,
@@ -43,8 +43,7 @@ _MAX_MEMBERS = 100_000
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
+class _Source(Record):
     """One package at one source."""
 
     name: str
@@ -77,16 +76,14 @@ class _Source:
         return address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Found(Record):
     """Where the bytes are, and what the source says about them."""
 
     url: str
     claims: NugetClaims
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Content:
+class _Content(Record):
     """What was found in the bytes."""
 
     repository: str | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from shutil import rmtree
@@ -22,6 +22,7 @@ from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.fetch import Fetcher, unfetched
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifact import ArtifactFacts, ArtifactFile, Image, Manifest, Missing, PackageName, Problem
 from pinwarden.documents.oci.manifest import (
     IMAGE_CONFIGS,
@@ -46,8 +47,7 @@ _MAX_CLAIM = 2048  # longer than any address that works
 _NOTHING_ABOUT_IT = Found(attestations=(), mismatches=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Wish(Record):
     """How much of an image is looked at."""
 
     platforms: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from pinwarden.adapters.fetch import unfetched
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.artifact import Attestation
 from pinwarden.documents.oci.manifest import (
     IMAGE_LIMITS,
@@ -34,8 +35,7 @@ _COSIGN_TAGS = (".sig", ".att")
 _NEXT = re.compile(r'<([^<>\s]{1,4096})>\s*;[^,]*\brel="?next"?')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Record):
     """The statements, and what was not as its digest says."""
 
     attestations: tuple[Attestation, ...]

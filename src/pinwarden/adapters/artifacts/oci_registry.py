@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlencode
 
@@ -20,6 +19,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.oci.challenge import Challenge, may_answer_to, parse_challenges
 from pinwarden.documents.oci.docker_config import IDENTITY, Credential
 from pinwarden.documents.oci.manifest import ACCEPTED, IMAGE_LIMITS, OCI_INDEX, Descriptor
@@ -35,21 +35,20 @@ _NO_SUCH_ROUTE = frozenset({400, 405, 406, 501})
 Got = TypeVar("Got")
 
 
-@dataclass(slots=True)
 class Tokens:
     """What registries gave out during one run, so that several images of one registry are asked for with few requests.
 
     Kept in memory only. May be shared by threads: at worst a token is got twice.
     """
 
-    challenges: dict[str, Challenge] = field(default_factory=dict, repr=False)
-    """By the address of the registry."""
-    tokens: dict[tuple[str, str, str, str], str] = field(default_factory=dict, repr=False)
-    """By realm, service, scope and the credential they were got with."""
+    def __init__(self) -> None:
+        self.challenges: dict[str, Challenge] = {}
+        """By the address of the registry."""
+        self.tokens: dict[tuple[str, str, str, str], str] = {}
+        """By realm, service, scope and the credential they were got with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(Record):
     """An index or manifest as it was sent."""
 
     content_type: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pinwarden.adapters.artifacts.downloads import downloaded
@@ -17,6 +16,7 @@ from pinwarden.adapters.endpoints.pypi import above_simple, json_api
 from pinwarden.adapters.fetch import Fetcher, Wanted
 from pinwarden.adapters.wheel_metadata import WheelMetadata, read_wheel_metadata
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifact import (
     ArtifactFacts,
     ArtifactFile,
@@ -51,8 +51,7 @@ _MAX_FILES = 2000  # the most that a release of a public package has is about fo
 _AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Downloaded:
+class _Downloaded(Record):
     file: ArtifactFile
     metadata: WheelMetadata | None
     problems: tuple[Problem, ...]

@@ -7,18 +7,17 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import RawIOBase
 from typing import IO, Any, NoReturn
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 
 _BROKEN = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError, UnicodeError)
 _ABOUT_ANOTHER = frozenset("xgXLK")  # headers that hold the name of the next member, of any length
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TarballLimits:
+class TarballLimits(Record):
     """Bounds on what is read, against archives that are small outside and enormous inside."""
 
     unpacked_bytes: int = 4 * 1024 * 1024 * 1024

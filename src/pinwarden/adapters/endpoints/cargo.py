@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Origin, Settings
 from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents.target import Address
 
 DEFAULT_NAME = "crates-io"
@@ -23,8 +23,7 @@ _MAX_BYTES = 1 << 20
 _MAX_REPLACEMENTS = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
+class _Layer(Record):
     said_by: Origin
     source: str
     values: Mapping[str, Any] = field(repr=False)
@@ -36,8 +35,7 @@ class _Layer:
         return value if isinstance(value, dict) else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class _Said(Record):
     value: str = field(repr=False)
     layer: _Layer
 

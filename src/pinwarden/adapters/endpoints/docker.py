@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 
@@ -13,6 +12,7 @@ from pinwarden.adapters.files import read_file
 from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.adapters.programs import find_program, relative_folders
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.oci.docker_config import (
     HUB_KEY,
     Credential,
@@ -29,8 +29,7 @@ _NOT_FOUND = b"credentials not found in native keychain"  # docker's own protoco
 _SYSTEM_CERTIFICATES = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HelperLimits:
+class HelperLimits(Record):
     """Bounds on a credential helper."""
 
     seconds: float = 30.0

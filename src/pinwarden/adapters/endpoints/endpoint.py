@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
+from pinwarden.core.record import Record, field
 from pinwarden.documents.target import Address
 
 Origin = Literal["environment", "user", "system", "project", "default", "argument"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(Record):
     """A base address, which ends with a slash, and who named it."""
 
     url: str
@@ -44,8 +43,7 @@ class Endpoint:
         return address.origin == mine.origin and below and not {".", ".."} & set(steps)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Record):
     """Where settings are looked for. Everything outside is reached through this value."""
 
     home: Path

@@ -11,7 +11,6 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as BinasciiError
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +18,7 @@ from pinwarden.adapters.endpoints.endpoint import Endpoint, Origin, Settings
 from pinwarden.adapters.files import read_file
 from pinwarden.adapters.programs import find_program
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents.npm_package import parse_name
 from pinwarden.documents.target import Address
 
@@ -28,8 +28,7 @@ _PLACEHOLDER = re.compile(r"(?<!\\)(\\*)\$\{([^${}?]+)(\?)?\}")
 _LAST_STEP = re.compile(r"([^/]+|/)$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NpmRegistry:
+class NpmRegistry(Record):
     """Where npm would get a package from."""
 
     endpoint: Endpoint
@@ -37,8 +36,7 @@ class NpmRegistry:
     """What the settings say and is not followed here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
+class _Layer(Record):
     """One file of settings, or the environment."""
 
     said_by: Origin
@@ -46,8 +44,7 @@ class _Layer:
     values: Mapping[str, str] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class _Said(Record):
     """One setting, and the layer that has it."""
 
     value: str = field(repr=False)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Origin, Settings
 from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents.nuget_package import children, parse_xml
 from pinwarden.documents.target import Address
 
@@ -26,8 +26,7 @@ _VARIABLE = re.compile(r"%([^%]+)%")
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NugetSources:
+class NugetSources(Record):
     """The source that is asked first, and the others that NuGet would also ask."""
 
     main: Endpoint
@@ -36,8 +35,7 @@ class NugetSources:
     """What the settings say and is not followed here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class _File(Record):
     """One file of settings."""
 
     said_by: Origin

@@ -13,7 +13,6 @@ import sys
 import tomllib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -21,6 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Origin, Settings
 from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.target import Address
 
 Client = Literal["any", "uv", "pip"]
@@ -28,8 +28,7 @@ _MAX_BYTES = 1 << 20  # a file of settings has a few lines
 _MAX_INDEXES = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Indexes:
+class Indexes(Record):
     """The index that packages come from, and the others that a client would also ask."""
 
     main: Endpoint
@@ -38,8 +37,7 @@ class Indexes:
     """What the settings name beyond that and is not used here: folders, links, credentials held back."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
+class _Named(Record):
     """One index as it stands in a setting, credentials included."""
 
     url: str = field(repr=False)
@@ -48,14 +46,14 @@ class _Named:
     name: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
 class _Found:
     """What has been gathered so far, the setting that wins first."""
 
-    main: _Named | None = None
-    extra: list[_Named] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    certificates: Path | None = None
+    def __init__(self) -> None:
+        self.main: _Named | None = None
+        self.extra: list[_Named] = []
+        self.notes: list[str] = []
+        self.certificates: Path | None = None
 
     def offer_main(self, named: _Named) -> None:
         if _is_web(named.url):

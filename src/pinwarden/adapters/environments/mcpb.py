@@ -6,7 +6,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +16,7 @@ from pinwarden.adapters.files import read_file
 from pinwarden.adapters.mcpb_files import content_of_bundle, manifest_of, members_of, parts_of
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents.closure import tree_digest
 from pinwarden.documents.mcpb import LIMITS, MANIFEST_NAME, BundleManifest, parse_manifest
 from pinwarden.documents.mcpb_start import FilledStart, Given, fill
@@ -29,16 +29,14 @@ _LIBRARIES = ("server/lib", "lib")
 _HERE = "${__dirname}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundleStart:
+class BundleStart(Record):
     """What to start. Both parts may hold the user's settings, which can be secret."""
 
     command: tuple[str, ...] = field(repr=False)
     env: Mapping[str, str] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtimes:
+class Runtimes(Record):
     """The programs of this machine that servers in bundles are run with."""
 
     node: Path | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pinwarden.adapters.environments.machine import has_glibc, machine
@@ -14,6 +13,7 @@ from pinwarden.adapters.environments.tree import TREE, Row, problem_of, write_fi
 from pinwarden.adapters.files import read_file
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.closure import Closure, ClosurePackage, tree_digest
 
 BUILDER = "node/1"
@@ -21,8 +21,7 @@ _PROCESSORS = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "ar
 _SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlatform:
+class NodePlatform(Record):
     """What npm's ``os``, ``cpu`` and ``libc`` speak about."""
 
     system: str

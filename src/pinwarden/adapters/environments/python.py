@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pinwarden.adapters.environments.machine import machine
@@ -29,6 +28,7 @@ from pinwarden.adapters.environments.tree import (
 from pinwarden.adapters.files import read_file
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.closure import Closure, ClosurePackage, tree_digest
 from pinwarden.rules.closure_choice import Choice, choose_wheels
 
@@ -41,8 +41,7 @@ _ENTRY_POINT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[[^\]]*\])?\s*")
 _NAME_MARKS = re.compile(r"[-_.]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interpreter:
+class Interpreter(Record):
     """The interpreter that servers are started with."""
 
     executable: Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from pinwarden.adapters.allowance import failed
@@ -10,13 +9,13 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
 from pinwarden.documents.surface import Item, Kind
 
 _UNREAD = frozenset({"result", "params"})  # members that are cut out and judged by their own text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Record):
     """A request, notification or answer from the server."""
 
     members: dict[str, Any]
@@ -30,8 +29,7 @@ class Message:
         return isinstance(self.members.get("method"), str)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Record):
     """One page of a list. An empty string is a cursor; only its absence ends the list."""
 
     items: list[Item]

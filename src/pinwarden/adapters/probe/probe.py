@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl
@@ -21,6 +20,7 @@ from pinwarden.adapters.probe.session import ClientIdentity, Opening, Session, n
 from pinwarden.adapters.probe.wire import Silence, Wire
 from pinwarden.adapters.sandbox import Sandbox, sandboxed
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field, replace
 from pinwarden.core.visible import show_invisible
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import (
@@ -38,8 +38,7 @@ _MOST_WORKERS = 32  # servers spend most of their time starting; more at once on
 _DENIED = frozenset({401, 403})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeOptions:
+class ProbeOptions(Record):
     """What a probe may do, and as whom it asks."""
 
     allow_execute: bool = False
@@ -61,8 +60,7 @@ class ProbeOptions:
     limits: ProbeLimits = field(default_factory=ProbeLimits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Record):
     """One more probe of many is done."""
 
     index: int

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -17,6 +16,7 @@ from pinwarden.adapters.allowance import Allowance, failed, over_limit
 from pinwarden.adapters.probe.message import Message, page_of, read_message, result_of
 from pinwarden.adapters.probe.wire import Silence, Wire
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.core.visible import show_invisible
 from pinwarden.documents.surface import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Kind
 
@@ -35,8 +35,7 @@ _CHANGED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientIdentity:
+class ClientIdentity(Record):
     """Who asks. Servers may answer clients differently, so a probe can ask as a real client would."""
 
     name: str = "pinwarden"
@@ -48,8 +47,7 @@ class ClientIdentity:
         return {"name": self.name, "version": self.version, "capabilities": dict(self.capabilities)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class Opening(Record):
     """What the first answer told: the era and what the server says of itself."""
 
     era: str
@@ -58,8 +56,7 @@ class Opening:
     server: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class Listing(Record):
     """One list, complete."""
 
     items: tuple[Item, ...]

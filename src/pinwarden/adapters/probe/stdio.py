@@ -7,7 +7,6 @@ import select
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, Queue
 from threading import Lock, Thread
 from time import monotonic
@@ -17,6 +16,7 @@ from pinwarden.adapters.allowance import Allowance, failed, over_limit
 from pinwarden.adapters.probe.wire import Silence
 from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 
 _CHUNK = 1 << 16
 _QUEUED_CHUNKS = 64  # then the server has to wait until what it sent was looked at
@@ -24,8 +24,7 @@ _CAN_POLL = hasattr(select, "poll")
 _LAST_WORDS_SECONDS = 0.5  # to read what the ended server still wrote; only a process that got away takes longer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Record):
     """What is run, with everything filled in."""
 
     command: Sequence[str]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from pinwarden.core.record import Record
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
+
+class Silence(Record):
     """No message came. Which kind of silence decides whether another era or transport is worth a try."""
 
     reason: Literal["quiet", "refused", "ended"]

@@ -25,8 +25,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Lock, install and report."""
-    from dataclasses import replace
-
+    from pinwarden.core.record import replace
     from pinwarden.flows.lock.installing import install_locked
     from pinwarden.flows.lock.locking import lock_from_registry
     from pinwarden.flows.project import load_policies
@@ -41,10 +40,9 @@ def run(args: Namespace) -> int:
 
 def _enforced(args: Namespace, project: Project, report: Report) -> Report:
     """Prove, fetch, enforce: the first of them that does not succeed is what is told."""
-    from dataclasses import replace
-
     from pinwarden.adapters.clock import now
     from pinwarden.cli.fetch_arguments import workshop
+    from pinwarden.core.record import replace
     from pinwarden.flows.artifacts.enforcing import enforce
     from pinwarden.flows.artifacts.fetching import fetch
     from pinwarden.flows.artifacts.proving import prove

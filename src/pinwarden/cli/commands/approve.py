@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
 from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, approver_of, project_of
 from pinwarden.cli.targets import probe_target
+from pinwarden.core.record import replace
 
 
 def configure(parser: ArgumentParser) -> None:

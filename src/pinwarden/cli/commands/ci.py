@@ -64,9 +64,8 @@ def run(args: Namespace) -> int:
     policies = load_policies(project, args.environment)
     if not args.bytes:
         return emit(check(project, policies, gate), args.format)
-    from dataclasses import replace
-
     from pinwarden.cli.fetch_arguments import workshop
+    from pinwarden.core.record import replace
 
     with workshop(args, project, "hashing") as shop:
         report = check(project, policies, replace(gate, workshop=shop))

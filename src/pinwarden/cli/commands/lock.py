@@ -16,8 +16,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Lock and report."""
-    from dataclasses import replace
-
+    from pinwarden.core.record import replace
     from pinwarden.flows.lock.locking import lock_from_registry
     from pinwarden.flows.project import load_policies
 

@@ -8,11 +8,11 @@ as they are written; ``${VAR}`` is resolved by whoever connects.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.pointer import pointer_step
+from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.clients.table import CLIENTS, FORMATS, Client, Format, Place, Scope
 from pinwarden.documents.target import HttpTarget, StdioTarget, Target, Transport
 
@@ -31,8 +31,7 @@ _ANY_HEADERS = (("http_headers",), ("requestOptions", "headers"))
 _ROOTS = (("mcpServers",), ("servers",), ("context_servers",), ("mcp_servers",), ("mcp", "servers"), ("mcp",))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredServer:
+class ConfiguredServer(Record):
     """One server as a client's file names it."""
 
     client: str
@@ -52,8 +51,7 @@ class ConfiguredServer:
     """The project that an entry of scope ``local`` is for; the user's file holds those of all projects."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeclaredInput:
+class DeclaredInput(Record):
     """A value that the client asks its user for; ``${input:id}`` stands for the answer."""
 
     id: str
@@ -65,8 +63,7 @@ class DeclaredInput:
     """What the file offers as an answer: the default, and what can be picked. It may hold secrets."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFile:
+class ConfigFile(Record):
     """A file that a client reads, as it was found."""
 
     client: str

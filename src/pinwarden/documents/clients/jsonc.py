@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined]  # there at run time, unknown to the stubs
 from math import isfinite
 from typing import Any, NoReturn
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.core.record import Record, field
 from pinwarden.core.visible import escape_in_json
 
 _TRIVIA = re.compile(r"(?:[ \t\r\n]+|//[^\r\n\u2028\u2029]*|/\*.*?\*/)*+", re.DOTALL)
@@ -26,8 +26,7 @@ _REST_OF_LINE = re.compile(r"[ \t]*\r?\n")
 _BLANKS = re.compile(r"[ \t]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Record):
     """A member of an object, and where its name begins."""
 
     name: str
@@ -35,8 +34,7 @@ class Member:
     value: Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Record):
     """A value and the characters it takes: ``text[start:end]``."""
 
     value: Any = field(repr=False)
@@ -210,8 +208,7 @@ def render_file(value: Any) -> str:
     return _render(value, _Style(indent="  ", newline="\n"), "") + "\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Style:
+class _Style(Record):
     """How a text is laid out."""
 
     indent: str

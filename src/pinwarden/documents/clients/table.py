@@ -7,11 +7,11 @@ Everything that differs between clients is data in ``CLIENTS``. A path begins wi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NoReturn
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 
 System = Literal["linux", "mac", "windows"]
 Scope = Literal["project", "global", "local"]
@@ -25,8 +25,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 """The format of a file, by how its name ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
+class Folder(Record):
     """A folder that paths begin with: what a variable says, or else a fixed place."""
 
     variable: str | None = None
@@ -75,8 +74,7 @@ FOLDERS: Mapping[str, Folder] = MappingProxyType(
 """By name. ``roaming`` is where desktop programs keep their settings; ``{root}`` is the top of the file system."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Record):
     """One file, or several where a step is ``*`` or begins with it, that a client reads."""
 
     scope: Scope
@@ -98,8 +96,7 @@ class Place:
     """A file without the member that holds servers is itself one, and is called like the file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(Record):
     """How a client spells one server."""
 
     url: tuple[str, ...] = ("url",)
@@ -123,8 +120,7 @@ class Dialect:
     """A member beside the servers that declares what the user is asked for: ``${input:id}`` stands for the answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class Client(Record):
     """A program that starts MCP servers."""
 
     id: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.core.visible import INVISIBLE
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -26,8 +26,7 @@ _TOKEN = re.compile(
 _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Section:
+class _Section(Record):
     """A table header with its statements: ``text[start:end]``, without the blank lines and comments that follow."""
 
     path: tuple[str, ...]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
+from pinwarden.core.record import replace
 from pinwarden.documents.launch import packages, programs
 from pinwarden.documents.launch.options import is_absolute, names, program_name, read_options, split_line
 from pinwarden.documents.launch.redirecting_variables import redirects

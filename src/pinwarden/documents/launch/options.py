@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from pinwarden.core.record import Record
 
 MAX_LINE = 20_000  # splitting takes a microsecond for each character
 
@@ -13,8 +14,7 @@ _PROGRAM_ENDING = re.compile(r"\.(?:exe|cmd|bat|ps1|com)$", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"(?:/|~|[A-Za-z]:[\\/]|\\\\|\$|%[A-Za-z_]+%)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Record):
     """The options before the first word that is none, and the words from there on."""
 
     values: Mapping[str, tuple[str, ...]]

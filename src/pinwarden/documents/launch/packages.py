@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
+from pinwarden.core.record import replace
 from pinwarden.documents.launch.options import names, read_options
 from pinwarden.documents.launch.values import Launched, address, in_temporary, is_address, script
 from pinwarden.documents.target import shown_url

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 from urllib.parse import quote
 
+from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.launch.options import is_absolute
 from pinwarden.documents.target import shown_url
 
@@ -38,8 +38,7 @@ _WEB = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
 _LOOPBACK = re.compile(r"(?:http|ws)://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/?#]|$)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class Launched(Record):
     """What a command runs, as far as its text says."""
 
     kind: Kind

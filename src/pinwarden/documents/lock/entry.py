@@ -7,13 +7,13 @@ only, defaults filled in. ``integrity_payload`` is that view, ``uncovered`` says
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.limits import Limits
 from pinwarden.core.pointer import pointer_step
+from pinwarden.core.record import Record
 from pinwarden.documents.lock.shape import CLIENTS, TOOL_HASHES, all_text, check_shape, is_manifest
 
 EXTENSION = "pinwarden"
@@ -107,8 +107,7 @@ HASHED_MANIFEST = (
 _MANIFEST_ORDER = (*HASHED_MANIFEST, "generatedAt", *TOOL_HASHES, "toolDescriptionScan")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Record):
     """One entry as it stands in the file, under the key it stands under."""
 
     key: str
@@ -181,8 +180,7 @@ def entry_key(name: str, client: str) -> str:
     return f"{name}:{client}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallPlan:
+class InstallPlan(Record):
     """What is to be locked: everything that an entry says, before it is written down."""
 
     name: str

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents.lock.entry import EXTENSION, Entry
 from pinwarden.documents.lock.seal import seal_of, with_record
 from pinwarden.documents.lock.shape import invalid
@@ -37,8 +37,7 @@ _RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # Win
 _MAX_STEM = 100  # file systems allow 255 bytes, for a name, a version and a temporary suffix
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SurfacePin:
+class SurfacePin(Record):
     """The approved surface: its digest, the digest of each item, and the file that keeps the approved text."""
 
     digest: Digest
@@ -49,8 +48,7 @@ class SurfacePin:
     file_digest: Digest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Artifact:
+class Artifact(Record):
     """One file that was downloaded and hashed."""
 
     name: str
@@ -58,16 +56,14 @@ class Artifact:
     size: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImagePin:
+class ImagePin(Record):
     """A container image: the digest of its index, if it has one, and of the manifest for each platform."""
 
     index: Digest | None
     platforms: Mapping[str, Digest]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosurePin:
+class ClosurePin(Record):
     """The dependency closure: how many packages it has, and the file that lists them all with their digests."""
 
     packages: int
@@ -80,8 +76,7 @@ FilePin = SurfacePin | ClosurePin
 """Something that is kept in a file beside the lock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
+class Approval(Record):
     """Who approved the entry, when, and why."""
 
     by: str
@@ -89,8 +84,7 @@ class Approval:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
+class Extension(Record):
     """All that we record about one entry. What a later version adds is kept in ``others``."""
 
     surface: SurfacePin | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from pinwarden.core.record import Record, field
 from pinwarden.documents.clients.config import ConfigFile, entry_in
 from pinwarden.documents.clients.table import CLIENTS
 
@@ -13,8 +13,7 @@ Place = tuple[str, str]
 """A client and a scope, which together name one file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockedConfig:
+class LockedConfig(Record):
     """The part of a lock entry that a client's file can be held against."""
 
     key: str

@@ -7,10 +7,10 @@ An entry whose client starts it through ``pinwarden run`` keeps the command that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.clients.config import configured_server
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import what_runs
@@ -25,8 +25,7 @@ LAUNCH = "launch"
 """A member of our record: the command that ``pinwarden run`` stands for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockedLaunch:
+class LockedLaunch(Record):
     """What is started for an entry."""
 
     runs: Launched

@@ -9,7 +9,6 @@ an entry cannot be removed unseen. ToolPin drops the seal when it rewrites the f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pinwarden.core import strict_json
@@ -17,6 +16,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.pointer import pointer_step
+from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.javascript_json import to_javascript_file
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.entry import EXTENSION, LOCK_LIMITS, Entry, integrity_payload
@@ -29,8 +29,7 @@ SEAL_FORMAT = "pinwarden-lock/1"
 _SEAL_MEMBERS = ("format", "entries", "integrity")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lock:
+class Lock(Record):
     """A lockfile: its entries in the order of the file, and every other member as it was read."""
 
     generated_at: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from unicodedata import normalize
 
@@ -16,6 +15,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.javascript_json import to_javascript_file
 from pinwarden.documents.lock.entry import LOCK_LIMITS
 from pinwarden.documents.lock.shape import all_text, invalid
@@ -34,8 +34,7 @@ _IMMUTABLE_IMAGE = re.compile(r".+@sha256:[0-9a-f]{64}")
 _SECRET_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeutralLock:
+class NeutralLock(Record):
     """A document of the draft, with every member in the order of the file."""
 
     document: Mapping[str, Any]

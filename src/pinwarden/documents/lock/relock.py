@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.pointer import pointer_step
+from pinwarden.core.record import replace
 from pinwarden.documents.lock.entry import EXTENSION, LOCK_LIMITS, Entry, as_reread
 from pinwarden.documents.lock.entry import plain as plain_entry
 from pinwarden.documents.lock.lockfile import Lock, plain, sealed

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
+from pinwarden.core.record import replace
 from pinwarden.documents.lock.entry import EXTENSION, LOCK_LIMITS, Entry
 
 

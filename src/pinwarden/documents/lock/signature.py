@@ -18,7 +18,6 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from binascii import Error as BinasciiError
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
@@ -26,6 +25,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey, PublicKey
+from pinwarden.core.record import Record, field
 from pinwarden.core.signing import dsse_preimage, dsse_sign, dsse_verify
 from pinwarden.documents.javascript_json import to_javascript_file
 from pinwarden.documents.lock import lockfile, mcp_lock_1
@@ -37,8 +37,7 @@ PREDICATE_TYPE = "urn:pinwarden:lock-approval:1"
 _IN_TOTO = "https://in-toto.io/Statement/v1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
+class Scheme(Record):
     """One of the two envelopes that carry one signature over a digest."""
 
     schema: str
@@ -64,8 +63,7 @@ _MEMBERS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
+class Envelope(Record):
     """A detached signature with one key."""
 
     scheme: Scheme
@@ -216,8 +214,7 @@ def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | Non
 # Enough signatures
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequiredSigners:
+class RequiredSigners(Record):
     """Whose signatures are needed: all that are named, and at least ``threshold`` different keys in all."""
 
     names: tuple[str, ...] = ()
@@ -230,8 +227,7 @@ class RequiredSigners:
             raise PinwardenError("SIGNATURE_INVALID", "a policy that requires no signature is no policy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignatureReport:
+class SignatureReport(Record):
     """What was found: who signed, what was wrong with each envelope that did not count, and what is missing."""
 
     signers: tuple[str, ...]

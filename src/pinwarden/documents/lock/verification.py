@@ -7,7 +7,6 @@ itself, not who wrote it: that is what signatures are for (``lock_signature``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
@@ -17,6 +16,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.moments import moment_of
 from pinwarden.core.pointer import pointer_step
+from pinwarden.core.record import Record
 from pinwarden.documents.lock.entry import (
     EXTENSION,
     LOCK_LIMITS,
@@ -63,8 +63,7 @@ PROBLEMS: Mapping[str, str] = {
 _MAX_CLOCK_SKEW = timedelta(days=1)  # machines that write one file do not agree on the time to the minute
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(Record):
     """One thing that is wrong, and where: ``path`` is a JSON Pointer into the lockfile."""
 
     code: str

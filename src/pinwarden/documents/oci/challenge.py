@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents.target import Address
 
 _MAX_TEXT = 8192
@@ -17,8 +17,7 @@ _PARAMETER = re.compile(rf'\s*({_TOKEN})\s*=\s*(?:"((?:[^"\\\x00-\x1f]|\\.)*)"|(
 _COMMA = re.compile(r"\s*,\s*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
+class Challenge(Record):
     """One way in which a registry lets itself be answered."""
 
     scheme: str

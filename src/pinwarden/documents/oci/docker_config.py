@@ -6,12 +6,12 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as BinasciiError
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field
 from pinwarden.documents.oci.reference import HUB, HUB_NAMES, Reference
 
 HUB_KEY = "https://index.docker.io/v1/"
@@ -24,8 +24,7 @@ _LIMITS = Limits(max_bytes=1024 * 1024, max_depth=16)
 _MAX_SECRET = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credential:
+class Credential(Record):
     """Who one is to a registry."""
 
     user: str = field(repr=False)
@@ -46,8 +45,7 @@ class Credential:
         return cls(user=user, secret=secret)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DockerConfig:
+class DockerConfig(Record):
     """The credentials in one file, and the programs that have others."""
 
     stored: Mapping[str, Credential]

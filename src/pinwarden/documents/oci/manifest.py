@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field
 from pinwarden.documents.oci.reference import parse_digest
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -38,8 +38,7 @@ _DEFAULT_VARIANTS = {"arm64": "v8", "arm": "v7", "amd64": "v1"}
 """What a client takes the architecture alone to mean."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageLimits:
+class ImageLimits(Record):
     """Bounds on one image, with the reason beside each."""
 
     document_bytes: int = 4 * 1024 * 1024
@@ -63,8 +62,7 @@ IMAGE_LIMITS = ImageLimits()
 _JSON_LIMITS = Limits(max_bytes=IMAGE_LIMITS.config_bytes, max_depth=32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Platform:
+class Platform(Record):
     """What an image runs on."""
 
     os: str
@@ -90,8 +88,7 @@ class Platform:
         return f"{self.os}{version}/{self.architecture}" + (f"/{self.variant}" if self.variant else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Descriptor:
+class Descriptor(Record):
     """A document or blob, by digest."""
 
     media_type: str
@@ -102,8 +99,7 @@ class Descriptor:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageIndex:
+class ImageIndex(Record):
     """One name for several manifests."""
 
     media_type: str
@@ -111,8 +107,7 @@ class ImageIndex:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageManifest:
+class ImageManifest(Record):
     """An image for one platform, or something else that was put into a registry."""
 
     media_type: str
@@ -124,8 +119,7 @@ class ImageManifest:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageConfig:
+class ImageConfig(Record):
     """What is read of a config."""
 
     platform: Platform

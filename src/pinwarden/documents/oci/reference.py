@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
 
 HUB = "docker.io"
 """Where a name without a host leads."""
@@ -27,8 +27,7 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class Reference(Record):
     """One image in one registry. ``str()`` is the canonical text: nothing is left to a default."""
 
     host: str

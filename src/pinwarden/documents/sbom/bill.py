@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -16,6 +15,7 @@ from packageurl import PackageURL
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.closure import Closure, ClosurePackage
 from pinwarden.documents.launch.values import Launched
 from pinwarden.documents.lock import lockfile
@@ -32,8 +32,7 @@ _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "nuget": "nuget", "cargo": "car
 Properties = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
+class Archive(Record):
     """One file of a package."""
 
     name: str
@@ -42,8 +41,7 @@ class Archive:
     """Where the resolver found it, without anything that could be a credential."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
+class Package(Record):
     """One package that a server needs."""
 
     ref: str
@@ -56,8 +54,7 @@ class Package:
     properties: Properties = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class Server(Record):
     """One locked server, for all clients that have it in the same way."""
 
     ref: str
@@ -75,8 +72,7 @@ class Server:
     """The packages that it depends on; None if its closure is not locked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
+class Bill(Record):
     """All of a lock."""
 
     serial: UUID

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 from pinwarden.core.digest import Digest
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.sbom.bill import NO_EDGES, Archive, Bill, Package, Properties, Server
 
 SPEC_VERSION = "SPDX-2.3"
@@ -36,8 +36,7 @@ def to_bytes(bill: Bill, lock_name: str, now: str, tool_version: str) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Element:
+class _Element(Record):
     """What this format calls a package: a server, a package, or one file of a package."""
 
     ref: str

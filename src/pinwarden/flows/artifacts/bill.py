@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 from pinwarden.core.errors import EXIT_CLEAN
+from pinwarden.core.record import Record, field
 from pinwarden.documents import closure as closure_document
 from pinwarden.documents.lock.verification import file_pins, refuse_if_tampered
 from pinwarden.documents.sbom import cyclonedx, spdx
@@ -20,8 +20,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 NO_CLOSURE = "closure_not_locked"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BillOfMaterials:
+class BillOfMaterials(Record):
     """The document, and the report about it."""
 
     data: bytes = field(repr=False)

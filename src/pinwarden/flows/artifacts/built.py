@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pinwarden.adapters.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.closure import Closure, ClosureFile, ClosurePackage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(Record):
     """How one closure becomes an environment on this machine."""
 
     key: str

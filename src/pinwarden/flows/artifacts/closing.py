@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -13,6 +12,7 @@ from pinwarden.adapters.environments import node, python
 from pinwarden.adapters.environments.store import Store
 from pinwarden.adapters.fetch import Fetcher, Wanted
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.documents.npm_lock import ResolvedPackage, parse_npm_lock
 from pinwarden.flows.artifacts.sources import Sources
@@ -21,8 +21,7 @@ DOWNLOADS_AT_ONCE = 16
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
+class Workshop(Record):
     """What it takes to make and use closures."""
 
     sources: Sources

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
 from pinwarden.adapters.clients import install_entry
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.documents.clients.config import ConfiguredServer
 from pinwarden.documents.clients.table import Client, client_of
 from pinwarden.documents.lock import entry as lock_entry

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifact import ArtifactFacts, PackageName
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import Extension
@@ -22,8 +22,7 @@ from pinwarden.rules.trust.artifacts import judge_artifact, unavailable_artifact
 from pinwarden.rules.trust.verification import ArtifactOutcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examined:
+class Examined(Record):
     """What was found out about the artifact of one entry."""
 
     package: PackageName

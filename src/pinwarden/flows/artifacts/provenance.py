@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 from pinwarden.adapters.provenance import ProvenanceVerifier, registry_keys
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifact import ArtifactFacts
 from pinwarden.documents.lock.extension import Extension
 from pinwarden.documents.provenance import Identity, ProvenanceOutcome, identity_from_json, strongest
@@ -17,8 +17,7 @@ from pinwarden.rules.trust.provenance_drift import compare_provenance
 _NOT_SIGSTORE = "nuget-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
+class Provenance(Record):
     """What the attestations of an artifact came to."""
 
     identity: Identity | None

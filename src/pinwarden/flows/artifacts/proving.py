@@ -7,12 +7,12 @@ dependencies of the same one, come in through ``update``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents import closure as closure_document
 from pinwarden.documents.artifact import ArtifactFacts, PackageName
 from pinwarden.documents.closure import Closure, closure_path
@@ -38,8 +38,7 @@ from pinwarden.flows.project import Project
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted, is_grave, row_facts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class Proof(Record):
     """What is written into the lock about one server."""
 
     examined: Examined

@@ -6,11 +6,11 @@ Nothing here writes. Other bytes under a version that was locked are never offer
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents import closure as closure_document
 from pinwarden.documents.artifact import PackageName
 from pinwarden.documents.closure import Closure
@@ -45,8 +45,7 @@ _LEVELS: dict[Kind, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renewal:
+class Renewal(Record):
     """What would be written for one server if somebody agrees."""
 
     entry: Entry

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters import lock_store
@@ -18,6 +17,7 @@ from pinwarden.adapters.child_environment import child_environment
 from pinwarden.adapters.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents import closure as closure_document
 from pinwarden.documents.closure import Closure
 from pinwarden.documents.lock.entry import Entry
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 _PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(Record):
     """What to start, and with what."""
 
     command: tuple[str, ...]

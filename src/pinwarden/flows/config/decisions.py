@@ -6,9 +6,9 @@ The judgement is that of the gate: what ``ci`` would fail over needs a decision 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.locked_config import locked_config
@@ -33,8 +33,7 @@ State = Literal["first", "new", "changed", "unchanged"]
 """How a configured server stands to the lock; ``first`` where there is no lock yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(Record):
     """Which servers somebody decided to lock although the lock does not hold them as they are."""
 
     names: tuple[str, ...] = ()
@@ -46,8 +45,7 @@ class Accepted:
         return name in self.names or key in self.names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Record):
     """How one configured server stands to the lock, and what a person has to look at."""
 
     state: State

@@ -11,12 +11,12 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents import surface
 from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
 from pinwarden.documents.clients.table import client_of
@@ -65,8 +65,7 @@ _LITERAL = re.compile(r"<([^<>\s]*[a-z][^<>\s]*)>")
 """A word in angle brackets that nobody would take for the name of a variable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Record):
     """One configured server, and what became of it."""
 
     server: ConfiguredServer
@@ -88,8 +87,7 @@ class Found:
         return self.refused is None and not self.accepted and self.standing.state in ("new", "changed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discovery:
+class Discovery(Record):
     """The configured servers, each beside what the lock holds of it."""
 
     project: Project

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters.programs import find_program, relative_folders
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.clients.config import configured_server
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.options import program_name
@@ -41,8 +41,7 @@ _RULES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(Record):
     """A program, where it is, and which servers are started with it."""
 
     name: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pinwarden.core.record import replace
 from pinwarden.documents.clients.table import client_of
 from pinwarden.flows.config.view import ConfigView, FoundEntry
 from pinwarden.rules.config.doctor import DoctorIssue, IssueKind, Stranger, diagnose, repeated, strangers

@@ -6,10 +6,10 @@ The user's own file of Claude Code holds servers for all of their projects; thos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.clients.table import CLIENTS
 from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.entry import Entry
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 SCOPES = ("all", "project", "global")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundEntry:
+class FoundEntry(Record):
     """A locked server that was found in a configuration, and where."""
 
     entry: Entry
@@ -35,8 +34,7 @@ class FoundEntry:
     """As the lock names it: relative to the project, or to the home folder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigView:
+class ConfigView(Record):
     """What is configured and what is locked, for one scope or for all."""
 
     files: tuple[ConfigFile, ...]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.surface import Surface, parse

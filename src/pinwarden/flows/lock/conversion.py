@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents.lock import conversion as lock_conversion
 from pinwarden.documents.lock import lockfile, mcp_lock_1
 from pinwarden.documents.lock.lockfile import Lock
@@ -18,8 +18,7 @@ Format = Literal["v2", "mcp-lock/1"]
 FORMATS: tuple[Format, ...] = ("v2", "mcp-lock/1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Converted:
+class Converted(Record):
     """The file in the other format, and the report about it."""
 
     data: bytes = field(repr=False)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.entry import Entry, entry_key
 from pinwarden.documents.lock.lockfile import Lock
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pinwarden.documents.lock.mcp_lock_1 import NeutralLock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockDocument:
+class LockDocument(Record):
     """A lockfile as it lies there: its bytes, what they say, and every problem with them."""
 
     name: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents import server_entry
 from pinwarden.documents.lock.configured import SOURCE
 from pinwarden.documents.lock.record import extension_of
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 _MAX_TOOLS = 200  # more than any server that was seen; what is left out is said
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Record):
     """A heading and the lines below it."""
 
     heading: str

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters import lock_store
 from pinwarden.adapters.clients import install_entry, remove_entry
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.flows.lock.locking import remove_from_lock
 from pinwarden.flows.report import Report
 

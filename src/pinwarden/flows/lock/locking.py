@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents import surface
 from pinwarden.documents.api_surface import api_surface_hash
 from pinwarden.documents.lock import entry as lock_entry
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Policies, Project
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Record):
     """What a user asks to be locked."""
 
     name: str
@@ -49,16 +48,14 @@ class Wanted:
     """Record what can be verified from the metadata, as ToolPin's --verify does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approver:
+class Approver(Record):
     """Who approves, and why."""
 
     by: str
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockWriting:
+class LockWriting(Record):
     """How entries are written."""
 
     now: str

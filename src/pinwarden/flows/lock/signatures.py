@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PrivateKey, PublicKey
+from pinwarden.core.record import Record
 from pinwarden.documents.lock import signature as lock_signature
 from pinwarden.documents.lock.entry import LOCK_LIMITS
 from pinwarden.documents.lock.lockfile import Lock
@@ -20,8 +20,7 @@ from pinwarden.flows.policy.files import policy_digest
 from pinwarden.flows.report import Report, Row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signing:
+class Signing(Record):
     """What is to be signed, with what, and where the signature goes."""
 
     lock: Path
@@ -141,8 +140,7 @@ def verify_lock_signatures(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignatureCheck:
+class SignatureCheck(Record):
     """Whose signatures a gate demands, and where they are."""
 
     files: tuple[Path, ...]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.lock.configured import SOURCE
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.server_entry import ServerEntry, from_value
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Policies, Project
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Newer:
+class Newer(Record):
     """One entry, and the latest release that its registry has."""
 
     entry: Entry
@@ -64,8 +63,7 @@ def outdated(project: Project, *, offline: bool) -> Report:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Wish(Record):
     """What is to be updated, and whether somebody agreed to it."""
 
     names: Sequence[str]
@@ -154,8 +152,7 @@ def _release_rows(wish: Wish, found: Sequence[Newer], now: str) -> Iterator[Row]
             yield from release_rows(each.entry, each.latest, wish.shop, now)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Looked:
+class _Looked(Record):
     """What the registries said, and of how many entries they can know."""
 
     entries: tuple[Newer, ...]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 
+from pinwarden.core.record import Record
 from pinwarden.rules.advisories import characters, theft
 from pinwarden.rules.advisories.encoded import encoded_texts, is_command, long_pieces
 from pinwarden.rules.advisories.plain_text import Plain, plain, spaced_letters
@@ -40,8 +40,7 @@ MAX_TEXT = 131_072
 _MAX_EXCERPT = 120
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cue:
+class Cue(Record):
     """One place in a text. ``start`` and ``end`` count characters of the text as it was sent."""
 
     code: str

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from pinwarden.core.record import Record
 from pinwarden.documents.locale_order import locale_sorted
 from pinwarden.documents.surface import TOOL, Surface
 from pinwarden.rules.advisories import toolpin
@@ -41,8 +41,7 @@ MESSAGES: Mapping[str, str] = {
 """What each of our own codes says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Record):
     """One thing to look at."""
 
     code: str
@@ -104,8 +103,7 @@ def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tu
     return tuple(findings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fact:
+class _Fact(Record):
     """What is to be said about a text, wherever it stands."""
 
     code: str

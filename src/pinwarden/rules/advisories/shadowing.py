@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from pinwarden.core.record import Record
 from pinwarden.documents.surface import TOOL, Item, Surface
 from pinwarden.rules.advisories.plain_text import fold_word, plain, word_set
 from pinwarden.rules.advisories.toolpin import CALL_GATE
@@ -41,8 +41,7 @@ _REFERENCE_GATE = CALL_GATE | {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbourhood:
+class Neighbourhood(Record):
     """The tools of other servers, by the way their names look."""
 
     tools: Mapping[str, tuple[tuple[str, Item], ...]]

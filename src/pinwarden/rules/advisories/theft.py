@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from pinwarden.core.record import Record
 from pinwarden.rules.advisories.plain_text import word_set
 from pinwarden.rules.advisories.turns import compiled
 
@@ -200,8 +200,7 @@ _URGING = re.compile(r"[ ](?:hesitate|forget|fail|only|just|wait|stop|longer)\b"
 _NEAR = 130  # as far apart as the parts of one thought stand
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Record):
     """A word or two of a sentence and the part they play."""
 
     kind: str

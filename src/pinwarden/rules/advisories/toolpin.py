@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+from pinwarden.core.record import Record
 
 _SPACE = "[\t\n\v\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]"
 
@@ -16,8 +17,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text.replace(" ", f"{_SPACE}+"), re.IGNORECASE | re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advisory:
+class Advisory(Record):
     """What one of the codes says."""
 
     code: str

@@ -8,8 +8,9 @@ so that the time grows with the length of the text and with nothing else.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
+
+from pinwarden.core.record import Record
 
 # What may stand between two words of a turn: a space, emphasis, quotes, or the joints of an identifier.
 _GAP = r"[ _*`'\"\-]{1,3}"
@@ -22,8 +23,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(_LONE_SPACE.sub(lambda found: _GAP if found[0] == " " else found[0], pattern))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(Record):
     """One turn of phrase and the code of the cue that it is."""
 
     code: str

@@ -7,9 +7,9 @@ in every discovered file has to be one that the lock knows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from pinwarden.core.record import Record
 from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, configured_server, fields_of
 from pinwarden.documents.clients.table import CLIENTS, Client, client_of
 from pinwarden.documents.lock.locked_config import LockedConfig, Place, installed
@@ -20,8 +20,7 @@ from pinwarden.rules.drift.changes import ABSENT, INFO, Change, in_order
 IssueKind = Literal["missing", "drift", "unreadable", "invalid"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorIssue:
+class DoctorIssue(Record):
     """One locked server that is not configured as it was approved."""
 
     key: str
@@ -48,8 +47,7 @@ class DoctorIssue:
         return {**shown, "message": self.message}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorReport:
+class DoctorReport(Record):
     """What was compared and found."""
 
     checked: int
@@ -140,8 +138,7 @@ def _issue(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stranger:
+class Stranger(Record):
     """A configured server that the lock does not cover where it was found."""
 
     server: ConfiguredServer

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from pinwarden.core.record import Record
 from pinwarden.documents.clients.config import ConfiguredServer, configured_server, fields_of
 from pinwarden.documents.clients.table import CLIENTS, Client, client_of
 from pinwarden.documents.launch.launched import DANGERS, Launched, what_runs
@@ -55,7 +55,7 @@ def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple
     if same(before, after):
         return ()
     if type(before) is not dict or type(after) is not dict:
-        return (_Row(name, "entry").change("unusable_entry", ABSENT, ABSENT),)
+        return (_Row(name=name, field="entry").change("unusable_entry", ABSENT, ABSENT),)
     pair = _Pair.of(name, before, after, client)
     return in_order(_changes(pair))
 
@@ -66,7 +66,7 @@ def unknown_entry(server: ConfiguredServer, names: Iterable[str], packages: Iter
     launched = what_runs(server.target) if server.target else None
     if near is None and launched and launched.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source"):
         near = near_name(launched.identity, packages)
-    row = _Row(server.name, "added")
+    row = _Row(name=server.name, field="added")
     kind = "look_alike_entry" if near is not None else "rogue_entry"
     more = [f"It is close to {near[:80]!a}."] if near is not None else []
     return row.change(kind, ABSENT, shown_server(server), *more, *_told(launched.dangers if launched else ()))
@@ -88,8 +88,7 @@ def shown_server(server: ConfiguredServer) -> dict[str, Any]:
     return shown
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Record):
     """Where a change is."""
 
     name: str
@@ -111,8 +110,7 @@ class _Row:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
+class _Pair(Record):
     """An approved entry and the one that is there now, understood."""
 
     name: str
@@ -147,7 +145,7 @@ class _Pair:
         path = ""
         for token in (field, *steps):
             path = step(path, token)
-        return _Row(self.name, field, path)
+        return _Row(name=self.name, field=field, path=path)
 
     def differs(self, field: str) -> bool:
         return not same(_emptied(self.old.get(field)), _emptied(self.new.get(field)))
@@ -168,9 +166,9 @@ def _changes(pair: _Pair) -> Iterator[Change]:
 def _usability(pair: _Pair) -> Iterator[Change]:
     old, new = pair.old_server, pair.new_server
     if new.target is None and old.target is not None:
-        yield _Row(pair.name, "entry").change("unusable_entry", ABSENT, ABSENT)
+        yield _Row(name=pair.name, field="entry").change("unusable_entry", ABSENT, ABSENT)
     elif new.problem and not old.problem:
-        yield _Row(pair.name, "entry").change("ambiguous_entry", ABSENT, ABSENT)
+        yield _Row(name=pair.name, field="entry").change("ambiguous_entry", ABSENT, ABSENT)
 
 
 def _command(pair: _Pair) -> Iterator[Change]:
@@ -370,7 +368,7 @@ def _consented(value: Any) -> frozenset[str]:
 
 def _removed(name: str, entry: Any, client: Client) -> Change:
     shown = shown_server(configured_server(name, entry, client))
-    return _Row(name, "removed").change("entry_removed", shown, ABSENT)
+    return _Row(name=name, field="removed").change("entry_removed", shown, ABSENT)
 
 
 def _entries(config: Any, client: Client) -> dict[str, Any]:

@@ -7,10 +7,10 @@ assistant before anybody agreed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from pinwarden.core.record import Record
 from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, fields_of
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import DANGERS, what_runs
@@ -53,8 +53,7 @@ _ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingKind:
+class FindingKind(Record):
     """One row of the table."""
 
     code: str
@@ -72,8 +71,7 @@ FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
 """By code. The single source for severities and for the reasons people read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFinding:
+class ConfigFinding(Record):
     """One thing in a configuration that a person should look at. It never holds a value of the file."""
 
     code: str

@@ -7,10 +7,10 @@ the clients' own documentation asks for today; every difference comes with a sen
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.lock.shape import CLIENTS
 from pinwarden.documents.server_entry import Input, Remote, ServerEntry
 from pinwarden.rules.config.fragment_text import codex_toml, continue_yaml
@@ -32,8 +32,7 @@ _OPENCODE_SCHEMA = "https://opencode.ai/config.json"
 _STREAMABLE = "streamable-http"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fragment:
+class Fragment(Record):
     """A configuration with one server in it."""
 
     client: str
@@ -85,8 +84,7 @@ def toolpin_placeholder(client: str) -> Callable[[str], str]:
             return lambda name: f"<{name}>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Body:
+class _Body(Record):
     members: dict[str, Any]
     note: str
     differences: tuple[str, ...] = ()

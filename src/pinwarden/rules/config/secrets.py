@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from pinwarden.core.record import Record
 from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, fields_of
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.lock.locked_config import LockedConfig, Place, installed
@@ -34,8 +34,7 @@ _INPUT = "input"
 SecretKind = Literal["plaintext_secret", "secret_prefix", "missing_config", "unreadable_config", "invalid_scope"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecretFinding:
+class SecretFinding(Record):
     """One place where a secret lies open, or could not be looked for. The value is never a part of it."""
 
     kind: SecretKind
@@ -68,8 +67,7 @@ class SecretFinding:
         return shown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecretsReport:
+class SecretsReport(Record):
     """What an audit looked at and found."""
 
     checked: int

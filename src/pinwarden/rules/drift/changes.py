@@ -7,10 +7,11 @@ kind is stable data that scripts may match on; its reason may be reworded betwee
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
+
+from pinwarden.core.record import Record
 
 CRITICAL = "critical"
 REVIEW = "review"
@@ -32,8 +33,7 @@ class Absence(Enum):
 ABSENT: Final = Absence.ABSENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeKind:
+class ChangeKind(Record):
     """One row of the table."""
 
     kind: str
@@ -180,8 +180,7 @@ CHANGE_KINDS: Mapping[str, ChangeKind] = _table(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Record):
     """One place where two surfaces differ, and what that means."""
 
     entity: str

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
+from pinwarden.core.record import Record, field
 from pinwarden.documents.surface import RESOURCE, TEMPLATE, Item
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairing:
+class Pairing(Record):
     """Two lists of one kind, sorted out."""
 
     changed: list[tuple[Item, Item]] = field(default_factory=list)

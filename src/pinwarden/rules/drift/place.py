@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
+from pinwarden.core.record import Record, replace
 from pinwarden.rules.drift.alarms import Approved, new_cues, schema_alarms
 from pinwarden.rules.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, Change
 from pinwarden.rules.drift.json_values import same, step, texts_in
@@ -13,8 +13,7 @@ from pinwarden.rules.drift.json_values import same, step, texts_in
 _SCHEMAS = frozenset({"inputSchema", "outputSchema"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Record):
     """Where in which item, and what that item was approved to say."""
 
     entity: str

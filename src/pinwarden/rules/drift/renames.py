@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from pinwarden.core.record import Record
 from pinwarden.documents.surface import Item
 from pinwarden.rules.drift.json_values import identity, texts_in
 from pinwarden.rules.drift.names import name_words, skeleton
@@ -27,8 +27,7 @@ _WORD = re.compile(r"\w{3,}")
 _TRIGRAM = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Traits:
+class _Traits(Record):
     """What an item is recognised by."""
 
     bare_name: str

@@ -8,10 +8,10 @@ a parameter that becomes required, a larger least size, and any newly prescribed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 from pinwarden.core.numbers import is_number
+from pinwarden.core.record import Record, replace
 from pinwarden.rules.drift.alarms import is_known_dialect, is_remote
 from pinwarden.rules.drift.changes import ABSENT, Change
 from pinwarden.rules.drift.json_values import identity, same
@@ -47,8 +47,7 @@ _SILENT_SCHEMAS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
+class Walk(Record):
     """Where in a schema we are and which way is wider there."""
 
     place: Place

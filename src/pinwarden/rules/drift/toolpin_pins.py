@@ -7,10 +7,10 @@ ones, which depend on a locale, decide only without it. A hash cannot say what c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from pinwarden.core.record import Record
 from pinwarden.documents.foreign_digests import TOOLPIN_COVERAGE, ToolPinHashes, toolpin_hashes
 from pinwarden.documents.lock.shape import TOOL_HASHES
 
@@ -29,8 +29,7 @@ PIN_FINDINGS: Mapping[str, str] = MappingProxyType(
 _UNDECIDED = "tool_order_unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PinFinding:
+class PinFinding(Record):
     """One thing that a recorded hash tells about the live list."""
 
     code: str

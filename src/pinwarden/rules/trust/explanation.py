@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from pinwarden.core.record import Record
 from pinwarden.documents.server_entry import ServerEntry
 from pinwarden.documents.tier import Tier
 from pinwarden.rules.trust.metadata_evidence import pinned_version
@@ -12,8 +12,7 @@ from pinwarden.rules.trust.tiers import ARTIFACT_CODES, Issue, TrustReport, arti
 from pinwarden.rules.versions import floats_for_toolpin, is_exact
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Record):
     """A tier in words: what it means, why it is this one, and what would make it better."""
 
     tier: Tier

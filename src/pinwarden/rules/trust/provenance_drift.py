@@ -7,8 +7,8 @@ stolen token, a taken-over repository and a republished fork look from outside.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from pinwarden.core.record import Record
 from pinwarden.documents.provenance import Identity, ProvenanceOutcome, repository_uri, strongest
 from pinwarden.rules.drift.changes import CRITICAL, INFO, REVIEW
 
@@ -36,8 +36,7 @@ _KIND_RANKS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenanceFinding:
+class ProvenanceFinding(Record):
     """One difference."""
 
     code: str

@@ -7,11 +7,11 @@ it fits better, so the code changes while the version stays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pinwarden.core.digest import Digest
+from pinwarden.core.record import Record
 from pinwarden.documents.artifact import ArtifactFacts
 from pinwarden.rules.closure_choice import best_wheel
 from pinwarden.rules.drift.changes import CRITICAL, INFO, REVIEW
@@ -23,8 +23,7 @@ STILL_FRESH = timedelta(days=3)
 """Build farms upload the wheels of a release one after another, within hours; days later nobody does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseFinding:
+class ReleaseFinding(Record):
     """One difference."""
 
     kind: str

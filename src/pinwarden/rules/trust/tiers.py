@@ -7,12 +7,12 @@ What we hold against an entry beyond that is in ``explanation``, under our own c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import floor
 from typing import Any, Literal
 
 from pinwarden.core.moments import moment_of
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.lock.entry import TRUST_REREAD_ORDER
 from pinwarden.documents.lock.shape import is_manifest
 from pinwarden.documents.remote_address import remote_address
@@ -57,8 +57,7 @@ _FRESH_FOR = timedelta(days=7)
 _CLOCK_SKEW = timedelta(seconds=60)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Issue:
+class Issue(Record):
     """Something that speaks against an entry."""
 
     severity: Literal["critical", "warning", "info"]
@@ -70,8 +69,7 @@ class Issue:
         return {"severity": self.severity, "code": self.code, "message": self.message}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierCap:
+class TierCap(Record):
     """A reason why the tier is no better than ``tier``."""
 
     code: str
@@ -83,8 +81,7 @@ class TierCap:
         return {"code": self.code, "message": self.message, "tier": self.tier}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pillars:
+class Pillars(Record):
     """The four parts of the overall score, 0 to 100 each."""
 
     provenance: int
@@ -102,8 +99,7 @@ class Pillars:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustReport:
+class TrustReport(Record):
     """A judgement about one entry."""
 
     score: int
@@ -142,8 +138,7 @@ class TrustReport:
         return {name: members[name] for name in order if members[name] is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Record):
     """The judgement in one word, with its reason."""
 
     verdict: Literal["verified", "needs-review", "blocked"]
@@ -189,8 +184,7 @@ def judge(entry: ServerEntry, *, now: str) -> TrustReport:
     return gated(ungated, now=now)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class Verified(Record):
     """What a verification adds to a trust report."""
 
     evidence: tuple[Evidence, ...]
@@ -443,8 +437,7 @@ def _is_fresh(verified_at: Any, now: datetime | None) -> bool:
 # The verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grounds:
+class Grounds(Record):
     """What a verdict is based on."""
 
     tier: Tier

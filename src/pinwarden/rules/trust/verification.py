@@ -7,9 +7,9 @@ at is ``unavailable``, never ``passed``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pinwarden.core.record import Record, field
 from pinwarden.documents.foreign_digests import toolpin_hashes
 from pinwarden.documents.locale_order import locale_sorted
 from pinwarden.documents.lock.shape import is_manifest
@@ -61,8 +61,7 @@ TRUSTED_BUNDLE_HOSTS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveOutcome:
+class LiveOutcome(Record):
     """What came of asking the server itself for its tools."""
 
     state: Literal["skipped", "not-executed", "failed", "listed"]
@@ -72,8 +71,7 @@ class LiveOutcome:
     """Why it failed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactOutcome:
+class ArtifactOutcome(Record):
     """What came of fetching the artifact: rows with the codes of ``ARTIFACT_CODES``, and what is wrong with it."""
 
     evidence: tuple[Evidence, ...]
@@ -83,8 +81,7 @@ class ArtifactOutcome:
 SKIPPED = LiveOutcome(state="skipped")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerificationReport:
+class VerificationReport(Record):
     """The outcome of a verification."""
 
     entry: ServerEntry

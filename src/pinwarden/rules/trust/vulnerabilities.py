@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cmp_to_key
 
+from pinwarden.core.record import Record
 from pinwarden.documents.artifact import PackageName
 from pinwarden.documents.osv import OsvAffected, OsvEvent, OsvRange, OsvRecord
 from pinwarden.rules.versions import comparable, compare_versions
@@ -15,8 +15,7 @@ Compare = Callable[[str, str], int | None]
 """-1, 0 or 1, or None where two versions cannot be compared."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vulnerable:
+class Vulnerable(Record):
     """A locked package, and one record about it."""
 
     package: PackageName
