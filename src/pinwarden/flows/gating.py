@@ -492,7 +492,7 @@ def _not_looked_at(lock: Lock, gate: Gate) -> Iterator[str]:
 def _unseen_texts(lock: Lock) -> Iterator[str]:
     from pinwarden.documents.lock.configured import uncovered
     from pinwarden.documents.lock.locked_config import locked_config
-    from pinwarden.rules.config.masking import unseen_members
+    from pinwarden.rules.config.unseen import unseen_members
 
     for entry in lock.entries:
         unseen = unseen_members(locked_config(entry.key, entry.document).entry)

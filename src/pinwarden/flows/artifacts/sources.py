@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +10,13 @@ if TYPE_CHECKING:  # starting a server asks only where the store is
     from pinwarden.flows.project import Project
 
 
-@dataclass(slots=True, kw_only=True)
 class Sources:
     """Endpoints by name of package."""
 
-    settings: Settings
-    _npm: dict[str, Endpoint] = field(default_factory=dict, init=False, repr=False)
-    _pypi: Endpoint | None = field(default=None, init=False, repr=False)
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._npm: dict[str, Endpoint] = {}
+        self._pypi: Endpoint | None = None
 
     @classmethod
     def of(cls, project: Project) -> Sources:

@@ -44,9 +44,9 @@ from pinwarden.rules.config.masking import (
     shown_address,
     shown_name,
     shown_words,
-    unseen_members,
     words_in_the_open,
 )
+from pinwarden.rules.config.unseen import unseen_members
 from pinwarden.rules.drift.changes import CRITICAL
 from pinwarden.rules.plan import Installation, install_plan
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pinwarden.documents.launch.redirecting_variables import redirects
+from pinwarden.rules.config.unseen import NAMED_VALUES
 
 MASK = "<secret>"
 
@@ -237,7 +238,6 @@ def _looks_random(text: str) -> bool:
 
 
 _URLS = ("url", "serverUrl", "httpUrl")
-_NAMED_VALUES = ("env", "environment", "headers", "http_headers")
 _KEPT = (
     *("command", "args", "cwd", "type", "name", "transport", "envFile"),
     *("env_vars", "env_http_headers", "bearer_token_env_var"),
@@ -317,7 +317,7 @@ def _kept_word(name: str, word: Any) -> Any:
 
 def _lockable_value(path: str, name: str, value: Any) -> Any:
     if type(value) is dict:
-        if name in _NAMED_VALUES:
+        if name in NAMED_VALUES:
             return {each: _lockable_variable(each, part) for each, part in value.items()}
         return {each: _lockable_value(f"{path}.{each}", each, part) for each, part in value.items()}
     if type(value) is list:
@@ -341,27 +341,6 @@ def _deciding_text(path: str, name: str, text: str) -> str:
     if plain and shown_words([text]) == [text]:
         return text
     return _origin_only(path, text) if _ADDRESS.match(text) and not re.search(r"\s", text) else f"<{path}>"
-
-
-def unseen_members(lockable: Any) -> list[str]:
-    """The members of a lockable entry whose literal text it leaves out, so that nobody can see a change of it.
-
-    Variables and headers are not among them: that their values are left out is what a lock promises.
-    """
-    if type(lockable) is not dict:
-        return []
-    return [path for name, value in lockable.items() for path in _left_out(name, name, value)]
-
-
-def _left_out(path: str, name: str, value: Any) -> Iterator[str]:
-    if type(value) is dict and name not in _NAMED_VALUES:
-        for each, part in value.items():
-            yield from _left_out(f"{path}.{each}", each, part)
-    elif type(value) is list:
-        for place, part in enumerate(value):
-            yield from _left_out(f"{path}.{place}", name, part)
-    elif value == f"<{path}>" or (type(value) is str and value.endswith(f"/<{path}>")):
-        yield path
 
 
 def _lockable_variable(name: str, value: Any) -> Any:
