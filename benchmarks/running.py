@@ -94,7 +94,7 @@ def _starting(server: Published, root: Path, environment: dict[str, str]) -> str
     rows = [_row(name, times, bare) for name, times in seconds.items()]
     goals = [Goal(name="what pinwarden run adds", against="python -c pass", at_most=ADDED_AT_MOST)]
     if launcher is not None:
-        # By what the launchers add: the server's own start alone takes more than a third of what npx and uvx take in all.
+        # By what the launchers add: the server's own start takes more than a third of what npx and uvx take in all.
         added = f"what {server.launcher} adds"
         goals.append(Goal(name="what pinwarden run adds", against=added, at_most=1 / FASTER_AT_LEAST))
     return table(f"Starting {server.name} until it answers initialize", rows, 1, goals)
