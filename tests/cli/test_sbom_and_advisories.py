@@ -411,3 +411,21 @@ class TestAdvisories:
         outcome = world.run("advisories", "--osv", "osv", "--format", "sarif")
         results = json.loads(outcome.out)["runs"][0]["results"]
         assert "vulnerable_package" in {row["ruleId"] for row in results}
+
+
+class TestTheGate:
+    def test_a_known_vulnerability_fails_the_gate(self, world: World) -> None:
+        world.export("osv", record("builds"))
+        code, report = world.told("ci", "--osv", "osv")
+        assert code == 1
+        assert [(row["code"], row["severity"]) for row in report["failures"]] == [("vulnerable_package", "critical")]
+        assert report["checks"]["advisories"] == "failed"
+
+    def test_an_export_about_other_packages_is_clean_and_without_one_nothing_was_looked_up(self, world: World) -> None:
+        world.export("osv", record("other"))
+        code, report = world.told("ci", "--osv", "osv")
+        assert (code, report["checks"]["advisories"]) == (0, "ok")
+        assert world.told("ci")[1]["checks"]["advisories"] == "skipped"
+
+    def test_an_export_that_is_not_there_is_never_clean(self, world: World) -> None:
+        assert world.run("ci", "--osv", "none").code == 3

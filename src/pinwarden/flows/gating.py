@@ -24,6 +24,8 @@ from pinwarden.flows.policy.rules import broken_rules
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted, is_grave, row_facts, weight
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pinwarden.adapters.mcp_registry import Registries
     from pinwarden.adapters.probe.probe import ProbeOptions
     from pinwarden.documents.server_entry import ServerEntry
@@ -52,6 +54,8 @@ class Gate(Record):
     """If given, the lock must be signed by these keys, under the policy that holds here."""
     workshop: Workshop | None = None
     """If given, the locked artifacts are fetched and hashed again."""
+    osv: Path | None = None
+    """If given, every locked package is looked up in this export of known vulnerabilities."""
 
 
 def check(project: Project, policies: Policies, gate: Gate) -> Report:
@@ -87,6 +91,7 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
         "policy": refused,
         "registry": registry,
         "bytes": _byte_rows(lock, gate),
+        "advisories": _advisory_rows(lock, texts, gate, whole=not integrity),
         "live": live,
     }
     return _report(project, lock, found, gate, policies)
@@ -339,6 +344,18 @@ def _byte_rows(lock: Lock, gate: Gate) -> list[Row]:
     return list(byte_rows(lock, gate.workshop, gate.now))
 
 
+def _advisory_rows(lock: Lock, texts: Mapping[str, bytes], gate: Gate, *, whole: bool) -> list[Row]:
+    """Known vulnerabilities. Of a lock that is not whole nobody can say which packages it holds."""
+    if gate.osv is None or not whole:
+        return []
+    from pinwarden.adapters.osv_export import read_export
+    from pinwarden.flows.artifacts.vulnerable import locked_packages, vulnerable_rows
+    from pinwarden.rules.trust.vulnerabilities import vulnerable_packages
+
+    packages = locked_packages(lock, texts)
+    return list(vulnerable_rows(vulnerable_packages(read_export(gate.osv), packages), packages))
+
+
 # 8. The live servers
 
 
@@ -412,6 +429,10 @@ def _rule_texts(gate: Gate) -> dict[str, str]:
         from pinwarden.flows.lock.signatures import SIGNATURE_RULES
 
         texts.update(SIGNATURE_RULES)
+    if gate.osv is not None:
+        from pinwarden.flows.artifacts.vulnerable import RULES
+
+        texts.update(RULES)
     if gate.workshop is not None:
         from pinwarden.rules.trust.artifact_drift import ARTIFACT_KINDS
 
@@ -436,6 +457,7 @@ def _nothing_to_check(lock: Lock, gate: Gate, policies: Policies) -> dict[str, s
         "configs": not gate.configs,
         "registry": gate.registries is None,
         "bytes": gate.workshop is None,
+        "advisories": gate.osv is None,
         "live": gate.probe is None,
     }
     empty = {"policy": not policies.any, **{name: count == 0 for name, count in _asked(lock, gate).items()}}

@@ -8,6 +8,7 @@ was locked; --live asks the servers and compares what they tell the model.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from pinwarden.cli.key_arguments import add_gate_signature_arguments, signature_check_of
 from pinwarden.cli.output import add_format_argument, emit
@@ -32,6 +33,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--registry", action="store_true", help="look each locked version up again")
     parser.add_argument("--offline", action="store_true", help="with --registry: only local sources and caches")
     parser.add_argument("--bytes", action="store_true", help="fetch the locked artifacts again and hash them")
+    parser.add_argument("--osv", metavar="PATH", help="look locked packages up in this export of OSV records")
     parser.add_argument("--trust-root", metavar="FILE", help="with --bytes: a sigstore trusted root of your own")
     parser.add_argument("--live", action="store_true", help="ask the live servers, and the registry")
     add_gate_signature_arguments(parser)
@@ -60,6 +62,7 @@ def run(args: Namespace) -> int:
         require_extension=args.require_extension,
         require_policy=args.require_policy,
         signatures=signature_check_of(args, project),
+        osv=Path(args.osv) if args.osv else None,
     )
     policies = load_policies(project, args.environment)
     if not args.bytes:

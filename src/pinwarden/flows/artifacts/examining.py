@@ -13,7 +13,7 @@ from pinwarden.documents.lock.locked_launch import locked_launch
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.provenance import Identity
 from pinwarden.flows.artifacts.closing import Workshop
-from pinwarden.flows.artifacts.facts import facts_of, package_in, refuse_other_index, registry_asked
+from pinwarden.flows.artifacts.facts import facts_of, package_of, refuse_other_index, registry_asked
 from pinwarden.flows.artifacts.provenance import provenance_of
 from pinwarden.flows.report import GRAVE, Row, is_grave
 from pinwarden.flows.rows import row_of
@@ -41,15 +41,15 @@ class Examined(Record):
 
 def examine(entry: Entry, shop: Workshop, now: str) -> Examined:
     """Fetch, hash and judge the artifact of an entry. Another registry than the locked one is not even asked."""
-    launch = locked_launch(entry)
-    package = package_in(launch.runs)
-    refuse_other_index(launch)
+    package, claim = package_of(entry)
+    if package.ecosystem not in ("mcpb", "cargo"):
+        refuse_other_index(locked_launch(entry))
     pinned = extension_of(entry) or Extension()
     asked = registry_asked(package, shop)
     if pinned.registry is not None and asked is not None and asked != pinned.registry:
         return _elsewhere(entry.name, pinned.registry, package, asked, now)
     facts = facts_of(package, shop, now=now)
-    outcome = judge_artifact(facts)
+    outcome = judge_artifact(facts, claim=claim)
     provenance = provenance_of(entry.name, pinned, facts, shop, now)
     return Examined(
         package=package,

@@ -9,7 +9,8 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.artifact import ArtifactFacts, PackageName
 from pinwarden.documents.launch.values import Launched
-from pinwarden.documents.lock.locked_launch import LockedLaunch
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.locked_launch import LockedLaunch, locked_launch
 from pinwarden.documents.server_entry import Package
 from pinwarden.flows.artifacts.closing import Workshop
 
@@ -84,6 +85,21 @@ def package_in(runs: Launched) -> PackageName:
         raise PinwardenError("VERSION_FLOATS", f"{package.identity[:120]} is not locked at one version")
     version = package.version.removeprefix("v") if package.kind == "npm" else package.version
     return PackageName(ecosystem=package.kind, name=package.identity, version=version)
+
+
+def package_of(entry: Entry) -> tuple[PackageName, Digest | None]:
+    """What an entry takes from a registry, and the digest that the server's metadata gave for it, where it gave one.
+
+    Bundles and crates are not named by the command that starts them, so for those the locked target counts.
+    """
+    target = entry.selected_target
+    kind, name, version = (target.get(member) for member in ("registryType", "identifier", "version"))
+    if kind == "mcpb" and isinstance(name, str):
+        claim = target.get("fileSha256")
+        return PackageName(ecosystem="mcpb", name=name), Digest.parse(f"sha256:{claim}") if claim else None
+    if kind == "cargo" and isinstance(name, str) and isinstance(version, str):
+        return PackageName(ecosystem="cargo", name=name, version=version), None
+    return package_in(locked_launch(entry).runs), None
 
 
 def refuse_other_index(launch: LockedLaunch) -> None:

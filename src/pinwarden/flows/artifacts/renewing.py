@@ -15,12 +15,11 @@ from pinwarden.documents import closure as closure_document
 from pinwarden.documents.artifact import PackageName
 from pinwarden.documents.closure import Closure
 from pinwarden.documents.lock.entry import Entry
-from pinwarden.documents.lock.locked_launch import locked_launch
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.server_entry import ServerEntry
 from pinwarden.flows.artifacts.closing import Workshop
 from pinwarden.flows.artifacts.examining import Examined, examine
-from pinwarden.flows.artifacts.facts import declared_package, facts_of, package_in
+from pinwarden.flows.artifacts.facts import declared_package, facts_of, package_of
 from pinwarden.flows.artifacts.fetching import chosen_entries
 from pinwarden.flows.artifacts.gate import has_bytes
 from pinwarden.flows.artifacts.proving import Proof, closure_for, write_proof
@@ -130,7 +129,7 @@ def release_rows(entry: Entry, latest: ServerEntry, shop: Workshop, now: str) ->
     if wanted is None:
         return
     try:
-        before = facts_of(package_in(locked_launch(entry).runs), shop, now=now)
+        before = facts_of(package_of(entry)[0], shop, now=now)
         after = facts_of(wanted, shop, now=now)
     except PinwardenError as err:
         yield Row(code=UNCHECKED, level="review", entity="server", name=entry.name, path="", message=err.message)

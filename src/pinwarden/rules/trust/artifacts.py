@@ -50,7 +50,7 @@ def judge_artifact(facts: ArtifactFacts, *, claim: Digest | None = None, anchore
     }
     if failed:
         row |= {"failureReason": failed[0].message, "required": True}
-    return ArtifactOutcome(evidence=(row, *_signature_rows(facts)), issues=tuple(issues))
+    return ArtifactOutcome(evidence=(row, *_signature_rows(facts), *_signer_rows(facts)), issues=tuple(issues))
 
 
 def unavailable_artifact(package: PackageName, registry: str, reason: str) -> ArtifactOutcome:
@@ -143,6 +143,25 @@ def _signature_rows(facts: ArtifactFacts) -> Iterator[Evidence]:
         "verifiedByToolPin": status != "unavailable",
         "trustedAnchor": status == "passed",
         "trustAnchor": facts.registry,
+        "verifiedAt": facts.checked_at,
+    }
+
+
+def _signer_rows(facts: ArtifactFacts) -> Iterator[Evidence]:
+    """The signature inside a bundle. A good one by somebody unknown proves nothing about who that is."""
+    signer = facts.signer
+    if signer is None or signer.state == "unsigned":
+        return
+    status = {"valid": "passed", "invalid": "failed"}.get(signer.state, "unavailable")
+    yield {
+        "code": "bundle_signature_verified",
+        "status": status,
+        "message": f"The signature of the bundle is {signer.state}: {signer.subject or 'nobody is named'}.",
+        "source": "http-artifact",
+        "verificationMethod": "cms-signed-data",
+        "verifiedByToolPin": status != "unavailable",
+        "trustedAnchor": status == "passed",
+        "trustAnchor": "" if signer.fingerprint is None else str(signer.fingerprint),
         "verifiedAt": facts.checked_at,
     }
 
