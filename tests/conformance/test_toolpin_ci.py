@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.flows.gating import Gate, check
+from pinwarden.flows.gate.check import check
+from pinwarden.flows.gate.gate import Gate
 from pinwarden.flows.project import Policies, Project
 from pinwarden.flows.report import Report
 from tests.cli.run import Outcome, pinwarden

@@ -43,7 +43,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Check and report."""
     from pinwarden.adapters.clock import now
-    from pinwarden.flows.gating import Gate, check
+    from pinwarden.flows.gate.check import check
+    from pinwarden.flows.gate.gate import Gate
     from pinwarden.flows.project import load_policies
 
     project = project_of(args)

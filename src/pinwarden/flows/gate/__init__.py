@@ -1,0 +1,1 @@
+"""The gate: is everything still as it was approved?"""

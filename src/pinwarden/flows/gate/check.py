@@ -1,0 +1,118 @@
+"""The gate: is everything still as it was approved? Frozen by default: nothing is resolved anew, nothing is contacted.
+
+Each check adds rows; none of them stops the others, so that one run tells all there is to tell. What could not be
+checked is never clean: it has its own rows and its own exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pinwarden.adapters import lock_store
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.flows.gate.configs import config_rows
+from pinwarden.flows.gate.integrity import digest_rows, forged_rows, lock_rows, signature_rows_of, stripped_rows
+from pinwarden.flows.gate.registry import registry_rows
+from pinwarden.flows.gate.report import gate_report
+from pinwarden.flows.policy.rules import broken_rules
+from pinwarden.flows.report import Report, Row, is_grave
+
+if TYPE_CHECKING:
+    from pinwarden.flows.gate.gate import Gate
+    from pinwarden.flows.project import Policies, Project
+
+
+def check(project: Project, policies: Policies, gate: Gate) -> Report:
+    """The report of ``pinwarden ci``.
+
+    1. The lock itself, and the approved texts beside it.
+    2. The digest that was stated out of band.
+    3. The signatures, if asked.
+    4. Every client configuration that exists.
+    5. The policies.
+    6. The registry, if asked.
+    7. The bytes of what was locked, if asked.
+    8. The live servers, if asked.
+    """
+    lock, texts = lock_store.read_with_files(project.lock)
+    if lock is None:
+        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} in {project.root.name or 'this folder'}")
+    integrity = [
+        *lock_rows(project, lock, texts, gate),
+        *digest_rows(project, lock, gate),
+        *stripped_rows(project, lock),
+        *(forged_rows(project, lock) if policies.any else ()),
+    ]
+    signed = signature_rows_of(project, lock, policies, gate)
+    configs = list(config_rows(project, lock, gate.scope)) if gate.configs else []
+    refused = list(_policy_rows(lock, policies, gate))
+    registry = list(registry_rows(lock, gate)) if gate.registries else []
+    live = _live_rows(project, lock, texts, gate, _held(lock, (*integrity, *signed), refused))
+    found = {
+        "integrity": integrity,
+        "signature": signed,
+        "configs": configs,
+        "policy": refused,
+        "registry": registry,
+        "bytes": _byte_rows(lock, gate),
+        "advisories": _advisory_rows(lock, texts, gate, whole=not integrity),
+        "live": live,
+    }
+    return gate_report(project, lock, found, gate, policies)
+
+
+def _policy_rows(lock: Lock, policies: Policies, gate: Gate) -> Iterator[Row]:
+    if gate.require_policy and not policies.any:
+        yield Row(
+            code="policy_missing",
+            level="critical",
+            entity="policy",
+            name="",
+            path="",
+            message="there is no policy here",
+        )
+    for entry in lock.entries:
+        for rule in broken_rules(policies, entry.document, gate.now):
+            level = "critical" if rule.refuses else "info"
+            yield Row(code=rule.code, level=level, entity="policy", name=entry.name, path="", message=rule.message)
+
+
+def _byte_rows(lock: Lock, gate: Gate) -> list[Row]:
+    if gate.workshop is None:
+        return []
+    from pinwarden.flows.artifacts.gate import byte_rows
+
+    return list(byte_rows(lock, gate.workshop, gate.now))
+
+
+def _advisory_rows(lock: Lock, texts: Mapping[str, bytes], gate: Gate, *, whole: bool) -> list[Row]:
+    """Known vulnerabilities. Of a lock that is not whole nobody can say which packages it holds."""
+    if gate.osv is None or not whole:
+        return []
+    from pinwarden.adapters.osv_export import read_export
+    from pinwarden.flows.artifacts.vulnerable import locked_packages, vulnerable_rows
+    from pinwarden.rules.trust.vulnerabilities import vulnerable_packages
+
+    packages = locked_packages(lock, texts)
+    return list(vulnerable_rows(vulnerable_packages(read_export(gate.osv), packages), packages))
+
+
+def _held(lock: Lock, doubts: Iterable[Row], refused: Iterable[Row]) -> dict[str, str]:
+    """Which servers are not asked, and why: consent to start servers is consent to start approved ones."""
+    if any(map(is_grave, doubts)):
+        return dict.fromkeys((entry.name for entry in lock.entries), "the lock is not the one that was approved")
+    # Our own verdict blocks only addresses, where nothing is started.
+    broken = (row for row in refused if row.level == "critical" and row.code != "verdict_blocked")
+    return {row.name: "the policy refuses it" for row in broken}
+
+
+def _live_rows(
+    project: Project, lock: Lock, texts: Mapping[str, bytes], gate: Gate, held: Mapping[str, str]
+) -> list[Row]:
+    if gate.probe is None:
+        return []
+    from pinwarden.flows.gate.live import live_rows
+
+    return list(live_rows(lock, texts, project.configs(), gate.probe, held))

@@ -1,0 +1,129 @@
+"""The lock itself: its seals, the files beside it, a digest that was kept elsewhere, claims, signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pinwarden.adapters import lock_store
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.configured import SOURCE
+from pinwarden.documents.lock.entry import EXTENSION
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.verification import verify, verify_files
+from pinwarden.flows.report import Row
+
+if TYPE_CHECKING:
+    from pinwarden.flows.gate.gate import Gate
+    from pinwarden.flows.project import Policies, Project
+
+
+def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], gate: Gate) -> Iterator[Row]:
+    """What is wrong with the lock and the files beside it."""
+    problems = [*verify(lock, require_extension=gate.require_extension), *verify_files(lock, texts)]
+    places: dict[str, tuple[int, int]] = {}
+    if problems:
+        places = _places(project, [problem.path for problem in problems])
+    for problem in problems:
+        line, column = places.get(problem.path, (None, None))
+        yield Row(
+            code=problem.code,
+            level="critical",
+            entity="lock",
+            name=problem.server or "",
+            path=problem.path,
+            message=problem.message,
+            file=project.shown(project.lock),
+            line=line,
+            column=column,
+        )
+
+
+def _places(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+    from pinwarden.adapters.files import read_file
+    from pinwarden.core.json_places import places
+    from pinwarden.documents.lock.entry import LOCK_LIMITS
+
+    return places(read_file(project.lock, LOCK_LIMITS.max_bytes), paths)
+
+
+def digest_rows(project: Project, lock: Lock, gate: Gate) -> Iterator[Row]:
+    """A digest that was kept elsewhere. Of a sealed file only the seal covers what we record: texts, approvals."""
+    if gate.expect_digest is None:
+        return
+    seal = lock.seal.get("integrity") if lock.seal is not None else None
+    digest = lockfile.digest(lock)
+    if gate.expect_digest in ((seal,) if seal else (digest,)):
+        return
+    code, message = "digest_mismatch", f"the lock's digest is {seal or digest}, expected {gate.expect_digest[:100]}"
+    if gate.expect_digest == digest:
+        code = "digest_partial"
+        message = (
+            "this digest covers only lockfileVersion 2, not the approved texts; expect that of lock digest --sealed"
+        )
+    yield Row(
+        code=code,
+        level="critical",
+        entity="lock",
+        name="",
+        path="",
+        message=message,
+        file=project.shown(project.lock),
+    )
+
+
+def stripped_rows(project: Project, lock: Lock) -> Iterator[Row]:
+    """Entries that came from a configuration are always ours; without our record something took it away."""
+    for entry in lock.entries:
+        if entry.source == SOURCE and EXTENSION not in entry.manifest:
+            yield Row(
+                code="record_stripped",
+                level="critical",
+                entity="lock",
+                name=entry.name,
+                path="",
+                message="our record of this entry is gone: who approved it, where it is configured, what it says",
+                file=project.shown(project.lock),
+            )
+
+
+def forged_rows(project: Project, lock: Lock) -> Iterator[Row]:
+    """Entries that say something else about themselves than their own configuration does."""
+    from pinwarden.flows.config.claims import FORGED, forged_entries
+
+    for entry in forged_entries(lock):
+        yield Row(
+            code="entry_inconsistent",
+            level="critical",
+            entity="lock",
+            name=entry.name,
+            path="",
+            message=FORGED,
+            file=project.shown(project.lock),
+        )
+
+
+def signature_rows_of(project: Project, lock: Lock, policies: Policies, gate: Gate) -> list[Row]:
+    """The signatures, if they are asked for."""
+    if gate.signatures is None:
+        return []
+    from pinwarden.flows.lock.signatures import signature_rows
+
+    data = lock_store.read_bytes(project.lock)
+    if lockfile.parse(data) != lock:
+        raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed while it was being checked")
+    policy = _policy_followed(policies) if gate.signatures.policy is None else None
+    file = project.shown(project.lock)
+    return [replace(row, file=file) for row in signature_rows(data, gate.signatures, policy)]
+
+
+def _policy_followed(policies: Policies) -> str | None:
+    """The digest of the policy that holds here, which is the one that a signature has to name."""
+    stated = [policy for policy in (policies.own, policies.toolpin) if policy is not None]
+    if len(stated) > 1:
+        raise PinwardenError(
+            "USAGE", "two policies hold here, and a signature names one", hint="Name it with --signed-policy."
+        )
+    return stated[0].digest.sri if stated else None

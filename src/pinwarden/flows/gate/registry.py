@@ -1,0 +1,97 @@
+"""What the registries say today about the locked versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.lock.configured import SOURCE
+from pinwarden.documents.lock.entry import HASHED_MANIFEST, Entry
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.tier import tier_rank
+from pinwarden.flows.report import UNCHECKED, Row
+
+if TYPE_CHECKING:
+    from pinwarden.documents.server_entry import ServerEntry
+    from pinwarden.flows.gate.gate import Gate
+    from pinwarden.rules.launch import LaunchTarget
+
+
+def registry_rows(lock: Lock, gate: Gate) -> Iterator[Row]:
+    """Every version that came from a registry, looked up again."""
+    from pinwarden.documents.server_entry import from_value
+
+    registries = gate.registries
+    if registries is None:
+        return
+    for entry in lock.entries:
+        if entry.source == SOURCE:
+            continue
+        try:
+            found = from_value(registries.find(entry.name, entry.version, entry.source))
+        except PinwardenError as err:
+            if err.code == "SERVER_NOT_FOUND":
+                message = f"no registry has version {entry.version} any more"
+                yield _registry_row(entry, "version_gone", "critical", message)
+            else:
+                yield _registry_row(entry, UNCHECKED, "review", err.message)
+            continue
+        if found.status != "active":
+            level = "critical" if found.status == "deleted" else "review"
+            yield _registry_row(
+                entry, f"entry_{found.status}", level, f"the registry calls this version {found.status}"
+            )
+        yield from _metadata_rows(entry, found, gate.now)
+
+
+def _metadata_rows(entry: Entry, found: ServerEntry, now: str) -> Iterator[Row]:
+    """What the same version says today, held against what was approved. In ToolPin's words where it has some."""
+    from pinwarden.documents.lock.verification import same_json
+    from pinwarden.rules.plan import Installation, install_plan
+
+    approved = entry.selected_target
+    target = _target_today(found, approved)
+    try:
+        how = Installation(scope="global" if entry.scope == "global" else "project", target=target)
+        plan = install_plan(found, entry.client, now=now, how=how)
+    except PinwardenError as err:
+        yield _registry_row(entry, "no_install_target", "critical", err.message)
+        return
+    if not same_json(plan["selectedTarget"], dict(approved)):
+        yield _registry_row(entry, "target_changed", "critical", "selected install target changed")
+    if not same_json(plan["config"], entry.config):
+        yield _registry_row(entry, "config_changed", "critical", "client config changed")
+    if not same_json(_lasting(plan["capabilityManifest"]), _lasting(entry.manifest)):
+        yield _registry_row(entry, "manifest_changed", "critical", "capability manifest changed")
+    before, after = entry.trust.get("score"), plan["trust"]["score"]
+    if isinstance(before, int) and after < before:
+        yield _registry_row(entry, "score_decreased", "review", f"trust score decreased {before} -> {after}")
+    old, new = entry.trust.get("tier"), plan["trust"]["tier"]
+    # What we hash ourselves makes an entry verified; metadata alone never does, so one step down from there is no news.
+    best_without_bytes = min(tier_rank(old), tier_rank("conditional"))
+    if tier_rank(new) < best_without_bytes:
+        yield _registry_row(entry, "tier_decreased", "critical", f"trust tier decreased {old} -> {new}")
+
+
+def _target_today(found: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
+    """What would be launched now: what was approved if it is what comes first, else the first of its kind, else any."""
+    from pinwarden.documents.lock.verification import same_json
+    from pinwarden.rules.launch import choose_target, selected_target
+
+    target = choose_target(found)
+    if target is not None and same_json(selected_target(target), dict(approved)):
+        return target
+    try:
+        return choose_target(found, "remote" if approved.get("kind") == "remote" else str(approved.get("registryType")))
+    except PinwardenError:  # it offers nothing of that kind any more
+        return target
+
+
+def _lasting(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest without its time, and without what only a live server can tell."""
+    return {name: manifest[name] for name in HASHED_MANIFEST if name in manifest}
+
+
+def _registry_row(entry: Entry, code: str, level: str, message: str) -> Row:
+    return Row(code=code, level=level, entity="registry", name=entry.name, path="", message=message)

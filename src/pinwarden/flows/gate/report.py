@@ -1,0 +1,160 @@
+"""What the checks found, in one report; what nobody looked at is said, and never ok."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
+from pinwarden.documents.lock.configured import SOURCE
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.shape import TOOL_HASHES
+from pinwarden.documents.lock.verification import PROBLEMS
+from pinwarden.flows.report import UNCHECKED, Report, Row, counted, is_grave, row_facts, weight
+
+if TYPE_CHECKING:
+    from pinwarden.flows.gate.gate import Gate
+    from pinwarden.flows.project import Policies, Project
+
+
+def gate_report(
+    project: Project, lock: Lock, found: Mapping[str, Sequence[Row]], gate: Gate, policies: Policies
+) -> Report:
+    """The report of all checks."""
+    rows = [row for group in found.values() for row in group]
+    unchecked = [row for row in rows if row.code == UNCHECKED]
+    drift = [row for row in rows if is_grave(row) and row.code != UNCHECKED]
+    exit_code = EXIT_REFUSED if drift else EXIT_UNCHECKED if unchecked else EXIT_CLEAN
+    nothing = _nothing_to_check(lock, gate, policies)
+    notes = tuple(_not_looked_at(lock, gate))
+    return Report(
+        command="ci",
+        subject=project.shown(project.lock),
+        summary=_summary(lock, drift, unchecked, rows),
+        exit_code=exit_code,
+        rows=tuple(sorted(rows, key=weight)),
+        notes=notes,
+        facts={
+            "ok": exit_code == EXIT_CLEAN,
+            "checkedEntries": len(lock.entries),
+            "checks": {name: _status(group, nothing.get(name)) for name, group in found.items()},
+            "asked": _asked(lock, gate),
+            "failures": [row_facts(row) for row in drift],
+            "unchecked": [row_facts(row) for row in unchecked],
+            "remarks": [row_facts(row) for row in rows if row.level in ("warning", "info")],
+            "notes": list(notes),
+        },
+        rule_texts=_rule_texts(gate),
+    )
+
+
+def _rule_texts(gate: Gate) -> dict[str, str]:
+    texts = dict(PROBLEMS)
+    if gate.signatures is not None:
+        from pinwarden.flows.lock.signatures import SIGNATURE_RULES
+
+        texts.update(SIGNATURE_RULES)
+    if gate.osv is not None:
+        from pinwarden.flows.artifacts.vulnerable import RULES
+
+        texts.update(RULES)
+    if gate.workshop is not None:
+        from pinwarden.rules.trust.artifact_drift import ARTIFACT_KINDS
+
+        texts.update({kind: row.reason for kind, row in ARTIFACT_KINDS.items()})
+    if gate.probe is not None:
+        from pinwarden.rules.drift.toolpin_pins import PIN_FINDINGS
+
+        texts.update(PIN_FINDINGS)
+    return texts
+
+
+def _status(rows: Iterable[Row], nothing: str | None) -> str:
+    if any(map(is_grave, rows)):
+        return "failed"
+    return nothing or "ok"
+
+
+def _nothing_to_check(lock: Lock, gate: Gate, policies: Policies) -> dict[str, str]:
+    """The checks that cannot be ok: those that were ``skipped``, and those for which there was ``none`` to check."""
+    off = {
+        "signature": gate.signatures is None,
+        "configs": not gate.configs,
+        "registry": gate.registries is None,
+        "bytes": gate.workshop is None,
+        "advisories": gate.osv is None,
+        "live": gate.probe is None,
+    }
+    empty = {"policy": not policies.any, **{name: count == 0 for name, count in _asked(lock, gate).items()}}
+    return {name: "none" for name, nothing in empty.items() if nothing} | {
+        name: "skipped" for name, skipped in off.items() if skipped
+    }
+
+
+def _asked(lock: Lock, gate: Gate) -> dict[str, int]:
+    """Of how many entries the registries and the live servers were asked."""
+    return {
+        "registry": sum(entry.source != SOURCE for entry in lock.entries) if gate.registries is not None else 0,
+        "bytes": sum(map(_has_bytes, lock.entries)) if gate.workshop is not None else 0,
+        "live": sum(_has_live_pin(entry) for entry in lock.entries) if gate.probe is not None else 0,
+    }
+
+
+def _has_bytes(entry: Entry) -> bool:
+    from pinwarden.flows.artifacts.gate import has_bytes
+
+    return has_bytes(entry)
+
+
+def _has_live_pin(entry: Entry) -> bool:
+    extension = extension_of(entry)
+    pinned = extension is not None and extension.surface is not None
+    return pinned or any(member in entry.manifest for member in TOOL_HASHES)
+
+
+def _not_looked_at(lock: Lock, gate: Gate) -> Iterator[str]:
+    unpinned = hashed = 0
+    for entry in lock.entries:
+        extension = extension_of(entry)
+        if extension is None or extension.surface is None:
+            known = any(member in entry.manifest for member in TOOL_HASHES)
+            hashed, unpinned = hashed + known, unpinned + (not known)
+    entries = len(lock.entries)
+    if unpinned:
+        yield f"{unpinned} of {entries} entries have no approved surface: what their tools say is not pinned"
+    if hashed:
+        yield f"{hashed} of {entries} entries have only ToolPin's hashes of their tools, which leave much out"
+    yield from _unseen_texts(lock)
+    asked = _asked(lock, gate)
+    if gate.registries is not None:
+        yield f"--registry looked up {asked['registry']} of {counted(entries, 'entry', 'entries')}"
+    if gate.workshop is not None:
+        yield f"--bytes fetched and hashed the artifacts of {asked['bytes']} of {counted(entries, 'entry', 'entries')}"
+    if gate.probe is None:
+        yield "live servers were not asked (--live)"
+    else:
+        yield f"--live asked the servers of {asked['live']} of {counted(entries, 'entry', 'entries')}"
+
+
+def _unseen_texts(lock: Lock) -> Iterator[str]:
+    from pinwarden.documents.lock.configured import uncovered
+    from pinwarden.documents.lock.locked_config import locked_config
+    from pinwarden.rules.config.unseen import unseen_members
+
+    for entry in lock.entries:
+        unseen = unseen_members(locked_config(entry.key, entry.document).entry)
+        if unseen:
+            yield uncovered(entry.name, unseen)
+
+
+def _summary(lock: Lock, drift: Sequence[Row], unchecked: Sequence[Row], rows: Sequence[Row]) -> str:
+    entries = f"{counted(len(lock.entries), 'entry', 'entries')} checked"
+    if drift:
+        critical = sum(row.level == "critical" for row in drift)
+        return f"{entries}: {counted(len(drift), 'finding')}, {critical} of them critical"
+    if unchecked:
+        return f"{entries}: {len(unchecked)} could not be checked"
+    noted = f", {counted(len(rows), 'remark')}" if rows else ""
+    return f"{entries}: everything is as approved{noted}"
