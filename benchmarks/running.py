@@ -18,9 +18,9 @@ from tempfile import TemporaryDirectory
 from benchmarks.measure import Goal, Row, compare, table
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Settings
 from pinwarden.adapters.environments.store import Store
-from pinwarden.adapters.fetch import Fetcher, FetchRules
+from pinwarden.adapters.net.fetch import Fetcher, FetchRules
 from pinwarden.core.digest import Digest
-from pinwarden.documents.closure import Closure, ClosureFile, ClosurePackage
+from pinwarden.documents.artifacts.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.flows.artifacts.closing import Workshop, fetch_files
 from pinwarden.flows.artifacts.sources import Sources
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.adapters.archives import ArchiveLimits, Member, tar_members, zip_members
+from pinwarden.adapters.archives.members import ArchiveLimits, Member, tar_members, zip_members
 from pinwarden.core.errors import PinwardenError
 
 

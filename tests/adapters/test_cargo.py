@@ -12,11 +12,11 @@ import pytest
 from pinwarden.adapters.artifacts import cargo
 from pinwarden.adapters.endpoints.cargo import default_index, registry_for
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Settings
-from pinwarden.adapters.fetch import Fetcher, FetchLimits, FetchRules
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import ArtifactFacts, PackageName
-from pinwarden.documents.cargo_package import index_path
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, PackageName
+from pinwarden.documents.artifacts.cargo_package import index_path
 from tests.servers.npm_registry import tarball
 from tests.servers.plain_http import Asked, Said, plain_server
 

@@ -16,13 +16,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinwarden.adapters import cms
-from pinwarden.adapters.certificate_path import load_anchors
+from pinwarden.adapters.signatures import cms
+from pinwarden.adapters.signatures.certificate_path import load_anchors
 from pinwarden.core import der
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import FileSignature
-from pinwarden.documents.signed_data import parse
+from pinwarden.documents.artifacts.artifact import FileSignature
+from pinwarden.documents.artifacts.signed_data import parse
 from tests.bundles import (
     Identity,
     Wish,

@@ -15,7 +15,7 @@ from pinwarden import PinwardenError
 from pinwarden.adapters.artifacts.oci import resolve
 from pinwarden.adapters.endpoints.docker import HelperLimits, registry_endpoint
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Origin, Settings
-from pinwarden.adapters.fetch import Fetcher, FetchLimits, FetchRules
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
 from pinwarden.documents.oci.reference import parse_reference
 from tests.registries import scripted
 

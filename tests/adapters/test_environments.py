@@ -23,7 +23,7 @@ from pinwarden.adapters.environments.tree import MANIFEST, TREE
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.documents.closure import Closure, ClosureFile, ClosurePackage, to_bytes
+from pinwarden.documents.artifacts.closure import Closure, ClosureFile, ClosurePackage, to_bytes
 from tests.needs import needs
 
 HERE = node.NodePlatform.here()

@@ -17,17 +17,17 @@ import pytest
 
 from pinwarden.adapters.artifacts import mcpb
 from pinwarden.adapters.artifacts.mcpb import BundleSettings
-from pinwarden.adapters.certificate_path import load_anchors
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.environments import mcpb as environment
 from pinwarden.adapters.environments.mcpb import Runtimes
 from pinwarden.adapters.environments.python import Interpreter
 from pinwarden.adapters.environments.store import Store
 from pinwarden.adapters.environments.tree import TREE
-from pinwarden.adapters.fetch import Fetcher, FetchLimits, FetchRules
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
+from pinwarden.adapters.signatures.certificate_path import load_anchors
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import ArtifactFacts, PackageName
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, PackageName
 from tests.bundles import (
     FOOTER,
     HEADER,

@@ -25,11 +25,11 @@ from pinwarden.adapters.artifacts.npm_tarball import read_manifest
 from pinwarden.adapters.artifacts.tarball_files import TarballLimits
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Settings
 from pinwarden.adapters.endpoints.npm import default_registry, registry_for
-from pinwarden.adapters.fetch import Fetcher, FetchLimits, FetchRules
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.documents.artifact import ArtifactFacts, Attestation, PackageName, Problem, RegistrySignature
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, Attestation, PackageName, Problem, RegistrySignature
 from tests.needs import missing, needs
 from tests.servers.npm_registry import Verdaccio, package, sri, tarball, verdaccio, version_document
 from tests.servers.plain_http import Asked, PlainServer, Said, plain_server

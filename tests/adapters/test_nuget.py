@@ -16,11 +16,11 @@ import pytest
 from pinwarden.adapters.artifacts import nuget
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Settings
 from pinwarden.adapters.endpoints.nuget import NugetSources, default_source, sources
-from pinwarden.adapters.fetch import Fetcher, FetchLimits, FetchRules
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import ArtifactFacts, PackageName
-from pinwarden.documents.nuget_package import normal_version
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, PackageName
+from pinwarden.documents.artifacts.nuget_package import normal_version
 from tests.servers.plain_http import Asked, PlainServer, Said, plain_server
 
 NOW = "2026-11-16T00:00:00Z"

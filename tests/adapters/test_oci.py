@@ -24,8 +24,8 @@ from pinwarden import Digest, PinwardenError
 from pinwarden.adapters.artifacts.oci import Wish, facts, image_facts, resolve, save_layout
 from pinwarden.adapters.artifacts.oci_registry import Registry, Tokens
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.fetch import Fetcher, FetchLimits, FetchRules
-from pinwarden.documents.artifact import (
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
+from pinwarden.documents.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
     Attestation,

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from pinwarden.adapters.allowance import ProbeLimits
-from pinwarden.adapters.network_guard import is_public
+from pinwarden.adapters.net.network_guard import is_public
 from pinwarden.adapters.probe.probe import ProbeOptions, probe, probe_all, probe_as_two_clients
 from pinwarden.adapters.probe.session import ClientIdentity
 from pinwarden.core.errors import PinwardenError

@@ -17,11 +17,12 @@ from typing import Any, NoReturn
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from pinwarden.adapters.provenance import ProvenanceVerifier
+from pinwarden.adapters.signatures.provenance import ProvenanceVerifier
+from pinwarden.core import record
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import ArtifactFacts, ArtifactFile, Attestation, Image, PackageName
-from pinwarden.documents.provenance import (
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, ArtifactFile, Attestation, Image, PackageName
+from pinwarden.documents.artifacts.provenance import (
     About,
     Identity,
     ProvenanceOutcome,
@@ -31,7 +32,7 @@ from pinwarden.documents.provenance import (
     strongest,
     to_json,
 )
-from pinwarden.documents.provenance_pep740 import parse_provenance
+from pinwarden.documents.artifacts.provenance_pep740 import parse_provenance
 from tests.forged_sigstore import GITHUB, IN_TOTO, Build, Forge, b64, compact, cosign, new_key, public_pem, signed, spki
 
 NOW = "2026-11-16T00:00:00Z"
@@ -157,7 +158,7 @@ def test_a_good_pypi_publish_attestation_is_verified_by_file_name_and_sha256(
 
     outcome = check(verifier, forge.statement_bundle(stated, BUILD), PYPI)
 
-    assert outcome.identity == replace(IDENTITY, kind="pypi-publish")
+    assert outcome.identity == record.replace(IDENTITY, kind="pypi-publish")
 
 
 def test_a_file_name_in_another_spelling_of_the_same_name_is_the_same_file(
@@ -182,7 +183,7 @@ def test_a_signature_over_the_bytes_alone_is_verified_by_their_digest(
     outcome = check(verifier, forge.message_bundle(Digest.of(BYTES).raw, BUILD), OCI)
 
     assert (outcome.state, outcome.method) == ("verified", "sigstore-signature")
-    assert outcome.identity == replace(IDENTITY, kind="signature")
+    assert outcome.identity == record.replace(IDENTITY, kind="signature")
 
 
 def test_a_person_who_signed_is_named_and_nothing_else_is(forge: Forge, verifier: ProvenanceVerifier) -> None:
@@ -201,7 +202,9 @@ def test_a_reusable_workflow_is_the_builder_and_the_caller_the_workflow(
     generator = "https://github.com/slsa/generator/.github/workflows/build.yml"
     who = replace(BUILD, builder=f"{generator}@refs/tags/v2.0.0")
 
-    assert check(verifier, forge.statement_bundle(statement(), who)).identity == replace(IDENTITY, builder=generator)
+    assert check(verifier, forge.statement_bundle(statement(), who)).identity == record.replace(
+        IDENTITY, builder=generator
+    )
 
 
 def test_a_tag_with_an_at_sign_in_it_is_not_taken_for_a_part_of_the_workflow(
@@ -210,7 +213,7 @@ def test_a_tag_with_an_at_sign_in_it_is_not_taken_for_a_part_of_the_workflow(
     who = replace(BUILD, ref="refs/tags/@acme/slack@1.2.0")
     stated = statement(predicate=slsa_predicate(ref=who.ref))
 
-    assert check(verifier, forge.statement_bundle(stated, who)).identity == replace(IDENTITY, ref=who.ref)
+    assert check(verifier, forge.statement_bundle(stated, who)).identity == record.replace(IDENTITY, ref=who.ref)
 
 
 def test_a_certificate_of_the_old_form_names_repository_workflow_ref_and_commit(
@@ -218,7 +221,7 @@ def test_a_certificate_of_the_old_form_names_repository_workflow_ref_and_commit(
 ) -> None:
     outcome = check(verifier, forge.statement_bundle(statement(), replace(BUILD, old=True)))
 
-    assert outcome.identity == replace(IDENTITY, repository_id="", owner_id="", runner="")
+    assert outcome.identity == record.replace(IDENTITY, repository_id="", owner_id="", runner="")
 
 
 def test_attack_an_old_certificate_of_another_issuer_cannot_name_a_repository_on_github(
@@ -662,7 +665,7 @@ def test_an_older_image_signature_with_certificate_gives_its_identity(
     outcome = check(verifier, forge.cosign_signature(simple_signing(), BUILD), OCI)
 
     assert (outcome.state, outcome.method) == ("verified", "cosign-certificate")
-    assert outcome.identity == replace(IDENTITY, kind="cosign-signature")
+    assert outcome.identity == record.replace(IDENTITY, kind="cosign-signature")
 
 
 def test_attack_older_image_signatures_for_others_or_edited_are_refused(
@@ -748,7 +751,7 @@ def test_every_attestation_is_checked_against_the_file_that_it_came_with(
     outcomes = verifier.check_all(facts)
 
     assert [outcome.state for outcome in outcomes] == ["verified", "failed", "verified", "unavailable"]
-    assert strongest(outcomes) == replace(IDENTITY, kind="pypi-publish")
+    assert strongest(outcomes) == record.replace(IDENTITY, kind="pypi-publish")
 
 
 def test_attestations_of_an_image_are_checked_against_its_root(forge: Forge, verifier: ProvenanceVerifier) -> None:
@@ -841,7 +844,7 @@ REAL = [
         "pypi_attestations-0.0.19.tar.gz.slsa.attestation",
         "pypi_attestations-0.0.19.tar.gz",
         "9bb1add04b1b4e182be6b0b80931593f7a291eb49d69b4fd728a5d4cbcdc4bd3",
-        replace(TRAIL, kind="slsa-provenance/v1"),
+        record.replace(TRAIL, kind="slsa-provenance/v1"),
     ),
     (
         "gitlab_oidc_project-0.0.3.tar.gz.publish.attestation",

@@ -11,11 +11,11 @@ import pytest
 
 from pinwarden.adapters.artifacts import npm
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.fetch import Fetcher, FetchLimits, FetchRules
-from pinwarden.adapters.provenance import ProvenanceVerifier, registry_keys
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
+from pinwarden.adapters.signatures.provenance import ProvenanceVerifier, registry_keys
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import PackageName
-from pinwarden.documents.provenance import RegistryKey, strongest
+from pinwarden.documents.artifacts.artifact import PackageName
+from pinwarden.documents.artifacts.provenance import RegistryKey, strongest
 from pinwarden.rules.trust.provenance_drift import compare_provenance
 from tests.forged_sigstore import Build, Forge, b64, compact, new_key, spki
 from tests.servers.npm_registry import package, version_document

@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pinwarden.adapters.archives import tar_members
+from pinwarden.adapters.archives.members import tar_members
 from pinwarden.adapters.artifacts.pypi import facts
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Settings
 from pinwarden.adapters.endpoints.pypi import indexes
-from pinwarden.adapters.fetch import Fetcher, FetchLimits, FetchRules
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import ArtifactFacts, ArtifactFile, ListedFile, PackageName, Problem
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, ArtifactFile, ListedFile, PackageName, Problem
 from pinwarden.rules.trust.release_files import ReleaseFinding, compare_release
 from tests.servers.plain_http import Answerer, Asked, PlainServer, Said, files, plain_server
 from tests.wheels import make_wheel, make_zip, package_index, wheel_name

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.adapters.archives import ArchiveLimits
+from pinwarden.adapters.archives.members import ArchiveLimits
 from pinwarden.adapters.artifacts import archive
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.fetch import Fetcher, FetchLimits, FetchRules
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import ArtifactFacts, PackageName
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, PackageName
 from tests.servers.plain_http import files, plain_server
 
 NOW = "2026-11-16T00:00:00Z"

@@ -23,7 +23,7 @@ from pinwarden.adapters.endpoints.pypi import indexes
 from pinwarden.adapters.resolvers.uv import find_uv, resolve, uv_version
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.pylock import PylockFile, PylockPackage, parse_pylock
+from pinwarden.documents.artifacts.pylock import PylockFile, PylockPackage, parse_pylock
 from pinwarden.rules.closure_choice import best_wheel, marker_applies
 from tests.needs import missing
 from tests.servers.plain_http import Asked, Said, files, plain_server

@@ -14,8 +14,8 @@ import pytest
 from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
-from pinwarden.documents import closure as closure_document
-from pinwarden.documents.closure import Closure, ClosureFile, ClosurePackage
+from pinwarden.documents.artifacts import closure as closure_document
+from pinwarden.documents.artifacts.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.documents.lock.extension import Artifact, ClosurePin, Extension, ImagePin, extended
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock

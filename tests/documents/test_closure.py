@@ -10,7 +10,7 @@ import pytest
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.documents.closure import (
+from pinwarden.documents.artifacts.closure import (
     Closure,
     ClosureFile,
     ClosurePackage,
@@ -20,13 +20,13 @@ from pinwarden.documents.closure import (
     to_bytes,
     tree_digest,
 )
+from pinwarden.documents.artifacts.npm_lock import parse_npm_lock, strongest
 from pinwarden.documents.lock.extension import ClosurePin, extended
 from pinwarden.documents.lock.lockfile import parse as parse_lock
 from pinwarden.documents.lock.lockfile import to_bytes as lock_bytes
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.lock.verification import verify, verify_files
-from pinwarden.documents.npm_lock import parse_npm_lock, strongest
 from tests.documents.locks import NOON, entry, record
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.mcpb import MAX_SIGNATURE, BundleManifest, Parts, parse_manifest, split
-from pinwarden.documents.mcpb_start import FilledStart, Given, fill
+from pinwarden.documents.artifacts.mcpb import MAX_SIGNATURE, BundleManifest, Parts, parse_manifest, split
+from pinwarden.documents.artifacts.mcpb_start import FilledStart, Given, fill
 from tests.bundles import FOOTER, HEADER, block, manifest
 
 

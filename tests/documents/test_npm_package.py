@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.npm_package import Integrity, check_version, parse_integrity, parse_name
+from pinwarden.documents.artifacts.npm_package import Integrity, check_version, parse_integrity, parse_name
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.osv import OsvAffected, OsvEvent, OsvRange, OsvRecord, ecosystem_of, parse_osv
+from pinwarden.documents.artifacts.osv import OsvAffected, OsvEvent, OsvRange, OsvRecord, ecosystem_of, parse_osv
 
 
 def parse(**members: Any) -> OsvRecord:

@@ -8,8 +8,8 @@ import pytest
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import ArtifactFile, PackageName
-from pinwarden.documents.provenance import (
+from pinwarden.documents.artifacts.artifact import ArtifactFile, PackageName
+from pinwarden.documents.artifacts.provenance import (
     About,
     Identity,
     ProvenanceOutcome,

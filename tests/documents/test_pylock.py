@@ -6,7 +6,7 @@ import pytest
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.pylock import Pylock, PylockFile, PylockPackage, parse_pylock
+from pinwarden.documents.artifacts.pylock import Pylock, PylockFile, PylockPackage, parse_pylock
 
 HEX = "ab" * 32
 WHEEL = f'{{ url = "https://f.example/acme_notes-1.0-py3-none-any.whl", hashes = {{ sha256 = "{HEX}" }} }}'

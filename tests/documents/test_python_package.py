@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.python_package import (
+from pinwarden.documents.artifacts.python_package import (
     JsonRelease,
     ReleaseFile,
     SimplePage,

@@ -11,9 +11,9 @@ import pytest
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.content_hash import check_content, parse_content_hash
-from pinwarden.documents.portable_paths import PathSet, check_portable
-from pinwarden.documents.server_manifest import ServerManifest, parse
+from pinwarden.documents.artifacts.content_hash import check_content, parse_content_hash
+from pinwarden.documents.artifacts.portable_paths import PathSet, check_portable
+from pinwarden.documents.artifacts.server_manifest import ServerManifest, parse
 
 JIRA: dict[str, Any] = {"name": "jira", "version": "1.0.0", "runtime": "bun", "entry": "src/index.ts"}
 

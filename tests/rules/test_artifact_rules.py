@@ -8,7 +8,7 @@ import pytest
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
-from pinwarden.documents.artifact import (
+from pinwarden.documents.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
     Image,

@@ -7,7 +7,7 @@ from packaging.tags import Tag
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.closure import ClosureFile, ClosurePackage
+from pinwarden.documents.artifacts.closure import ClosureFile, ClosurePackage
 from pinwarden.rules.closure_choice import best_wheel, choose_wheels, marker_applies
 
 LINUX = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.digest import Digest
-from pinwarden.documents.closure import Closure, ClosureFile, ClosurePackage
+from pinwarden.documents.artifacts.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.rules.closure_drift import ClosureChange, compare_closures
 
 

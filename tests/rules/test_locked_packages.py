@@ -6,7 +6,7 @@ import pytest
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import ArtifactFacts, ArtifactFile, FileSignature, PackageName
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, ArtifactFile, FileSignature, PackageName
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.flows.artifacts.facts import package_of
 from pinwarden.rules.trust.artifacts import judge_artifact

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.record import replace
-from pinwarden.documents.provenance import Identity, ProvenanceOutcome
+from pinwarden.documents.artifacts.provenance import Identity, ProvenanceOutcome
 from pinwarden.rules.trust.provenance_drift import compare_provenance, slsa_level
 
 GITHUB = "https://token.actions.githubusercontent.com"

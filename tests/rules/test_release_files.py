@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.tags import Tag
 
 from pinwarden.core.digest import Digest
-from pinwarden.documents.artifact import ArtifactFacts, ArtifactFile, ListedFile, PackageName
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, ArtifactFile, ListedFile, PackageName
 from pinwarden.rules.trust.release_files import ReleaseFinding, compare_release
 
 LONG_AGO, NOW = "2024-01-01T00:00:00Z", "2026-11-16T00:00:00Z"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.artifact import PackageName
-from pinwarden.documents.osv import OsvRecord, parse_osv
+from pinwarden.documents.artifacts.artifact import PackageName
+from pinwarden.documents.artifacts.osv import OsvRecord, parse_osv
 from pinwarden.rules.trust.vulnerabilities import Vulnerable, vulnerable_packages
 
 # Written by hand from the advisory: command injection through a server's authorization_endpoint.

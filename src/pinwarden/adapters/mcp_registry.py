@@ -178,8 +178,8 @@ class _Conversation:
 
     def __init__(self, source: RegistrySource, cache_folder: Path | None, seconds: float) -> None:
         from pinwarden.adapters.allowance import Allowance, ProbeLimits
-        from pinwarden.adapters.http_client import HttpClient, HttpOptions
-        from pinwarden.adapters.network_guard import NetworkRules
+        from pinwarden.adapters.net.http_client import HttpClient, HttpOptions
+        from pinwarden.adapters.net.network_guard import NetworkRules
 
         self.source = source
         self._cache = cache_folder
@@ -218,7 +218,7 @@ class _Conversation:
         return answer
 
     def _request(self, url: str, etag: str | None) -> tuple[int, str | None, bytes]:
-        from pinwarden.adapters.http_client import Request, Unanswered
+        from pinwarden.adapters.net.http_client import Request, Unanswered
 
         headers = self._headers | ({"If-None-Match": etag} if etag else {})
         try:

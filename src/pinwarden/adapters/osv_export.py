@@ -11,7 +11,7 @@ from pathlib import Path
 from pinwarden.adapters.files import open_regular, read_file
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.osv import LIMITS, OsvRecord, parse_osv
+from pinwarden.documents.artifacts.osv import LIMITS, OsvRecord, parse_osv
 
 
 class ExportLimits(Record):

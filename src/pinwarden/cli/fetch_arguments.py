@@ -29,7 +29,7 @@ def add_fetch_arguments(parser: ArgumentParser) -> None:
 def workshop(args: Namespace, project: Project, what: str) -> Iterator[Workshop]:
     """All that fetching takes, with a sign of life on the terminal."""
     from pinwarden.adapters.environments.store import Store
-    from pinwarden.adapters.fetch import Fetcher, FetchRules
+    from pinwarden.adapters.net.fetch import Fetcher, FetchRules
     from pinwarden.flows.artifacts.closing import Workshop
     from pinwarden.flows.artifacts.sources import Sources, store_folder
 

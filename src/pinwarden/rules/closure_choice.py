@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.closure import ClosureFile, ClosurePackage
+from pinwarden.documents.artifacts.closure import ClosureFile, ClosurePackage
 
 if TYPE_CHECKING:
     from packaging.tags import Tag

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from pinwarden.core.record import Record
-from pinwarden.documents.closure import Closure, ClosurePackage
+from pinwarden.documents.artifacts.closure import Closure, ClosurePackage
 
 Kind = Literal["bytes", "scripts", "version", "files", "place", "added", "removed"]
 _ORDER: tuple[Kind, ...] = get_args(Kind)

@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
-from pinwarden.adapters.archives import ArchiveLimits, Member, tar_members, zip_members
+from pinwarden.adapters.archives.members import ArchiveLimits, Member, tar_members, zip_members
+from pinwarden.adapters.archives.tar_layout import check_tar
+from pinwarden.adapters.archives.zip_layout import check_layout
 from pinwarden.adapters.artifacts.local_files import registry_of, taken_in
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.environments.store import remove_tree
 from pinwarden.adapters.environments.tree import write_file
-from pinwarden.adapters.fetch import Fetcher
 from pinwarden.adapters.files import open_regular
-from pinwarden.adapters.tar_layout import check_tar
-from pinwarden.adapters.zip_layout import check_layout
+from pinwarden.adapters.net.fetch import Fetcher
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.artifact import ArtifactFacts, PackageName, Problem
-from pinwarden.documents.closure import tree_digest
-from pinwarden.documents.content_hash import check_content
-from pinwarden.documents.portable_paths import PathSet, check_portable
-from pinwarden.documents.server_manifest import MANIFEST_NAME, ServerManifest, parse
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, PackageName, Problem
+from pinwarden.documents.artifacts.closure import tree_digest
+from pinwarden.documents.artifacts.content_hash import check_content
+from pinwarden.documents.artifacts.portable_paths import PathSet, check_portable
+from pinwarden.documents.artifacts.server_manifest import MANIFEST_NAME, ServerManifest, parse
 
 UNSAFE_ARCHIVE = "archive_unsafe"
 MANIFEST_INVALID = "archive_manifest_invalid"
@@ -39,7 +39,7 @@ class Unpacked(Record):
 
     manifest: ServerManifest
     tree: Digest
-    """What :func:`pinwarden.documents.closure.tree_digest` says of its files."""
+    """What :func:`pinwarden.documents.artifacts.closure.tree_digest` says of its files."""
 
 
 def facts(

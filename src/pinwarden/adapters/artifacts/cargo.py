@@ -8,12 +8,12 @@ from typing import IO, Any
 from pinwarden.adapters.artifacts.downloads import downloaded
 from pinwarden.adapters.artifacts.tarball_files import read_files
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.fetch import Fetcher, Wanted, unfetched
+from pinwarden.adapters.net.fetch import Fetcher, Wanted, unfetched
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.artifact import ArtifactFacts, ArtifactFile, PackageName, Problem
-from pinwarden.documents.cargo_package import (
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, ArtifactFile, PackageName, Problem
+from pinwarden.documents.artifacts.cargo_package import (
     check_name,
     check_version,
     download_url,

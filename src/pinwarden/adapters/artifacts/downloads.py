@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, cast
 
-from pinwarden.adapters.fetch import Fetcher, Received, Wanted
+from pinwarden.adapters.net.fetch import Fetcher, Received, Wanted
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 

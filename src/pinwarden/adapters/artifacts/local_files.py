@@ -11,12 +11,12 @@ from urllib.parse import unquote
 
 from pinwarden.adapters.artifacts.downloads import downloaded
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.fetch import Fetcher, FetchLimits, Wanted
 from pinwarden.adapters.files import open_regular
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, Wanted
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.artifact import ArtifactFile, PackageName
+from pinwarden.documents.artifacts.artifact import ArtifactFile, PackageName
 from pinwarden.documents.target import Address
 
 MAX_BYTES = FetchLimits().file_bytes

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pinwarden.adapters import cms
+from pinwarden.adapters.archives.mcpb_files import content_digest, content_of_bundle, manifest_of, parts_of
 from pinwarden.adapters.artifacts.local_files import registry_of, taken_in
-from pinwarden.adapters.certificate_path import Certified
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.fetch import Fetcher
-from pinwarden.adapters.mcpb_files import content_digest, content_of_bundle, manifest_of, parts_of
+from pinwarden.adapters.net.fetch import Fetcher
+from pinwarden.adapters.signatures import cms
+from pinwarden.adapters.signatures.certificate_path import Certified
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.artifact import ArtifactFacts, FileSignature, PackageName, Problem
-from pinwarden.documents.mcpb import BundleManifest, Parts
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, FileSignature, PackageName, Problem
+from pinwarden.documents.artifacts.mcpb import BundleManifest, Parts
 
 UNSAFE_ARCHIVE = "mcpb_unsafe_archive"
 MANIFEST_INVALID = "mcpb_manifest_invalid"
@@ -30,7 +30,7 @@ class BundleSettings(Record):
     called: str | None = None
     """The name that its manifest should have."""
     anchors: tuple[Certified, ...] = ()
-    """Certificates that the user trusts, see :func:`pinwarden.adapters.certificate_path.load_anchors`."""
+    """Certificates that the user trusts, see :func:`pinwarden.adapters.signatures.certificate_path.load_anchors`."""
 
 
 _NOTHING_KNOWN = BundleSettings()

@@ -18,13 +18,13 @@ from pinwarden.adapters.artifacts.downloads import downloaded
 from pinwarden.adapters.artifacts.npm_tarball import TarballManifest, read_manifest
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.endpoints.npm import default_registry
-from pinwarden.adapters.fetch import Fetcher, Wanted, unfetched
+from pinwarden.adapters.net.fetch import Fetcher, Wanted, unfetched
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
-from pinwarden.documents.artifact import (
+from pinwarden.documents.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
     Attestation,
@@ -32,7 +32,7 @@ from pinwarden.documents.artifact import (
     Problem,
     RegistrySignature,
 )
-from pinwarden.documents.npm_package import (
+from pinwarden.documents.artifacts.npm_package import (
     INSTALL_SCRIPTS,
     NpmName,
     SignatureClaim,

@@ -10,12 +10,19 @@ from urllib.parse import quote
 
 from pinwarden.adapters.artifacts.downloads import downloaded
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.fetch import Fetcher, Wanted, unfetched
+from pinwarden.adapters.net.fetch import Fetcher, Wanted, unfetched
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.artifact import ArtifactFacts, ArtifactFile, Attestation, Missing, PackageName, Problem
-from pinwarden.documents.nuget_package import (
+from pinwarden.documents.artifacts.artifact import (
+    ArtifactFacts,
+    ArtifactFile,
+    Attestation,
+    Missing,
+    PackageName,
+    Problem,
+)
+from pinwarden.documents.artifacts.nuget_package import (
     NugetClaims,
     check_name,
     children,

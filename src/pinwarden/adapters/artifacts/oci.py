@@ -19,11 +19,19 @@ from typing import IO, BinaryIO, cast
 from pinwarden.adapters.artifacts.oci_referrers import Found, attestations
 from pinwarden.adapters.artifacts.oci_registry import Document, Registry, Tokens
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.fetch import Fetcher, unfetched
+from pinwarden.adapters.net.fetch import Fetcher, unfetched
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.artifact import ArtifactFacts, ArtifactFile, Image, Manifest, Missing, PackageName, Problem
+from pinwarden.documents.artifacts.artifact import (
+    ArtifactFacts,
+    ArtifactFile,
+    Image,
+    Manifest,
+    Missing,
+    PackageName,
+    Problem,
+)
 from pinwarden.documents.oci.manifest import (
     IMAGE_CONFIGS,
     IMAGE_LIMITS,

@@ -10,12 +10,12 @@ from io import BytesIO
 from urllib.parse import urljoin, urlsplit
 
 from pinwarden.adapters.artifacts.oci_registry import Registry
-from pinwarden.adapters.fetch import unfetched
+from pinwarden.adapters.net.fetch import unfetched
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.artifact import Attestation
+from pinwarden.documents.artifacts.artifact import Attestation
 from pinwarden.documents.oci.manifest import (
     IMAGE_LIMITS,
     MANIFESTS,

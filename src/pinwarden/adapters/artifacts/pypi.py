@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pinwarden.adapters.archives.wheel_metadata import WheelMetadata, read_wheel_metadata
 from pinwarden.adapters.artifacts.downloads import downloaded
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.endpoints.pypi import above_simple, json_api
-from pinwarden.adapters.fetch import Fetcher, Wanted
-from pinwarden.adapters.wheel_metadata import WheelMetadata, read_wheel_metadata
+from pinwarden.adapters.net.fetch import Fetcher, Wanted
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.artifact import (
+from pinwarden.documents.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
     Attestation,
@@ -25,9 +25,9 @@ from pinwarden.documents.artifact import (
     PackageName,
     Problem,
 )
-from pinwarden.documents.provenance_pep740 import LIMITS as PROVENANCE_LIMITS
-from pinwarden.documents.provenance_pep740 import parse_provenance
-from pinwarden.documents.python_package import (
+from pinwarden.documents.artifacts.provenance_pep740 import LIMITS as PROVENANCE_LIMITS
+from pinwarden.documents.artifacts.provenance_pep740 import parse_provenance
+from pinwarden.documents.artifacts.python_package import (
     DOCUMENT_LIMITS,
     SIMPLE_ACCEPT,
     JsonRelease,

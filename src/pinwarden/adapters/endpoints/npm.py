@@ -19,7 +19,7 @@ from pinwarden.adapters.files import read_file
 from pinwarden.adapters.programs import find_program
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.documents.npm_package import parse_name
+from pinwarden.documents.artifacts.npm_package import parse_name
 from pinwarden.documents.target import Address
 
 _MAX_BYTES = 1 << 20  # a file of settings has a few lines

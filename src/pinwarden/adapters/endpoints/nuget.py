@@ -16,7 +16,7 @@ from pinwarden.adapters.endpoints.endpoint import Endpoint, Origin, Settings
 from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.documents.nuget_package import children, parse_xml
+from pinwarden.documents.artifacts.nuget_package import children, parse_xml
 from pinwarden.documents.target import Address
 
 _MAX_BYTES = 1 << 20

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from pinwarden.adapters.archives.mcpb_files import content_of_bundle, manifest_of, members_of, parts_of
 from pinwarden.adapters.environments.python import Interpreter
 from pinwarden.adapters.environments.store import Store
 from pinwarden.adapters.environments.tree import TREE, problem_of, write_file, write_manifest
 from pinwarden.adapters.files import read_file
-from pinwarden.adapters.mcpb_files import content_of_bundle, manifest_of, members_of, parts_of
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.documents.closure import tree_digest
-from pinwarden.documents.mcpb import LIMITS, MANIFEST_NAME, BundleManifest, parse_manifest
-from pinwarden.documents.mcpb_start import FilledStart, Given, fill
+from pinwarden.documents.artifacts.closure import tree_digest
+from pinwarden.documents.artifacts.mcpb import LIMITS, MANIFEST_NAME, BundleManifest, parse_manifest
+from pinwarden.documents.artifacts.mcpb_start import FilledStart, Given, fill
 
 BUILDER = "mcpb/1"
 _SECTION = "bundle"

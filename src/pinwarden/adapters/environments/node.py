@@ -14,7 +14,7 @@ from pinwarden.adapters.files import read_file
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.closure import Closure, ClosurePackage, tree_digest
+from pinwarden.documents.artifacts.closure import Closure, ClosurePackage, tree_digest
 
 BUILDER = "node/1"
 _PROCESSORS = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64", "i686": "ia32", "armv7l": "arm"}
@@ -70,7 +70,7 @@ def chosen(closure: Closure, here: NodePlatform) -> tuple[ClosurePackage, ...]:
 
 def unpacked(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
     """The files of a package: npm drops the first folder of every path, and links."""
-    from pinwarden.adapters.archives import tar_members
+    from pinwarden.adapters.archives.members import tar_members
 
     for member in tar_members(archive, links="skip"):
         _, _, path = member.path.partition("/")

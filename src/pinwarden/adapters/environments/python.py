@@ -29,7 +29,7 @@ from pinwarden.adapters.files import read_file
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.closure import Closure, ClosurePackage, tree_digest
+from pinwarden.documents.artifacts.closure import Closure, ClosurePackage, tree_digest
 from pinwarden.rules.closure_choice import Choice, choose_wheels
 
 BUILDER = "python/1"
@@ -75,7 +75,7 @@ def chosen(closure: Closure) -> tuple[Choice, ...]:
 
 def unpacked(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
     """The files of a wheel, each with its path below the environment's tree."""
-    from pinwarden.adapters.archives import zip_members
+    from pinwarden.adapters.archives.members import zip_members
 
     for member in zip_members(archive):
         first, _, rest = member.path.partition("/")

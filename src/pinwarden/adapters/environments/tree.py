@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.closure import tree_text
+from pinwarden.documents.artifacts.closure import tree_text
 
 MANIFEST = "manifest"
 TREE = "tree"

@@ -222,8 +222,8 @@ def _shown_command(command: Sequence[str]) -> str:
 
 
 def _probe_http(target: HttpTarget, options: ProbeOptions, wires: _OpenWires) -> Surface:
-    from pinwarden.adapters.http_client import HttpOptions
-    from pinwarden.adapters.network_guard import NetworkRules
+    from pinwarden.adapters.net.http_client import HttpOptions
+    from pinwarden.adapters.net.network_guard import NetworkRules
     from pinwarden.adapters.probe.sse import SseWire
     from pinwarden.adapters.probe.streamable import StreamableWire
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from urllib.parse import urljoin
 
 from pinwarden.adapters.allowance import Allowance, failed
-from pinwarden.adapters.http_client import HttpClient, HttpOptions, Request, Response, Unanswered
+from pinwarden.adapters.net.http_client import HttpClient, HttpOptions, Request, Response, Unanswered
 from pinwarden.adapters.probe.sse_stream import Event, EventParser
 from pinwarden.adapters.probe.wire import Silence
 from pinwarden.core.errors import PinwardenError

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from pinwarden.adapters.allowance import Allowance
-from pinwarden.adapters.http_client import HttpClient, HttpOptions, Request, Response, Unanswered
+from pinwarden.adapters.net.http_client import HttpClient, HttpOptions, Request, Response, Unanswered
 from pinwarden.adapters.probe.sse_stream import EventParser
 from pinwarden.adapters.probe.wire import Silence
 from pinwarden.core.errors import PinwardenError

@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.fetch import proxy_for, unfetched
-from pinwarden.adapters.network_guard import HostNotFoundError, NetworkRules, destinations
+from pinwarden.adapters.net.fetch import proxy_for, unfetched
+from pinwarden.adapters.net.network_guard import HostNotFoundError, NetworkRules, destinations
 from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.core.errors import PinwardenError
 

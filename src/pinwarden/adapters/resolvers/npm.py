@@ -13,7 +13,7 @@ from pinwarden.adapters.files import read_file
 from pinwarden.adapters.programs import find_program
 from pinwarden.adapters.resolvers.command import check_address, run_resolver
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.closure import LIMITS
+from pinwarden.documents.artifacts.closure import LIMITS
 
 RESOLVE_SECONDS = 300.0
 # Where npm finds its settings, among which are credentials: npm sends them, we do not look at them.

@@ -307,7 +307,7 @@ def _difference(pin: FilePin, data: bytes) -> str:
 
 
 def _closure_difference(pin: ClosurePin, data: bytes) -> str:
-    from pinwarden.documents import closure
+    from pinwarden.documents.artifacts import closure
 
     if Digest.of(data) != pin.file_digest:
         return f"{pin.path} has other bytes"

@@ -16,7 +16,7 @@ from packageurl import PackageURL
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.closure import Closure, ClosurePackage
+from pinwarden.documents.artifacts.closure import Closure, ClosurePackage
 from pinwarden.documents.launch.values import Launched
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.entry import Entry

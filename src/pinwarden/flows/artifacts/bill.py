@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from pinwarden.core.errors import EXIT_CLEAN
 from pinwarden.core.record import Record, field
-from pinwarden.documents import closure as closure_document
+from pinwarden.documents.artifacts import closure as closure_document
 from pinwarden.documents.lock.verification import file_pins, refuse_if_tampered
 from pinwarden.documents.sbom import cyclonedx, spdx
 from pinwarden.documents.sbom.bill import bill_of

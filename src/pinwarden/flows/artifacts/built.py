@@ -10,7 +10,7 @@ from pinwarden.adapters.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.closure import Closure, ClosureFile, ClosurePackage
+from pinwarden.documents.artifacts.closure import Closure, ClosureFile, ClosurePackage
 
 
 class Environment(Record):

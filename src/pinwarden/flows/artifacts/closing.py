@@ -10,11 +10,11 @@ from urllib.parse import unquote
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.environments import node, python
 from pinwarden.adapters.environments.store import Store
-from pinwarden.adapters.fetch import Fetcher, Wanted
+from pinwarden.adapters.net.fetch import Fetcher, Wanted
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.closure import Closure, ClosureFile, ClosurePackage
-from pinwarden.documents.npm_lock import ResolvedPackage, parse_npm_lock
+from pinwarden.documents.artifacts.closure import Closure, ClosureFile, ClosurePackage
+from pinwarden.documents.artifacts.npm_lock import ResolvedPackage, parse_npm_lock
 from pinwarden.flows.artifacts.sources import Sources
 
 DOWNLOADS_AT_ONCE = 16
@@ -101,8 +101,8 @@ def pypi_closure(name: str, version: str, extras: Sequence[str], shop: Workshop)
     Of files for other platforms the index's claim is kept, and held against the bytes before anybody uses them.
     """
     from pinwarden.adapters.resolvers.uv import find_uv, resolve, uv_version
-    from pinwarden.documents.pylock import parse_pylock
-    from pinwarden.documents.python_package import exact_version, normalized_name
+    from pinwarden.documents.artifacts.pylock import parse_pylock
+    from pinwarden.documents.artifacts.python_package import exact_version, normalized_name
 
     name, version = normalized_name(name), str(exact_version(version))
     index = shop.sources.pypi()

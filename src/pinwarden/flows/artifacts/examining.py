@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.artifact import ArtifactFacts, PackageName
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, PackageName
+from pinwarden.documents.artifacts.provenance import Identity
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import Extension
 from pinwarden.documents.lock.locked_launch import locked_launch
 from pinwarden.documents.lock.record import extension_of
-from pinwarden.documents.provenance import Identity
 from pinwarden.flows.artifacts.closing import Workshop
 from pinwarden.flows.artifacts.facts import facts_of, package_of, refuse_other_index, registry_asked
 from pinwarden.flows.artifacts.provenance import provenance_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import ArtifactFacts, PackageName
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, PackageName
 from pinwarden.documents.launch.values import Launched
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_launch import LockedLaunch, locked_launch

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.adapters.provenance import ProvenanceVerifier, registry_keys
+from pinwarden.adapters.signatures.provenance import ProvenanceVerifier, registry_keys
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.artifact import ArtifactFacts
+from pinwarden.documents.artifacts.artifact import ArtifactFacts
+from pinwarden.documents.artifacts.provenance import Identity, ProvenanceOutcome, identity_from_json, strongest
 from pinwarden.documents.lock.extension import Extension
-from pinwarden.documents.provenance import Identity, ProvenanceOutcome, identity_from_json, strongest
 from pinwarden.flows.artifacts.closing import Workshop
 from pinwarden.flows.report import Row
 from pinwarden.rules.trust.metadata_evidence import Evidence

@@ -13,9 +13,10 @@ from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents import closure as closure_document
-from pinwarden.documents.artifact import ArtifactFacts, PackageName
-from pinwarden.documents.closure import Closure, closure_path
+from pinwarden.documents.artifacts import closure as closure_document
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, PackageName
+from pinwarden.documents.artifacts.closure import Closure, closure_path
+from pinwarden.documents.artifacts.provenance import to_json
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import (
     EVIDENCE,
@@ -30,7 +31,6 @@ from pinwarden.documents.lock.extension import (
 from pinwarden.documents.lock.locked_launch import locked_launch
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
-from pinwarden.documents.provenance import to_json
 from pinwarden.flows.artifacts.closing import Workshop, npm_closure, pypi_closure
 from pinwarden.flows.artifacts.examining import Examined, examine
 from pinwarden.flows.artifacts.fetching import chosen_entries

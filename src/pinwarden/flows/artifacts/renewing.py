@@ -11,9 +11,9 @@ from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents import closure as closure_document
-from pinwarden.documents.artifact import PackageName
-from pinwarden.documents.closure import Closure
+from pinwarden.documents.artifacts import closure as closure_document
+from pinwarden.documents.artifacts.artifact import PackageName
+from pinwarden.documents.artifacts.closure import Closure
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.server_entry import ServerEntry

@@ -18,8 +18,8 @@ from pinwarden.adapters.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.documents import closure as closure_document
-from pinwarden.documents.closure import Closure
+from pinwarden.documents.artifacts import closure as closure_document
+from pinwarden.documents.artifacts.closure import Closure
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_launch import LockedLaunch, locked_launch
 from pinwarden.documents.lock.record import extension_of

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pinwarden.adapters.osv_export import read_export
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
-from pinwarden.documents import closure as closure_document
-from pinwarden.documents.artifact import PackageName
-from pinwarden.documents.closure import Closure
+from pinwarden.documents.artifacts import closure as closure_document
+from pinwarden.documents.artifacts.artifact import PackageName
+from pinwarden.documents.artifacts.closure import Closure
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_launch import locked_launch
 from pinwarden.documents.lock.lockfile import Lock

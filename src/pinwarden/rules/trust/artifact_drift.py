@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pinwarden.documents.artifact import ArtifactFacts
+from pinwarden.documents.artifacts.artifact import ArtifactFacts
 from pinwarden.documents.lock.extension import Artifact, Extension, ImagePin
 from pinwarden.documents.lock.verification import same_json
 from pinwarden.rules.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change, ChangeKind

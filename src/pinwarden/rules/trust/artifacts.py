@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinwarden.core.digest import Digest
-from pinwarden.documents.artifact import ArtifactFacts, ArtifactFile, PackageName
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, ArtifactFile, PackageName
 from pinwarden.rules.trust.metadata_evidence import Evidence
 from pinwarden.rules.trust.tiers import Issue
 from pinwarden.rules.trust.verification import ArtifactOutcome

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinwarden.core.record import Record
-from pinwarden.documents.provenance import Identity, ProvenanceOutcome, repository_uri, strongest
+from pinwarden.documents.artifacts.provenance import Identity, ProvenanceOutcome, repository_uri, strongest
 from pinwarden.rules.drift.changes import CRITICAL, INFO, REVIEW
 
 CHANGED = "provenance_changed"

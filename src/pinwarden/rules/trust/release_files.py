@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record
-from pinwarden.documents.artifact import ArtifactFacts
+from pinwarden.documents.artifacts.artifact import ArtifactFacts
 from pinwarden.rules.closure_choice import best_wheel
 from pinwarden.rules.drift.changes import CRITICAL, INFO, REVIEW
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import cmp_to_key
 
 from pinwarden.core.record import Record
-from pinwarden.documents.artifact import PackageName
-from pinwarden.documents.osv import OsvAffected, OsvEvent, OsvRange, OsvRecord
+from pinwarden.documents.artifacts.artifact import PackageName
+from pinwarden.documents.artifacts.osv import OsvAffected, OsvEvent, OsvRange, OsvRecord
 from pinwarden.rules.versions import comparable, compare_versions
 
 Compare = Callable[[str, str], int | None]

@@ -9,14 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
-from pinwarden.adapters.archives import ArchiveLimits, Member, zip_members
+from pinwarden.adapters.archives.members import ArchiveLimits, Member, zip_members
+from pinwarden.adapters.archives.zip_layout import check_layout
 from pinwarden.adapters.files import open_regular
-from pinwarden.adapters.zip_layout import check_layout
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.mcpb import MANIFEST_NAME, BundleManifest, Parts, parse_manifest, split
-from pinwarden.documents.portable_paths import PathSet
+from pinwarden.documents.artifacts.mcpb import MANIFEST_NAME, BundleManifest, Parts, parse_manifest, split
+from pinwarden.documents.artifacts.portable_paths import PathSet
 
 LIMITS = ArchiveLimits(members=100_000, total_bytes=1024 * 1024 * 1024)
 """Bundles with a Python environment of their own have some hundred megabytes."""

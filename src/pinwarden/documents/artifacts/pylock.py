@@ -16,7 +16,13 @@ from urllib.parse import unquote, urlsplit
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.python_package import belongs_to, exact_version, file_kind, is_safe_file_name, normalized_name
+from pinwarden.documents.artifacts.python_package import (
+    belongs_to,
+    exact_version,
+    file_kind,
+    is_safe_file_name,
+    normalized_name,
+)
 
 MAX_BYTES = 64 * 1024 * 1024
 """A closure of a thousand packages with all their wheels has about ten megabytes."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.provenance import Identity, Kind, is_showable, plain_text
+from pinwarden.documents.artifacts.provenance import Identity, Kind, is_showable, plain_text
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

@@ -28,8 +28,8 @@ from urllib3.exceptions import HTTPError, NewConnectionError, ProxyError
 from urllib3.response import BaseHTTPResponse
 
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.fetch_cache import FetchCache
-from pinwarden.adapters.network_guard import (
+from pinwarden.adapters.net.fetch_cache import FetchCache
+from pinwarden.adapters.net.network_guard import (
     HostNotFoundError,
     IpAddress,
     NetworkRules,

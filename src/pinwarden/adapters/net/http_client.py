@@ -20,7 +20,7 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.response import BaseHTTPResponse
 
 from pinwarden.adapters.allowance import Allowance, failed, over_limit
-from pinwarden.adapters.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
+from pinwarden.adapters.net.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.target import Address

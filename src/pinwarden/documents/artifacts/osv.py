@@ -40,7 +40,7 @@ class OsvAffected(Record):
     """One package that a record is about."""
 
     ecosystem: str
-    """As in :data:`pinwarden.documents.artifact.Ecosystem`, or empty for one that is not handled here."""
+    """As in :data:`pinwarden.documents.artifacts.artifact.Ecosystem`, or empty for one that is not handled here."""
     name: str
     ranges: tuple[OsvRange, ...] = ()
     versions: tuple[str, ...] = ()

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinwarden.adapters.sigstore_root import IN_TOTO, Refused, SigstoreRoot, Unavailable, open_root
+from pinwarden.adapters.signatures.sigstore_root import IN_TOTO, Refused, SigstoreRoot, Unavailable, open_root
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.artifact import ArtifactFacts, Attestation
-from pinwarden.documents.provenance import (
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, Attestation
+from pinwarden.documents.artifacts.provenance import (
     LIMITS,
     About,
     Identity,
@@ -39,7 +39,7 @@ from pinwarden.documents.provenance import (
 
 if TYPE_CHECKING:
     from pinwarden.adapters.endpoints.endpoint import Endpoint
-    from pinwarden.adapters.fetch import Fetcher
+    from pinwarden.adapters.net.fetch import Fetcher
 
 _SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 _DSSE = "application/vnd.dsse.envelope.v1+json"
@@ -51,7 +51,7 @@ _NOT_GOOD = ("PROVENANCE_INVALID", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ER
 
 def registry_keys(fetcher: Fetcher, endpoint: Endpoint) -> tuple[RegistryKey, ...]:
     """The keys that an npm registry publishes; none if it has none."""
-    from pinwarden.adapters.fetch import Wanted, unfetched
+    from pinwarden.adapters.net.fetch import Wanted, unfetched
 
     wanted = Wanted(endpoint=endpoint, url=f"{endpoint.url}-/npm/v1/keys", accept="application/json")
     answer = fetcher.get(wanted, max_bytes=LIMITS.max_bytes)
@@ -145,7 +145,7 @@ class ProvenanceVerifier:
     # Sigstore bundles with a certificate
 
     def _certified_statement(self, bundle: bytes, about: About) -> tuple[Identity, str]:
-        from pinwarden.adapters.certificate_identity import identity_of
+        from pinwarden.adapters.signatures.certificate_identity import identity_of
 
         root = self._opened()
         signed = root.verify_envelope(bundle)
@@ -156,7 +156,7 @@ class ProvenanceVerifier:
         return identity, root.anchor
 
     def _certified_bytes(self, bundle: bytes, about: About) -> tuple[Identity, str]:
-        from pinwarden.adapters.certificate_identity import identity_of
+        from pinwarden.adapters.signatures.certificate_identity import identity_of
 
         root = self._opened()
         signed = root.verify_digest(bundle, _sha256(about))
@@ -234,7 +234,7 @@ class ProvenanceVerifier:
     def _cosign_certificate(
         self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: About
     ) -> tuple[Identity, str]:
-        from pinwarden.adapters.certificate_identity import identity_of
+        from pinwarden.adapters.signatures.certificate_identity import identity_of
 
         root, payload = self._opened(), _base64(document, "payload")
         certificate, promise = annotations[_CERTIFICATE], annotations.get(_PROMISE)

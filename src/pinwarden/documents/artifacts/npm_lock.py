@@ -8,7 +8,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.closure import LIMITS, is_node_path
+from pinwarden.documents.artifacts.closure import LIMITS, is_node_path
 
 
 class ResolvedPackage(Record):

@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID
 from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.signed_data import issuer_of
+from pinwarden.documents.artifacts.signed_data import issuer_of
 
 Kind = TypeVar("Kind", bound=x509.ExtensionType)
 _MAX_LENGTH = 8

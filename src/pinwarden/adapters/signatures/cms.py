@@ -1,7 +1,7 @@
 """Detached CMS signatures: whether one was made over these bytes, and whether anybody trusted vouches for the signer.
 
-The structure is read by :mod:`pinwarden.documents.signed_data`, strictly and without a package for it: the one that is
-commonly used for CMS has had no release since 2022 and takes encodings that DER forbids.
+The structure is read by :mod:`pinwarden.documents.artifacts.signed_data`, strictly and without a package for it: the
+one that is commonly used for CMS has had no release since 2022 and takes encodings that DER forbids.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
-from pinwarden.adapters.certificate_path import Certified, distrust_of, load_certificate, weakness_of
+from pinwarden.adapters.signatures.certificate_path import Certified, distrust_of, load_certificate, weakness_of
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifact import FileSignature
-from pinwarden.documents.signed_data import SignedData, parse, pss_parameters
+from pinwarden.documents.artifacts.artifact import FileSignature
+from pinwarden.documents.artifacts.signed_data import SignedData, parse, pss_parameters
 
 _HASHES: dict[str, type[hashes.HashAlgorithm]] = {
     "sha256": hashes.SHA256,

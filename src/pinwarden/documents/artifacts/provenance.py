@@ -18,7 +18,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field, field_names
-from pinwarden.documents.artifact import ArtifactFile, Ecosystem, PackageName
+from pinwarden.documents.artifacts.artifact import ArtifactFile, Ecosystem, PackageName
 from pinwarden.documents.lock.shape import invalid
 
 Kind = Literal[

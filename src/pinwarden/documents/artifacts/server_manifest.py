@@ -14,7 +14,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
-from pinwarden.documents.portable_paths import check_portable
+from pinwarden.documents.artifacts.portable_paths import check_portable
 
 MANIFEST_NAME = "server.json"
 RUNTIMES = ("bun", "node", "python")

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.documents.mcpb import BundleManifest, Setting, Start
+from pinwarden.documents.artifacts.mcpb import BundleManifest, Setting, Start
 
 _PLACEHOLDER = re.compile(r"\$\{([^{}]{1,200})\}")
 _OF_USER = "user_config."

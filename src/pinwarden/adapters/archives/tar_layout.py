@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import IO, NoReturn, cast
 
-from pinwarden.adapters.archives import ArchiveLimits
+from pinwarden.adapters.archives.members import ArchiveLimits
 from pinwarden.adapters.files import open_regular
 from pinwarden.core.errors import PinwardenError
 

@@ -220,10 +220,12 @@ def _html_page(body: bytes, page_url: str) -> SimplePage:
     return SimplePage(files=tuple(reader.files), says_provenance=reader.version >= 3)
 
 
-_TAG = re.compile(r"""<([A-Za-z][A-Za-z0-9-]*+)(?:[^<>"']++|"[^"]*+"|'[^']*+')*+>""")
+# Each character can be read in one way only, so that a failed match goes back over it once. Possessive quantifiers
+# would say so, but early releases of Python 3.11 get them wrong.
+_TAG = re.compile(r"""<([A-Za-z][A-Za-z0-9-]*)(?![A-Za-z0-9-])(?:[^<>"']|"[^"]*"|'[^']*')*>""")
 # Readers end a comment in different places if it holds two dashes, so one with a link in it could be one or not.
-_OTHER_MARK = re.compile(r"<!--(?:(?!--|<a[\s/>]).)*+-->|<(?!!--)[/!?][^<>]*+>", re.DOTALL | re.IGNORECASE)
-_RAW_TEXT = re.compile(r"</(?:script|style)\s*+>", re.IGNORECASE)
+_OTHER_MARK = re.compile(r"<!--(?:(?!--|<a[\s/>]).)*-->|<(?!!--)[/!?][^<>]*>", re.DOTALL | re.IGNORECASE)
+_RAW_TEXT = re.compile(r"</(?:script|style)\s*>", re.IGNORECASE)
 _MAX_TAG = 32 * 1024  # an address, a reason and two or three other attributes
 
 
@@ -237,7 +239,7 @@ def _tags(text: str) -> Iterator[str]:
     while place >= 0:
         following = text[place + 1 : place + 2]
         if following in ("/", "!", "?") or (following.isascii() and following.isalpha()):
-            found = _TAG.match(text, place) or _OTHER_MARK.match(text, place)
+            found = _TAG.match(text, place, place + _MAX_TAG + 1) or _OTHER_MARK.match(text, place)
             if found is None or found.end() - place > _MAX_TAG:
                 _malformed("an index page has a tag that does not end")
             name = found[1].lower() if found.re is _TAG else ""

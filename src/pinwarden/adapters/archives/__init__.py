@@ -1,0 +1,1 @@
+"""Archives from strangers, read member by member."""

@@ -1,0 +1,1 @@
+"""HTTP, and which addresses may be contacted."""

@@ -1,0 +1,1 @@
+"""Signatures and certificates, checked here."""
