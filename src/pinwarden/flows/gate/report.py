@@ -46,11 +46,11 @@ def gate_report(
             "remarks": [row_facts(row) for row in rows if row.level in ("warning", "info")],
             "notes": list(notes),
         },
-        rule_texts=_rule_texts(gate),
+        rule_texts=_rule_texts(gate, rows),
     )
 
 
-def _rule_texts(gate: Gate) -> dict[str, str]:
+def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
     texts = dict(PROBLEMS)
     if gate.signatures is not None:
         from pinwarden.flows.lock.signatures import SIGNATURE_RULES
@@ -68,6 +68,14 @@ def _rule_texts(gate: Gate) -> dict[str, str]:
         from pinwarden.rules.drift.toolpin_pins import PIN_FINDINGS
 
         texts.update(PIN_FINDINGS)
+    untold = {row.code for row in rows} - texts.keys()
+    if untold:
+        from pinwarden.rules.config.findings import FINDING_KINDS
+        from pinwarden.rules.config.kinds import CONFIG_KINDS
+        from pinwarden.rules.drift.changes import CHANGE_KINDS
+
+        for table in (CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS):
+            texts.update({code: row.reason for code, row in table.items() if code in untold})
     return texts
 
 
