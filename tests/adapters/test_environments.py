@@ -219,6 +219,32 @@ def test_a_program_that_leads_out_of_its_package_is_refused(store: Store) -> Non
     assert caught.value.code == "PROGRAM_UNKNOWN"
 
 
+def test_a_package_whose_own_description_cannot_be_read_has_no_program(store: Store) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        member = tarfile.TarInfo("package/package.json")
+        member.size = 8
+        archive.addfile(member, io.BytesIO(b'{"bin": '))
+    package = npm_package(store, "evil", buffer.getvalue(), "node_modules/evil")
+    closure = Closure(
+        ecosystem="npm", name="evil", version="1.0.0", resolver="", registry="https://x.example/", packages=(package,)
+    )
+    with pytest.raises(PinwardenError) as caught:
+        node.start_command(built_node(store, closure), closure.root, None, Path("node"))
+    assert caught.value.code == "PROGRAM_UNKNOWN"
+
+
+def test_a_program_whose_path_holds_a_nul_is_refused(store: Store) -> None:
+    archive = npm_archive("evil", "1.0.0", {"x.js": ""}, bin="x.js\0")
+    package = npm_package(store, "evil", archive, "node_modules/evil")
+    closure = Closure(
+        ecosystem="npm", name="evil", version="1.0.0", resolver="", registry="https://x.example/", packages=(package,)
+    )
+    with pytest.raises(PinwardenError) as caught:
+        node.start_command(built_node(store, closure), closure.root, None, Path("node"))
+    assert caught.value.code == "PROGRAM_UNKNOWN"
+
+
 # Python
 
 

@@ -448,3 +448,18 @@ class TestRealRegistries:
     @pytest.mark.parametrize("server", REAL)
     def test_a_published_server_runs_where_there_is_no_network(self, real: World, server: str) -> None:
         assert REAL[server][2] in tools_of(real, server, without_network())
+
+
+def test_a_program_that_cannot_be_started_is_an_error_with_a_hint_and_not_ours(tmp_path: Path) -> None:
+    image = f"registry.example/acme/notes@sha256:{'0' * 64}"
+    servers = {"notes": {"command": "docker", "args": ["run", "-i", "--rm", image]}}
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "docker").write_text("#!/no/such/interpreter\n")
+    (programs / "docker").chmod(0o755)
+    env = {"HOME": str(tmp_path / "home"), "PATH": str(programs)}
+    assert pinwarden("init", "--by", "ada", cwd=tmp_path, env=env).code == 0
+    outcome = pinwarden("run", "notes", cwd=tmp_path, env=env)
+    assert outcome.code == 3
+    assert "[PROGRAM_UNKNOWN]" in outcome.err

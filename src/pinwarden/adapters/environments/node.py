@@ -120,14 +120,17 @@ def audit(folder: Path, packages: Sequence[ClosurePackage]) -> str | None:
 def start_command(folder: Path, root: ClosurePackage, program: str | None, node: Path) -> list[str]:
     """The command line that starts a package's program, as npx would choose it."""
     place = folder / TREE / root.path
-    about = json.loads(read_file(place / "package.json"))
+    try:
+        about = json.loads(read_file(place / "package.json"))
+    except (ValueError, RecursionError) as err:
+        raise PinwardenError("PROGRAM_UNKNOWN", f"the package.json of {root.name} cannot be read") from err
     declared = about.get("bin") if isinstance(about, dict) else None
     bare = root.name.rpartition("/")[2]
     programs = {bare: declared} if isinstance(declared, str) else declared if isinstance(declared, dict) else {}
     if program is None:
         program = bare if bare in programs or len(set(map(str, programs.values()))) != 1 else next(iter(programs))
     path = programs.get(program)
-    script = (place / path).resolve() if isinstance(path, str) else None
+    script = (place / path).resolve() if isinstance(path, str) and "\0" not in path else None
     if script is None or not script.is_relative_to(place.resolve()) or not script.is_file():
         raise PinwardenError(
             "PROGRAM_UNKNOWN",

@@ -11,6 +11,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
+from pinwarden.core.errors import PinwardenError
 
 TAKES_COMMAND = True
 
@@ -42,9 +43,13 @@ def run(args: Namespace) -> int:
         sys.stdout.write("\n".join(command) + "\n")
         return 0
     sys.stdout.flush()
-    if started.cwd is not None:
-        os.chdir(started.cwd)
-    os.execve(command[0], command, dict(started.environment))  # noqa: S606  a command line of verified parts, no shell
+    try:
+        if started.cwd is not None:
+            os.chdir(started.cwd)
+        os.execve(command[0], command, dict(started.environment))  # noqa: S606  verified parts, no shell
+    except OSError as err:
+        why = err.strerror or str(err)
+        raise PinwardenError("PROGRAM_UNKNOWN", f"{args.server[:120]!a} could not be started: {why}") from err
 
 
 def _say(text: str) -> None:

@@ -88,7 +88,10 @@ def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredSer
     words = _words(entry.name, client, entry.scope, launch.runs.arguments, project)
     lock_form = with_command(approved if server is None else lockable_entry(server.entry), client, words)
     fragment = wrapped(client, entry.name, lock_form)
-    document = {**entry.document, "config": fragment, "locked": {**entry.document["locked"], "config": fragment}}
+    # Version 2 lets an entry leave its locked copy out; then there is none to keep in step.
+    copy = entry.document.get("locked")
+    kept = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
+    document = {**entry.document, "config": fragment, **kept}
     made = lock_entry.with_integrity(replace(entry, document=document))
     sealed = extended(made, replace(extension, others={**extension.others, LAUNCH: launch_record(launch)}))
     # The lock first: a configuration that is ahead of its lock would be a finding, a lock ahead of it is drift too,
