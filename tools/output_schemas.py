@@ -425,7 +425,7 @@ def advisories_() -> Schema:
 
 def ci() -> Schema:
     status = one_of(("ok", "failed", "skipped", "none"))
-    checks = ("integrity", "signature", "configs", "policy", "registry", "bytes", "advisories", "live")
+    checks = ("integrity", "signature", "configs", "policy", "registry", "bytes", "scripts", "advisories", "live")
     body = exactly(
         {
             "ok": TRUTH,

@@ -130,6 +130,15 @@ def swap_with_manifest(folder: Path) -> None:
     manifest.write_text(manifest.read_text().replace(before, after))
 
 
+def call_it_made_here(folder: Path, path: str) -> None:
+    """Another thorough attacker: the manifest says that the changed file was made here, where nothing is anchored."""
+    overwrite(folder / TREE / path, "module.exports = 'evil'")
+    digest = hashlib.sha256((folder / TREE / path).read_bytes()).hexdigest()
+    text = (folder / MANIFEST).read_text()
+    mark = "" if "# made-here\n" in text else "# made-here\n"
+    (folder / MANIFEST).write_text(f"{text}{mark}{digest} - {path}\n")
+
+
 def same_size_and_time(folder: Path) -> None:
     place = tree_of(folder) / "dep" / "index.js"
     about = place.stat()
@@ -141,6 +150,11 @@ def shadow(folder: Path) -> None:
     place = tree_of(folder) / "@acme/notes/node_modules/dep"
     place.mkdir(parents=True)
     (place / "index.js").write_text("module.exports = 'evil'")
+
+
+def pipe_in_place(place: Path) -> None:
+    place.unlink()
+    os.mkfifo(place)
 
 
 def relink(place: Path, target: str) -> None:
@@ -157,6 +171,8 @@ ATTACKS: dict[str, Callable[[Path], object]] = {
     "a file replaced by a link": lambda folder: relink(tree_of(folder) / "dep" / "index.js", "/etc/hostname"),
     "a file made executable": lambda folder: (tree_of(folder) / "dep" / "index.js").chmod(0o755),
     "a manifest that fits the changed file": swap_with_manifest,
+    "a changed file that was made here": lambda folder: call_it_made_here(folder, "node_modules/dep/index.js"),
+    "a pipe in the place of a file": lambda folder: pipe_in_place(tree_of(folder) / "dep" / "index.js"),
     "a manifest without a package": lambda folder: (folder / MANIFEST).write_text(
         (folder / MANIFEST).read_text().partition("# node_modules/dep")[0]
     ),
@@ -356,6 +372,7 @@ def poison_bytecode(folder: Path) -> None:
 
 PYTHON_ATTACKS: dict[str, Callable[[Path], object]] = {
     "a changed module": lambda folder: overwrite(site_of(folder) / "dep.py", "WORD = 'evil'\n"),
+    "a changed module that was made here": lambda folder: call_it_made_here(folder, "site/dep.py"),
     "poisoned bytecode": poison_bytecode,
     "a module before the approved one": lambda folder: (site_of(folder) / "sitecustomize.py").write_text("evil"),
     "a path file": lambda folder: (site_of(folder) / "evil.pth").write_text("import os"),

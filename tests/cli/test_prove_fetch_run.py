@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from pinwarden.core.digest import Digest
 from tests.cli.run import Outcome, pinwarden
 from tests.docs.schemas import problems
 from tests.needs import missing, needs
-from tests.servers.acme_packages import Registries, acme_registries
+from tests.servers.acme_packages import Registries, acme_registries, npm_answers, npm_packages
+from tests.servers.plain_http import plain_server
 
 needs_node = needs("node", install="apt-get install nodejs npm")
 RECORDED = 1784548800  # 2026-07-20T12:00:00Z
@@ -375,6 +376,104 @@ class TestProving:
         assert world.about("notes", "--client", "claude")["arguments"] == ["--root", "/data"]
         assert world.about("notes", "--client", "vscode")["arguments"] == []
         assert "[USAGE]" in world.run("run", "notes").err
+
+
+@needs_node
+@needs("bwrap", install="apt-get install bubblewrap")
+class TestInstallScripts:
+    """One package is allowed to run its script, at one exact content."""
+
+    FORGE = "acme-forge@1.0.0"
+    SCRIPT = (
+        "node -e \"const fs = require('fs'); fs.writeFileSync('made.js', 'module.exports = ' + JSON.stringify("
+        "Object.keys(require('os').networkInterfaces()).filter((each) => each !== 'lo')));"
+        "try { fs.writeFileSync('../acme-host/index.js', 'evil') } catch { }\""
+    )
+
+    @pytest.fixture
+    def forge(self, world: World) -> Iterator[tuple[World, Callable[[str], None]]]:
+        """A server whose dependency makes a file of its own on installation; and a way to publish it anew."""
+        from tests.cli.artifact_world import npm_library, npm_server
+
+        packages = npm_packages()
+        packages["acme-host"] = npm_server("acme-host", says="host", needs={"acme-forge": "^1.0.0"})
+
+        def publish(version: str) -> None:
+            manifest, data = npm_library("acme-forge", version, says="forge", scripts={"postinstall": self.SCRIPT})
+            packages["acme-forge"] = manifest, data
+
+        publish("1.0.0")
+        with plain_server(lambda asked: npm_answers(packages, asked)) as npm:
+            world = replace(world, variables={**world.variables, "NPM_CONFIG_REGISTRY": npm.url})
+            world.configure(host={"command": "npx", "args": ["-y", "acme-host@1.0.0"]})
+            world.done("init", "--accept-all")
+            yield world, publish
+
+    def remarks(self, world: World) -> list[str]:
+        return [row["code"] for row in world.told("ci")[1]["remarks"] if row["name"] == "host"]
+
+    def made(self, world: World) -> list[Path]:
+        return list((world.store / "environments").rglob("made.js"))
+
+    def test_a_script_runs_only_after_it_was_approved_and_a_changed_package_loses_that(
+        self, forge: tuple[World, Callable[[str], None]]
+    ) -> None:
+        world, publish = forge
+        code, report = world.told("prove", "host", *PLAIN)
+        left_out = [row for row in report["findings"] if row["code"] == "install_script_left_out"]
+        assert (code, len(left_out)) == (0, 1)
+        assert "postinstall: " in left_out[0]["message"]
+        assert self.remarks(world) == ["install_script_left_out"]
+        world.done("fetch", "host", *PLAIN)
+        assert self.made(world) == []
+
+        code, report = world.told("prove", "host", "--allow-script", self.FORGE, *PLAIN)
+        assert (code, codes(report), report["servers"][0]["scripts"]) == (0, [], [])
+        assert self.remarks(world) == []
+        world.done("fetch", "host", *PLAIN)
+        [made] = self.made(world)
+        assert made.read_text() == "module.exports = []"  # no network but the loop
+        assert world.done("run", "host").out == "host; forge\n"
+
+        made.chmod(0o644)
+        made.write_text("module.exports = 'evil'")
+        outcome = world.done("run", "host")
+        assert (outcome.out, "it is built anew" in outcome.err) == ("host; forge\n", True)
+        assert made.read_text() == "module.exports = []"
+
+        publish("1.0.1")
+        code, report = world.told("update", "host", "--yes", "--allow-private")
+        assert {"dependency_version", "script_approval_lost"} <= {row["code"] for row in report["changes"]}
+        assert "installScripts" not in world.lock.read_text()
+        world.done("fetch", "host", *PLAIN)
+        assert [each for each in self.made(world) if "1.0.1" in (each.parent / "package.json").read_text()] == []
+
+    def test_approving_the_script_of_a_package_that_has_none_is_told(
+        self, forge: tuple[World, Callable[[str], None]]
+    ) -> None:
+        world, _ = forge
+        code, report = world.told("prove", "host", "--allow-script", "acme-forge@9.9.9", *PLAIN)
+        assert (code, codes(report)[-1]) == (1, ("install_script_unknown", ""))
+        assert "installScripts" not in world.lock.read_text()
+
+    def test_without_a_sandbox_a_script_is_refused_until_somebody_allows_that_too(
+        self, forge: tuple[World, Callable[[str], None]], tmp_path: Path
+    ) -> None:
+        world, _ = forge
+        world.done("prove", "host", "--allow-script", self.FORGE, *PLAIN)
+        programs = tmp_path / "programs"
+        programs.mkdir()
+        for name in ("node", "sh"):
+            (programs / name).symlink_to(str(shutil.which(name)))
+        bare = replace(world, variables={**world.variables, "PATH": str(programs)})
+        code, report = bare.told("fetch", "host", *PLAIN)
+        assert (code, codes(report)) == (1, [("script_refused", "host")])
+        assert self.made(world) == []
+        # Unshut, the script of this test reaches for another package, and that is found out afterwards.
+        code, report = bare.told("fetch", "host", "--scripts-without-sandbox", *PLAIN)
+        assert (code, codes(report)) == (3, [("script_failed", "host")])
+        assert "acme-host/index.js" in report["findings"][0]["message"]
+        assert self.made(world) == []
 
 
 # The registries that this machine's own package clients reach

@@ -238,6 +238,18 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Install it, for example with: pipx install uv",
     ),
     ErrorCode(
+        "SCRIPT_FAILED",
+        EXIT_UNCHECKED,
+        "An approved install script failed, or did what it may not: changed or removed files of another package.",
+        "Read what it says; it has no network. Nothing of the half-made environment is kept.",
+    ),
+    ErrorCode(
+        "SCRIPT_REFUSED",
+        EXIT_REFUSED,
+        "An approved install script may not run here, because there is no bubblewrap to shut it in.",
+        "Run: apt-get install bubblewrap; or pinwarden fetch --scripts-without-sandbox, which lets it do anything.",
+    ),
+    ErrorCode(
         "STORE_UNSAFE",
         EXIT_UNCHECKED,
         "The folder of verified files belongs to somebody else, or others may write to it.",

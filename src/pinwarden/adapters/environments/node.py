@@ -1,4 +1,7 @@
-"""Environments of npm packages: tarballs unpacked into node_modules, no script of them run, started with node."""
+"""Environments of npm packages: tarballs unpacked into node_modules and started with node.
+
+No script of them is run, but for those that somebody approved.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pinwarden.adapters.environments.machine import has_glibc, machine
 from pinwarden.adapters.environments.store import Store
-from pinwarden.adapters.environments.tree import TREE, Row, problem_of, write_file, write_manifest
+from pinwarden.adapters.environments.tree import MADE_HERE, TREE, Row, problem_of, write_file, write_manifest
 from pinwarden.adapters.files import read_file
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.artifacts.closure import Closure, ClosurePackage, tree_digest
+
+if TYPE_CHECKING:
+    from pinwarden.adapters.environments.scripts import Scripting
 
 BUILDER = "node/1"
 _PROCESSORS = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64", "i686": "ia32", "armv7l": "arm"}
@@ -85,13 +92,26 @@ def content_of(archive: Path) -> Digest:
     return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in unpacked(archive))
 
 
-def environment_key(closure_digest: Digest, here: NodePlatform) -> str:
-    """The name of the environment: what it is made from, and for what."""
-    return Digest.of(f"{BUILDER}\n{closure_digest}\n{here.key}".encode()).hex[:40]
+def declared_scripts(archive: Path) -> dict[str, str]:
+    """The scripts that npm would run on installing a package, by event; none of a package that cannot be read."""
+    from pinwarden.documents.artifacts.npm_package import read_run_info
+
+    files = {path: data for path, _, data in unpacked(archive) if path in ("package.json", "binding.gyp")}
+    try:
+        about = json.loads(files.get("package.json", b"null"))
+        return dict(read_run_info(about, has_gyp="binding.gyp" in files).scripts)
+    except (ValueError, RecursionError, PinwardenError):
+        return {}
 
 
-def build(folder: Path, packages: Sequence[ClosurePackage], store: Store) -> None:
-    """Unpack verified archives into a folder."""
+def environment_key(closure_digest: Digest, here: NodePlatform, scripted: Sequence[ClosurePackage] = ()) -> str:
+    """The name of the environment: what it is made from, for what, and which packages ran their scripts in it."""
+    ran = "".join(f"\n{package.files[0].digest}" for package in scripted)
+    return Digest.of(f"{BUILDER}\n{closure_digest}\n{here.key}{ran}".encode()).hex[:40]
+
+
+def build(folder: Path, packages: Sequence[ClosurePackage], store: Store, scripting: Scripting | None = None) -> None:
+    """Unpack verified archives into a folder, then run the scripts that were approved."""
     tree = folder / TREE
     tree.mkdir()
     sections: dict[str, list[Row]] = {}
@@ -108,13 +128,21 @@ def build(folder: Path, packages: Sequence[ClosurePackage], store: Store) -> Non
         sections[package.path] = [(path[skip:], run, digest) for path, run, digest in rows]
         if tree_digest(sections[package.path]) != _tree_of(package):
             raise PinwardenError("ARTIFACT_MISMATCH", f"{package.name}@{package.version} unpacks to something else")
-    write_manifest(folder, sections)
+    made: dict[str, list[Row]] = {}
+    if scripting is not None:
+        from pinwarden.adapters.environments.scripts import made_by_scripts, run_scripts
+
+        run_scripts(folder, scripting, packages)
+        made = {MADE_HERE: made_by_scripts(tree, sections, scripting)}
+    write_manifest(folder, {**sections, **made})
 
 
-def audit(folder: Path, packages: Sequence[ClosurePackage]) -> str | None:
+def audit(folder: Path, packages: Sequence[ClosurePackage], scripted: Sequence[ClosurePackage] = ()) -> str | None:
     """What is wrong with a built environment, None if nothing is."""
     anchors = {package.path: frozenset([_tree_of(package).raw]) for package in packages}
-    return problem_of(folder, anchors, anchors)
+    if not scripted:
+        return problem_of(folder, anchors, anchors)
+    return problem_of(folder, anchors, [*anchors, MADE_HERE], rewritten=tuple(each.path for each in scripted))
 
 
 def start_command(folder: Path, root: ClosurePackage, program: str | None, node: Path) -> list[str]:

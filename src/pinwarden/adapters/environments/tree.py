@@ -2,7 +2,8 @@
 
 The manifest has one section per package. A section's text is what the closure's ``tree`` digest covers, so a manifest
 that was changed to fit a changed file is found out as well. The section of files that were made here (bytecode) has no
-such anchor. A section named by a folder of node_modules has its paths below that folder.
+such anchor, is allowed only where something is made, and never speaks for a locked file, but for those of a package
+whose install scripts were approved. A section named by a folder of node_modules has its paths below that folder.
 
 Every start reads and hashes every file: about four thousand of them in 50 ms on two processors. There is no quicker
 check by size and time, because whoever can change a file can change those too.
@@ -112,7 +113,7 @@ def _hash_some(paths: Sequence[str]) -> list[Hashed]:
 
 
 def _hashed(path: str, buffer: bytearray) -> Hashed:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a planted pipe would make it wait
     try:
         about = os.fstat(descriptor)
         view = memoryview(buffer)
@@ -138,18 +139,24 @@ Anchors = Mapping[str, frozenset[bytes]]
 """For each section that a manifest may have, the digests that its text may have."""
 
 
-def problem_of(folder: Path, anchors: Anchors, needed: Iterable[str]) -> str | None:
-    """What is wrong with a built tree, None if it is exactly what the anchors and its manifest say."""
+def problem_of(folder: Path, anchors: Anchors, needed: Iterable[str], *, rewritten: tuple[str, ...] = ()) -> str | None:
+    """What is wrong with a built tree, None if it is exactly what the anchors and its manifest say.
+
+    ``rewritten`` are the folders in which something was made that may stand for what was locked.
+    """
     try:
         text = (folder / MANIFEST).read_bytes()
-        wanted, problem = _read_manifest(text, anchors, needed)
+        wanted, problem = _read_manifest(text, anchors, frozenset(needed), tuple(f"{each}/" for each in rewritten))
         return problem or _difference(wanted, rows_in(folder / TREE))
     except (OSError, ValueError) as err:
         return f"it cannot be read: {getattr(err, 'strerror', None) or err}"
 
 
-def _read_manifest(text: bytes, anchors: Anchors, needed: Iterable[str]) -> tuple[dict[str, Row], str | None]:
+def _read_manifest(
+    text: bytes, anchors: Anchors, needed: frozenset[str], rewritten: tuple[str, ...]
+) -> tuple[dict[str, Row], str | None]:
     wanted: dict[str, Row] = {}
+    made: dict[str, Row] = {}
     sections = text.removeprefix(_MARK).split(b"\n" + _MARK) if text else []
     names: set[str] = set()
     for index, section in enumerate(sections):
@@ -157,7 +164,7 @@ def _read_manifest(text: bytes, anchors: Anchors, needed: Iterable[str]) -> tupl
         name = head.decode()
         rows = body if index == len(sections) - 1 or not body else body + b"\n"
         anchor = anchors.get(name)
-        if name in names or (anchor is None and name != MADE_HERE):
+        if name in names or (anchor is None and (name != MADE_HERE or name not in needed)):
             return {}, f"its manifest names {name[:120]!a}, which does not belong to it"
         if anchor is not None and hashlib.sha256(rows).digest() not in anchor:
             return {}, f"its manifest of {name[:120]!a} is not what was locked"
@@ -165,9 +172,13 @@ def _read_manifest(text: bytes, anchors: Anchors, needed: Iterable[str]) -> tupl
         place = f"{name}/" if name.startswith(NODE_MODULES) else ""
         for line in rows.decode().split("\n")[:-1]:
             digest, mark, path = line.split(" ", 2)
-            wanted[place + path] = (place + path, mark == "x", digest)
-    missing = set(needed) - names
-    return wanted, f"its manifest lacks {min(missing)[:120]!a}" if missing else None
+            (wanted if anchor is not None else made)[place + path] = (place + path, mark == "x", digest)
+    if missing := needed - names:
+        return {}, f"its manifest lacks {min(missing)[:120]!a}"
+    for path in made:
+        if not path.startswith(rewritten) if rewritten else path in wanted:
+            return {}, f"its manifest speaks of {path[:120]!a} where it may not"
+    return {**wanted, **made}, None
 
 
 def _difference(wanted: Mapping[str, Row], found: Mapping[str, Row]) -> str | None:

@@ -13,6 +13,11 @@ def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
     parser.add_argument("server", nargs="*", help="names in the lock; default: all")
     parser.add_argument("--frozen", action="store_true", help="fail if the bytes of a server are not locked")
+    parser.add_argument(
+        "--scripts-without-sandbox",
+        action="store_true",
+        help="let approved install scripts run where there is no bubblewrap; they can do all that you can",
+    )
     add_project_arguments(parser)
     add_format_argument(parser)
     add_fetch_arguments(parser)
@@ -24,5 +29,7 @@ def run(args: Namespace) -> int:
 
     project = project_of(args)
     with workshop(args, project, "fetching") as shop:
-        report = fetch(project, args.server, shop, frozen=args.frozen)
+        report = fetch(
+            project, args.server, shop, frozen=args.frozen, scripts_without_sandbox=args.scripts_without_sandbox
+        )
     return emit(report, args.format)

@@ -18,6 +18,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
 INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
+"""What npm runs for a package that it installs, in this order."""
+
 _GYP = "node-gyp rebuild"  # what npm writes into the metadata where a package has binding.gyp
 
 # https://github.com/npm/validate-npm-package-name, for packages that exist: old names may have capitals.

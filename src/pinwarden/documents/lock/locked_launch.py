@@ -19,6 +19,7 @@ from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import EVIDENCE, PUBLISHED, Extension
 from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.script_approvals import SCRIPTS
 from pinwarden.documents.target import StdioTarget
 
 LAUNCH = "launch"
@@ -91,7 +92,7 @@ def _release(runs: Launched) -> str | None:
 
 def with_bytes_of(known: Extension, fresh: Extension, *, same: bool) -> Extension:
     """A record with the bytes that another one pins. ``same`` says that the configuration is the same, too."""
-    kept = {EVIDENCE, PUBLISHED, LAUNCH} if same else {EVIDENCE, PUBLISHED}
+    kept = {EVIDENCE, PUBLISHED, SCRIPTS, *((LAUNCH,) if same else ())}
     return replace(
         fresh,
         artifacts=known.artifacts,

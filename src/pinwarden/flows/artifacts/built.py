@@ -26,16 +26,34 @@ class Environment(Record):
     """Folders beside its own that a started server must be able to read."""
 
 
-def environment_of(closure: Closure, digest: Digest, store: Store, search_path: str) -> Environment:
+class Scripts(Record):
+    """Whose install scripts may run, by the digests of their archives, and whether they may without a sandbox."""
+
+    approved: frozenset[Digest] = frozenset()
+    without_sandbox: bool = False
+
+
+def environment_of(closure: Closure, digest: Digest, store: Store, search_path: str, scripts: Scripts) -> Environment:
     """The environment of a closure, whose file has this digest."""
-    return _node(closure, digest, store, search_path) if closure.ecosystem == "npm" else _python(closure, digest, store)
+    if closure.ecosystem == "npm":
+        return _node(closure, digest, store, search_path, scripts)
+    return _python(closure, digest, store)
 
 
-def _node(closure: Closure, digest: Digest, store: Store, search_path: str) -> Environment:
+def _node(closure: Closure, digest: Digest, store: Store, search_path: str, scripts: Scripts) -> Environment:
     from pinwarden.adapters.environments import node
 
     here = node.NodePlatform.here()
     packages = node.chosen(closure, here)
+    scripted = tuple(each for each in packages if each.install_scripts and each.files[0].digest in scripts.approved)
+
+    def build(folder: Path) -> None:
+        if not scripted:
+            return node.build(folder, packages, store)
+        from pinwarden.adapters.environments.scripts import Scripting
+
+        how = Scripting(packages=scripted, search_path=search_path, without_sandbox=scripts.without_sandbox)
+        return node.build(folder, packages, store, how)
 
     def command(folder: Path, program: str | None) -> list[str]:
         from pinwarden.adapters.programs import find_program
@@ -46,10 +64,10 @@ def _node(closure: Closure, digest: Digest, store: Store, search_path: str) -> E
         return node.start_command(folder, closure.root, program, interpreter)
 
     return Environment(
-        key=node.environment_key(digest, here),
+        key=node.environment_key(digest, here, scripted),
         files=lambda: tuple(package.files[0] for package in packages),
-        build=lambda folder: node.build(folder, packages, store),
-        problem=lambda folder: node.audit(folder, packages),
+        build=build,
+        problem=lambda folder: node.audit(folder, packages, scripted),
         command=command,
     )
 

@@ -9,21 +9,28 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, Pinw
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_launch import locked_launch
 from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.script_approvals import approved_digests, not_approved
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
-from pinwarden.flows.artifacts.built import environment_of, ready
+from pinwarden.flows.artifacts.built import Scripts, environment_of, ready
 from pinwarden.flows.artifacts.closing import Workshop, fetch_files, with_contents
 from pinwarden.flows.artifacts.running import pinned_closure
 from pinwarden.flows.project import Project
 from pinwarden.flows.report import Report, Row, counted, row_facts
 
 
-def fetch(project: Project, names: Sequence[str], shop: Workshop, *, frozen: bool) -> Report:
-    """Fetch, verify and build every locked server. With ``frozen`` one whose bytes are not locked is a failure."""
+def fetch(
+    project: Project, names: Sequence[str], shop: Workshop, *, frozen: bool, scripts_without_sandbox: bool = False
+) -> Report:
+    """Fetch, verify and build every locked server. With ``frozen`` one whose bytes are not locked is a failure.
+
+    Install scripts that were approved run in a sandbox; without one only if that is allowed here.
+    """
     rows: list[Row] = []
     done: list[dict[str, object]] = []
     for entry in chosen_entries(project, names):
         try:
-            done.append(_materialise(project, entry, shop))
+            scripts = Scripts(approved=approved_digests(extension_of(entry)), without_sandbox=scripts_without_sandbox)
+            done.append(_materialise(project, entry, shop, scripts))
         except PinwardenError as err:
             rows.append(_row(entry, err, _level(err, frozen=frozen)))
     failed = [row for row in rows if row.level != "warning"]
@@ -76,23 +83,24 @@ def _what_it_starts(entry: Entry) -> tuple[object, ...]:
     return command, pin.file_digest if pin else None
 
 
-def _materialise(project: Project, entry: Entry, shop: Workshop) -> dict[str, object]:
+def _materialise(project: Project, entry: Entry, shop: Workshop, scripts: Scripts) -> dict[str, object]:
     _refuse_unbuilt(entry)
     closure, digest = pinned_closure(project, entry)
-    environment = environment_of(closure, digest, shop.store, project.variables.get("PATH", ""))
+    search_path = project.variables.get("PATH", "")
+    environment = environment_of(closure, digest, shop.store, search_path, scripts)
     files = environment.files()
     fetch_files(closure, files, shop)
     unknown = [file for file in files if file.tree is None]
     if unknown:
         # Locked on another platform: their bytes are the locked ones, so their content may be looked at now.
         with_contents(closure, unknown, shop)
-        environment = environment_of(closure, digest, shop.store, project.variables.get("PATH", ""))
+        environment = environment_of(closure, digest, shop.store, search_path, scripts)
     folder = ready(environment, shop.store, say=lambda _: None)
     return {
         "server": entry.name,
         "packages": len(files),
         "environment": folder.name,
-        "scripts": [package.name for package in closure.packages if package.install_scripts],
+        "scripts": [package.name for package in not_approved(closure, scripts.approved)],
     }
 
 

@@ -31,9 +31,17 @@ from pinwarden.documents.lock.extension import (
 from pinwarden.documents.lock.locked_launch import locked_launch
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
+from pinwarden.documents.lock.script_approvals import (
+    SCRIPTS,
+    ScriptApproval,
+    approved_digests,
+    not_approved,
+    still_approved,
+)
 from pinwarden.flows.artifacts.closing import Workshop, npm_closure, pypi_closure
 from pinwarden.flows.artifacts.examining import Examined, examine
 from pinwarden.flows.artifacts.fetching import chosen_entries
+from pinwarden.flows.artifacts.scripts import AllowedScripts, left_out_rows, unknown_rows, with_new
 from pinwarden.flows.project import Project
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted, is_grave, row_facts
 
@@ -45,22 +53,37 @@ class Proof(Record):
     closure: Closure | None
     data: bytes = b""
     """The closure's file."""
+    scripts: tuple[ScriptApproval, ...] = ()
+    """Install scripts that are approved with it."""
 
 
-def prove(project: Project, names: Sequence[str], shop: Workshop, now: str) -> Report:
+def prove(
+    project: Project,
+    names: Sequence[str],
+    shop: Workshop,
+    now: str,
+    allowed: AllowedScripts = AllowedScripts(),  # noqa: B008  a frozen value
+) -> Report:
     """Pin the bytes of every locked server that is named, or of all."""
     rows: list[Row] = []
     done: list[dict[str, Any]] = []
+    closures: list[Closure] = []
     for entry in chosen_entries(project, names):
         try:
             examined = examine(entry, shop, now)
             rows += examined.rows
             if not examined.refused:
                 proof = _proof(project, entry, examined, shop)
-                write_proof(project, entry, proof, now)
-                done.append(_told(entry, proof))
+                if proof.closure is not None:
+                    closures.append(proof.closure)
+                    proof = replace(proof, scripts=allowed.approvals(proof.closure, now))
+                approved = write_proof(project, entry, proof, now)
+                if proof.closure is not None:
+                    rows += left_out_rows(entry.name, proof.closure, approved, shop.store)
+                done.append(_told(entry, proof, approved))
         except PinwardenError as err:
             rows.append(_failure(entry, err))
+    rows += unknown_rows(allowed, closures)
     open_rows = [row for row in rows if is_grave(row)]
     exit_code = EXIT_CLEAN
     if open_rows:
@@ -115,16 +138,23 @@ def _agree(closure: Closure, facts: ArtifactFacts) -> None:
             )
 
 
-def write_proof(project: Project, entry: Entry, proof: Proof, now: str) -> None:
-    """Write what was proved into the lock, for every client that starts the same thing."""
+def write_proof(project: Project, entry: Entry, proof: Proof, now: str) -> frozenset[Digest]:
+    """Write what was proved into the lock, for every client that starts the same thing.
+
+    Tells whose install scripts are approved now.
+    """
+    approved: frozenset[Digest] = frozenset()
 
     def change(old: Any) -> lock_store.LockWrite:
+        nonlocal approved
         same = [each for each in old.entries if _same_launch(each, entry)]
         path = _closure_file(project, entry, [each for each in old.entries if each not in same])
         made = [pinned(each, proof, path, now) for each in same]
+        approved = frozenset().union(*(approved_digests(extension_of(each)) for each in made))
         return lock_store.LockWrite(lock=relock(old, made, now), files={path: proof.data} if proof.data else {})
 
     lock_store.update(project.lock, change)
+    return approved
 
 
 def _closure_file(project: Project, entry: Entry, others: Sequence[Entry]) -> str:
@@ -148,6 +178,7 @@ def pinned(entry: Entry, proof: Proof, path: str, now: str) -> Entry:
     pin = None
     if proof.closure is not None:
         pin = ClosurePin(packages=len(proof.closure.packages), path=path, file_digest=Digest.of(proof.data))
+    scripts = still_approved(with_new(known, proof.scripts), proof.closure) if proof.closure is not None else []
     artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in facts.files)
     fresh = replace(
         known,
@@ -157,7 +188,8 @@ def pinned(entry: Entry, proof: Proof, path: str, now: str) -> Entry:
         registry=facts.registry,
         provenance=to_json(proof.examined.identity) if proof.examined.identity else None,
         others={
-            **known.others,
+            **{name: value for name, value in known.others.items() if name != SCRIPTS},
+            **({SCRIPTS: scripts} if scripts else {}),
             EVIDENCE: _kept_evidence(known, proof.examined, now),
             **({PUBLISHED: facts.published_at} if facts.published_at else {}),
         },
@@ -190,7 +222,7 @@ def _kept_evidence(known: Extension, examined: Examined, now: str) -> list[dict[
     return rows
 
 
-def _told(entry: Entry, proof: Proof) -> dict[str, Any]:
+def _told(entry: Entry, proof: Proof, approved: frozenset[Digest]) -> dict[str, Any]:
     facts, closure = proof.examined.facts, proof.closure
     told: dict[str, Any] = {
         "server": entry.name,
@@ -199,7 +231,7 @@ def _told(entry: Entry, proof: Proof) -> dict[str, Any]:
         "files": [{"name": file.name, "digest": str(file.sha256), "size": file.size} for file in facts.files],
         "evidence": [dict(row) for row in proof.examined.outcome.evidence],
         "packages": len(closure.packages) if closure else 0,
-        "scripts": [package.name for package in closure.packages if package.install_scripts] if closure else [],
+        "scripts": [package.name for package in not_approved(closure, approved)] if closure else [],
     }
     if facts.image is not None:
         told["image"] = {

@@ -23,6 +23,7 @@ from pinwarden.flows.artifacts.facts import declared_package, facts_of, package_
 from pinwarden.flows.artifacts.fetching import chosen_entries
 from pinwarden.flows.artifacts.gate import has_bytes
 from pinwarden.flows.artifacts.proving import Proof, closure_for, write_proof
+from pinwarden.flows.artifacts.scripts import lost_rows
 from pinwarden.flows.project import Project
 from pinwarden.flows.report import UNCHECKED, Row
 from pinwarden.flows.rows import row_of
@@ -78,6 +79,7 @@ def _renewal(project: Project, entry: Entry, shop: Workshop, now: str) -> Renewa
         before = _pinned_closure(project, entry)
         if before is not None and proof.closure is not None:
             rows += _closure_rows(entry, compare_closures(before, proof.closure), shop, now)
+            rows += lost_rows(entry.name, extension_of(entry), proof.closure)
         return Renewal(entry=entry, proof=proof if rows else None, rows=tuple(rows))
     except PinwardenError as err:
         refused = err.exit_code == EXIT_REFUSED

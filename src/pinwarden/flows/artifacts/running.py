@@ -23,9 +23,10 @@ from pinwarden.documents.artifacts.closure import Closure
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_launch import LockedLaunch, locked_launch
 from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.script_approvals import approved_digests
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
 from pinwarden.documents.target import fill_in
-from pinwarden.flows.artifacts.built import environment_of, ready
+from pinwarden.flows.artifacts.built import Scripts, environment_of, ready
 from pinwarden.flows.artifacts.sources import store_folder
 from pinwarden.flows.project import Project
 
@@ -66,7 +67,8 @@ def prepare(
         raise PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} starts {runs.identity[:120]!a}, which is no package")
     closure, digest = pinned_closure(project, entry)
     store = Store(store_folder(project))
-    made = environment_of(closure, digest, store, project.variables.get("PATH", ""))
+    scripts = Scripts(approved=approved_digests(extension_of(entry)))
+    made = environment_of(closure, digest, store, project.variables.get("PATH", ""), scripts)
     folder = ready(made, store, say=say)
     command = (*made.command(folder, runs.program), *arguments)
     return Started(command=command, environment=environment, cwd=launch.cwd, folders=(str(folder), *made.reads))
@@ -81,7 +83,7 @@ def find_entry(project: Project, name: str, client: str | None) -> Entry:
     found = [each for each in lock.entries if each.name == name and client in (None, each.client)]
     if not found:
         raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
-    if len({(locked_launch(each).command, _closure_digest(each)) for each in found}) > 1:
+    if len({(locked_launch(each).command, _pinned(each)) for each in found}) > 1:
         raise PinwardenError(
             "USAGE",
             f"{name[:120]!a} is locked differently for {', '.join(sorted(each.client for each in found))}",
@@ -90,9 +92,11 @@ def find_entry(project: Project, name: str, client: str | None) -> Entry:
     return found[0]
 
 
-def _closure_digest(entry: Entry) -> str:
+def _pinned(entry: Entry) -> tuple[Digest | None, frozenset[Digest]]:
+    """What a start is made from: the closure, and the packages whose install scripts were approved."""
     extension = extension_of(entry)
-    return "" if extension is None or extension.closure is None else str(extension.closure.file_digest)
+    pin = extension.closure if extension is not None else None
+    return pin.file_digest if pin is not None else None, approved_digests(extension)
 
 
 def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:

@@ -15,7 +15,7 @@ from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.flows.gate.configs import config_rows
 from pinwarden.flows.gate.integrity import digest_rows, forged_rows, lock_rows, signature_rows_of, stripped_rows
 from pinwarden.flows.gate.registry import registry_rows
-from pinwarden.flows.gate.report import gate_report
+from pinwarden.flows.gate.report import gate_report, has_closures
 from pinwarden.flows.policy.rules import broken_rules
 from pinwarden.flows.report import Report, Row, is_grave
 
@@ -34,7 +34,8 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
     5. The policies.
     6. The registry, if asked.
     7. The bytes of what was locked, if asked.
-    8. The live servers, if asked.
+    8. Install scripts that nobody approved.
+    9. The live servers, if asked.
     """
     lock, texts = lock_store.read_with_files(project.lock)
     if lock is None:
@@ -57,6 +58,7 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
         "policy": refused,
         "registry": registry,
         "bytes": _byte_rows(lock, gate),
+        "scripts": _script_rows(lock, texts, whole=not integrity),
         "advisories": _advisory_rows(lock, texts, gate, whole=not integrity),
         "live": live,
     }
@@ -85,6 +87,15 @@ def _byte_rows(lock: Lock, gate: Gate) -> list[Row]:
     from pinwarden.flows.artifacts.gate import byte_rows
 
     return list(byte_rows(lock, gate.workshop, gate.now))
+
+
+def _script_rows(lock: Lock, texts: Mapping[str, bytes], *, whole: bool) -> list[Row]:
+    """Install scripts that nobody approved. Files beside a lock that is not whole are not read."""
+    if not whole or not has_closures(lock):
+        return []
+    from pinwarden.flows.artifacts.scripts import gate_rows
+
+    return list(gate_rows(lock, texts))
 
 
 def _advisory_rows(lock: Lock, texts: Mapping[str, bytes], gate: Gate, *, whole: bool) -> list[Row]:

@@ -68,6 +68,10 @@ def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
         from pinwarden.rules.drift.toolpin_pins import PIN_FINDINGS
 
         texts.update(PIN_FINDINGS)
+    if any(row.code == "install_script_left_out" for row in rows):
+        from pinwarden.flows.artifacts.scripts import RULES as SCRIPT_RULES
+
+        texts.update(SCRIPT_RULES)
     untold = {row.code for row in rows} - texts.keys()
     if untold:
         from pinwarden.rules.config.findings import FINDING_KINDS
@@ -95,7 +99,11 @@ def _nothing_to_check(lock: Lock, gate: Gate, policies: Policies) -> dict[str, s
         "advisories": gate.osv is None,
         "live": gate.probe is None,
     }
-    empty = {"policy": not policies.any, **{name: count == 0 for name, count in _asked(lock, gate).items()}}
+    empty = {
+        "policy": not policies.any,
+        "scripts": not has_closures(lock),
+        **{name: count == 0 for name, count in _asked(lock, gate).items()},
+    }
     return {name: "none" for name, nothing in empty.items() if nothing} | {
         name: "skipped" for name, skipped in off.items() if skipped
     }
@@ -108,6 +116,11 @@ def _asked(lock: Lock, gate: Gate) -> dict[str, int]:
         "bytes": sum(map(_has_bytes, lock.entries)) if gate.workshop is not None else 0,
         "live": sum(_has_live_pin(entry) for entry in lock.entries) if gate.probe is not None else 0,
     }
+
+
+def has_closures(lock: Lock) -> bool:
+    """Whether the dependencies of any entry are locked."""
+    return any((known := extension_of(entry)) is not None and known.closure is not None for entry in lock.entries)
 
 
 def _has_bytes(entry: Entry) -> bool:
