@@ -586,7 +586,7 @@ def test_attack_scripts_on_installation_never_run_and_are_reported(
     npm_user.lock()
     report = npm_user.prove()
     assert report["servers"][0]["scripts"] == ["scripted", "scripted-below"]
-    assert codes(report) == ["install_scripts"]
+    assert codes(report) == ["install_scripts", "install_script_left_out", "install_script_left_out"]
     assert npm_user.without_store().run("fetch", "--frozen").code == 0
     assert started(npm_user) == "above; below"
     assert npm_user.run("update").code == 0

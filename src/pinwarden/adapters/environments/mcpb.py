@@ -80,6 +80,11 @@ def audit(folder: Path, tree: Digest) -> str | None:
     return problem_of(folder, {_SECTION: frozenset([tree.raw])}, [_SECTION])
 
 
+def manifest_in(folder: Path) -> BundleManifest:
+    """What the manifest of a built bundle says."""
+    return parse_manifest(read_file(folder / TREE / MANIFEST_NAME, LIMITS.max_bytes))
+
+
 def start_command(
     folder: Path, runtimes: Runtimes, settings: Given, *, places: Mapping[str, str] | None = None
 ) -> BundleStart:
@@ -88,7 +93,7 @@ def start_command(
     ``places`` are the folders that a manifest may name: ``HOME``, ``DESKTOP``, ``DOCUMENTS``, ``DOWNLOADS``.
     """
     place = folder / TREE
-    manifest = parse_manifest(read_file(place / MANIFEST_NAME, LIMITS.max_bytes))
+    manifest = manifest_in(folder)
     if manifest.kind == "uv":
         raise PinwardenError(
             "NOTHING_TO_RUN",

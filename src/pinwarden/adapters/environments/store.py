@@ -1,8 +1,9 @@
 """The store of verified files and built environments, by content.
 
 ``files/<sha256>`` holds archives whose bytes were checked when they came in and are checked again before they are used.
-``environments/<key>`` holds what was unpacked from them. An environment is built under a name of its own and takes its
-place in one step, while an exclusive lock holds off every other builder of the same one.
+``environments/<key>`` holds what was unpacked from them, ``images/<digest>`` layouts of images. An environment
+is built under a name of its own and takes its place in one step, while an exclusive lock holds off every other builder
+of the same one.
 """
 
 from __future__ import annotations
@@ -67,6 +68,22 @@ class Store:
             raise PinwardenError("FILE_UNWRITABLE", f"{place}: {err.strerror or err}") from err
         return place
 
+    def keep_copy(self, file: Path, digest: Digest) -> Path:
+        """Put a copy of a file into the store, whose bytes must be those of the digest."""
+        from shutil import copyfileobj
+
+        with self.incoming() as stream:
+            try:
+                with file.open("rb") as source:
+                    copyfileobj(source, stream)
+            except OSError as err:
+                raise PinwardenError("FILE_UNREADABLE", f"{file}: {err.strerror or err}") from err
+            self.keep(stream, digest)
+        found = self.find(digest)
+        if found is None:
+            raise PinwardenError("ARTIFACT_MISMATCH", f"{file.name} changed while it was copied")
+        return found
+
     def note_content(self, digest: Digest, tree: Digest) -> None:
         """Remember what unpacks from a file, for platforms that were not there when it was locked."""
         write_atomically(self._folder("contents") / digest.hex, f"{tree}\n".encode())
@@ -79,6 +96,17 @@ class Store:
     def environment(self, key: str) -> Path:
         """Where an environment is, or would be."""
         return self.root / "environments" / key
+
+    def image_folder(self, digest: Digest) -> Path:
+        """Where the layout of a container image is, or would be."""
+        return self.root / "images" / f"{digest.algorithm}-{digest.hex}"
+
+    @contextmanager
+    def image(self, digest: Digest) -> Iterator[Path]:
+        """The same, while nobody else makes it."""
+        folder = self._folder("images")
+        with exclusive(folder / f"{digest.hex}.build", BUILD_SECONDS):
+            yield self.image_folder(digest)
 
     def build(self, key: str, make: Callable[[Path], None], *, good: Callable[[Path], bool]) -> Path:
         """The environment of that key; if it is not there or not good any more, it is made.

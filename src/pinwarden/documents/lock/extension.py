@@ -26,6 +26,8 @@ EVIDENCE = "evidence"
 """A member of our record: rows of evidence about the bytes, beyond those of the trust report."""
 PUBLISHED = "publishedAt"
 """A member of our record: when the locked release came out, as its registry says."""
+BUNDLE_TREE = "bundleTree"
+"""A member of our record: the digest of what unpacks from a bundle, so that an unpacked one can be held against it."""
 SURFACES_FOLDER = "mcp-lock.surfaces"
 
 # One folder beside the lockfile, one file in it: nothing that a system could take for another place.

@@ -20,7 +20,7 @@ from pinwarden.documents.clients.table import Client, client_of
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.entry import Entry
-from pinwarden.documents.lock.extension import extended
+from pinwarden.documents.lock.extension import BUNDLE_TREE, extended
 from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.locked_launch import LAUNCH, launch_record, locked_launch
 from pinwarden.documents.lock.record import extension_of
@@ -76,7 +76,8 @@ def _row(entry: Entry, err: PinwardenError) -> Row:
 def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredServer], now: str) -> dict[str, str]:
     extension = extension_of(entry)
     launch = locked_launch(entry)
-    if extension is None or (extension.closure is None and extension.image is None):
+    bundled = extension is not None and BUNDLE_TREE in extension.others
+    if extension is None or (extension.closure is None and extension.image is None and not bundled):
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
     where = configured_in(entry)
     client = client_of(where["client"] if where else entry.client)
@@ -85,7 +86,8 @@ def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredSer
         return {**told, "action": "unchanged"}
     approved = locked_config(entry.key, entry.document).entry
     server = _as_approved(entry, client, approved, servers)
-    words = _words(entry.name, client, entry.scope, launch.runs.arguments, project)
+    arguments = () if bundled else launch.runs.arguments  # a bundle's manifest says what it is started with
+    words = _words(entry.name, client, entry.scope, arguments, project)
     lock_form = with_command(approved if server is None else lockable_entry(server.entry), client, words)
     fragment = wrapped(client, entry.name, lock_form)
     # Version 2 lets an entry leave its locked copy out; then there is none to keep in step.

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
+from pinwarden.documents.launch.values import Launched
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_launch import locked_launch
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.script_approvals import approved_digests, not_approved
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
 from pinwarden.flows.artifacts.built import Scripts, environment_of, ready
+from pinwarden.flows.artifacts.bundles import bundle_environment, fetch_bundle, is_bundle, pinned_bundle
 from pinwarden.flows.artifacts.closing import Workshop, fetch_files, with_contents
+from pinwarden.flows.artifacts.images import fetch_image
 from pinwarden.flows.artifacts.running import pinned_closure
 from pinwarden.flows.project import Project
 from pinwarden.flows.report import Report, Row, counted, row_facts
@@ -84,7 +87,16 @@ def _what_it_starts(entry: Entry) -> tuple[object, ...]:
 
 
 def _materialise(project: Project, entry: Entry, shop: Workshop, scripts: Scripts) -> dict[str, object]:
-    _refuse_unbuilt(entry)
+    if is_bundle(entry):
+        bundle = pinned_bundle(entry)
+        fetch_bundle(bundle.url, bundle.digest, shop)
+        folder = ready(bundle_environment(bundle, shop.store), shop.store, say=lambda _: None)
+        return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
+    runs = locked_launch(entry).runs
+    if runs.kind == "oci":
+        folder = fetch_image(entry, runs, shop)
+        return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
+    _refuse_unbuilt(runs.via or runs)
     closure, digest = pinned_closure(project, entry)
     search_path = project.variables.get("PATH", "")
     environment = environment_of(closure, digest, shop.store, search_path, scripts)
@@ -104,15 +116,10 @@ def _materialise(project: Project, entry: Entry, shop: Workshop, scripts: Script
     }
 
 
-def _refuse_unbuilt(entry: Entry) -> None:
-    """Stop at what is not built here: images are for an engine, and programs of this machine are here already."""
-    runs = locked_launch(entry).runs
-    runs = runs.via or runs
+def _refuse_unbuilt(runs: Launched) -> None:
+    """Stop at what is not built here: programs of this machine are here already, and others come anew each time."""
     if runs.kind in ("npm", "pypi"):
         return
-    extension = extension_of(entry)
-    if runs.kind == "oci" and not runs.digest and (extension is None or extension.image is None):
-        raise PinwardenError("BYTES_NOT_LOCKED", f"the image of {entry.name[:120]!a} is not locked by its digest yet")
     if runs.kind in ("nuget", "jsr", "source"):
         raise PinwardenError("BYTES_NOT_LOCKED", f"{runs.runner or runs.kind} would fetch it anew at each start")
     raise PinwardenError("NOTHING_TO_RUN", f"{runs.kind} is not built here")

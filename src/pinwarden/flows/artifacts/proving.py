@@ -19,6 +19,7 @@ from pinwarden.documents.artifacts.closure import Closure, closure_path
 from pinwarden.documents.artifacts.provenance import to_json
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import (
+    BUNDLE_TREE,
     EVIDENCE,
     PUBLISHED,
     Artifact,
@@ -55,6 +56,8 @@ class Proof(Record):
     """The closure's file."""
     scripts: tuple[ScriptApproval, ...] = ()
     """Install scripts that are approved with it."""
+    tree: Digest | None = None
+    """What unpacks from a bundle."""
 
 
 def prove(
@@ -109,6 +112,8 @@ def _failure(entry: Entry, err: PinwardenError) -> Row:
 def _proof(project: Project, entry: Entry, examined: Examined, shop: Workshop) -> Proof:
     """The closure is resolved once; after that it is what the lock says it is."""
     known = extension_of(entry)
+    if examined.package.ecosystem == "mcpb":
+        return bundle_proof(examined, shop)
     if examined.package.ecosystem not in ("npm", "pypi"):
         return Proof(examined=examined, closure=None)
     if known is not None and known.closure is not None:
@@ -119,6 +124,14 @@ def _proof(project: Project, entry: Entry, examined: Examined, shop: Workshop) -
     closure = closure_for(examined.package, shop)
     _agree(closure, examined.facts)
     return Proof(examined=examined, closure=closure, data=closure_document.to_bytes(closure))
+
+
+def bundle_proof(examined: Examined, shop: Workshop) -> Proof:
+    """The proof of a bundle, with what unpacks from it. It stays in the store."""
+    from pinwarden.flows.artifacts.bundles import tree_of
+
+    tree = tree_of(examined.package.name, examined.facts.files[0].sha256, shop)
+    return Proof(examined=examined, closure=None, tree=tree)
 
 
 def closure_for(package: PackageName, shop: Workshop) -> Closure:
@@ -190,6 +203,7 @@ def pinned(entry: Entry, proof: Proof, path: str, now: str) -> Entry:
         others={
             **{name: value for name, value in known.others.items() if name != SCRIPTS},
             **({SCRIPTS: scripts} if scripts else {}),
+            **({BUNDLE_TREE: str(proof.tree)} if proof.tree is not None else {}),
             EVIDENCE: _kept_evidence(known, proof.examined, now),
             **({PUBLISHED: facts.published_at} if facts.published_at else {}),
         },

@@ -22,7 +22,7 @@ from pinwarden.flows.artifacts.examining import Examined, examine
 from pinwarden.flows.artifacts.facts import declared_package, facts_of, package_of
 from pinwarden.flows.artifacts.fetching import chosen_entries
 from pinwarden.flows.artifacts.gate import has_bytes
-from pinwarden.flows.artifacts.proving import Proof, closure_for, write_proof
+from pinwarden.flows.artifacts.proving import Proof, bundle_proof, closure_for, write_proof
 from pinwarden.flows.artifacts.scripts import lost_rows
 from pinwarden.flows.project import Project
 from pinwarden.flows.report import UNCHECKED, Row
@@ -89,6 +89,8 @@ def _renewal(project: Project, entry: Entry, shop: Workshop, now: str) -> Renewa
 
 
 def _fresh(examined: Examined, shop: Workshop) -> Proof:
+    if examined.package.ecosystem == "mcpb":
+        return bundle_proof(examined, shop)
     if examined.package.ecosystem not in ("npm", "pypi"):
         return Proof(examined=examined, closure=None)
     closure = closure_for(examined.package, shop)

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,8 @@ def prepare(
     """Everything that it takes to start a locked server."""
     entry = find_entry(project, name, client)
     launch = locked_launch(entry)
+    if entry.selected_target.get("registryType") == "mcpb":
+        return _bundle(project, entry, launch, given, say)
     if launch.runs.wrappers:
         raise PinwardenError(
             "NOTHING_TO_RUN", f"{name[:120]!a} is started by {launch.runs.wrappers[0]}, whose effect cannot be repeated"
@@ -62,7 +65,8 @@ def prepare(
     arguments = tuple(_filled(word, project.variables) for word in arguments)
     environment = child_environment({}, project.variables, launch.variables)
     if runs.kind == "oci":
-        return Started(command=_container_line(entry, launch, arguments, project), environment=environment)
+        line = _container_line(entry, launch, project, environment, say)
+        return Started(command=(*line, *arguments), environment=environment)
     if runs.kind not in ("npm", "pypi"):
         raise PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} starts {runs.identity[:120]!a}, which is no package")
     closure, digest = pinned_closure(project, entry)
@@ -72,6 +76,21 @@ def prepare(
     folder = ready(made, store, say=say)
     command = (*made.command(folder, runs.program), *arguments)
     return Started(command=command, environment=environment, cwd=launch.cwd, folders=(str(folder), *made.reads))
+
+
+def _bundle(
+    project: Project, entry: Entry, launch: LockedLaunch, given: Sequence[str], say: Callable[[str], None]
+) -> Started:
+    """What starts a bundle: its manifest says all of it, so there are no arguments to give."""
+    from pinwarden.flows.artifacts.bundles import bundle_environment, bundle_start, pinned_bundle
+
+    _refuse_other_arguments((), given)
+    store = Store(store_folder(project))
+    folder = ready(bundle_environment(pinned_bundle(entry), store), store, say=say)
+    start = bundle_start(folder, project.home, project.variables)
+    environment = child_environment(start.env, project.variables, launch.variables)
+    reads = (str(folder), sys.base_prefix)
+    return Started(command=start.command, environment=environment, cwd=launch.cwd, folders=reads)
 
 
 def find_entry(project: Project, name: str, client: str | None) -> Entry:
@@ -111,20 +130,22 @@ def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
     return closure_document.parse(data), pin.file_digest
 
 
-def _container_line(entry: Entry, launch: LockedLaunch, arguments: Sequence[str], project: Project) -> tuple[str, ...]:
+def _container_line(
+    entry: Entry, launch: LockedLaunch, project: Project, environment: Mapping[str, str], say: Callable[[str], None]
+) -> tuple[str, ...]:
+    from pinwarden.adapters.environments.images import Engine
     from pinwarden.adapters.programs import find_program
+    from pinwarden.flows.artifacts.images import locked_digest, name_to_start
 
     runs = launch.runs
-    extension = extension_of(entry)
-    image = extension.image if extension else None
-    digest = str(image.index or next(iter(image.platforms.values()), "")) if image else runs.digest or ""
-    if not digest:
-        raise PinwardenError("BYTES_NOT_LOCKED", f"the image of {entry.name[:120]!a} is not locked by its digest yet")
+    locked_digest(entry, runs)  # an image that is not locked is refused before anybody looks for an engine
     for runner in (runs.runner, "docker", "podman"):
         program = find_program(runner, project.variables.get("PATH", ""))
         if program is not None:
             options = tuple(_filled(word, project.variables) for word in runs.options)
-            return (str(program), "run", *options, f"{runs.identity}@{digest}", *arguments)
+            engine = Engine(program=program, variables=environment)
+            name = name_to_start(entry, runs, engine, Store(store_folder(project)), say)
+            return (str(program), "run", *options, name)
     raise PinwardenError("PROGRAM_UNKNOWN", "docker or podman is needed to start this server, and neither is installed")
 
 
