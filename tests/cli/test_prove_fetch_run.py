@@ -379,6 +379,72 @@ class TestProving:
 
 
 @needs_node
+class TestRegistriesOfDependencies:
+    """A server from the usual registry, and a dependency whose scope has a registry of its own."""
+
+    @pytest.mark.parametrize("named_by", ["project", "user"])
+    def test_each_dependency_comes_from_the_registry_of_its_scope_and_a_credential_goes_nowhere_else(
+        self, tmp_path: Path, named_by: str
+    ) -> None:
+        from tests.cli.artifact_world import npm_library, npm_server
+
+        world = World(folder=tmp_path / "w", variables={})
+        for folder in (world.root, world.folder / "home"):
+            folder.mkdir(parents=True)
+        usual = {"acme-outer": npm_server("acme-outer", says="outer", needs={"@corp/inner": "1.0.0"})}
+        # Whoever serves the usual registry would like to serve that scope, too.
+        usual["@corp/inner"] = npm_library("@corp/inner", says="evil")
+        scoped = {"@corp/inner": npm_library("@corp/inner", says="inner")}
+        with (
+            plain_server(lambda asked: npm_answers(usual, asked)) as outer,
+            plain_server(lambda asked: npm_answers(scoped, asked)) as inner,
+        ):
+            token = f"{inner.url.removeprefix('http:')}:_authToken=t0ken\n"
+            home, project = [f"registry={outer.url}\n{token}"], ["# nothing\n"]
+            (project if named_by == "project" else home).append(f"@corp:registry={inner.url}\n")
+            (world.folder / "home" / ".npmrc").write_text("".join(home))
+            (world.root / ".npmrc").write_text("".join(project))
+            world.configure(outer={"command": "npx", "args": ["-y", "acme-outer@1.0.0"]})
+            world.done("init")
+            world.done("prove", *PLAIN)
+            shutil.rmtree(world.store)
+            world.done("fetch", "--frozen", *PLAIN)
+            assert world.done("run", "outer").out == "outer; inner\n"
+            assert [each.path for each in outer.asked if "inner" in each.path] == []
+            assert [each for each in outer.asked if "authorization" in each.headers] == []
+            downloads = [each.headers.get("authorization") for each in inner.asked if each.path.endswith(".tgz")]
+            # A repository may not have a token of the user sent without encryption.
+            assert downloads[-1] == (None if named_by == "project" else "Bearer t0ken")
+
+    def test_attack_a_scope_whose_registry_may_not_be_asked_does_not_come_from_the_usual_one(
+        self, tmp_path: Path
+    ) -> None:
+        from tests.cli.artifact_world import npm_library, npm_server
+
+        world = World(folder=tmp_path / "w", variables={})
+        for folder in (world.root, world.folder / "home"):
+            folder.mkdir(parents=True)
+        usual = {
+            "acme-outer": npm_server("acme-outer", says="outer", needs={"@corp/inner": "1.0.0"}),
+            "acme-alone": npm_server("acme-alone", says="alone"),
+            "@corp/inner": npm_library("@corp/inner", says="evil"),
+        }
+        with plain_server(lambda asked: npm_answers(usual, asked)) as outer:
+            (world.folder / "home" / ".npmrc").write_text(f"registry={outer.url}\n")
+            (world.root / ".npmrc").write_text("@corp:registry=http://127.0.0.1:9/\n")
+            world.configure(
+                outer={"command": "npx", "args": ["-y", "acme-outer@1.0.0"]},
+                alone={"command": "npx", "args": ["-y", "acme-alone@1.0.0"]},
+            )
+            world.done("init")
+            code, report = world.told("prove")
+            assert (code, codes(report)) == (3, [("could_not_check", "outer")])
+            assert "127.0.0.1" in report["findings"][0]["message"]
+            assert [each["server"] for each in report["servers"]] == ["alone"]
+            assert [each.path for each in outer.asked if "inner" in each.path] == []
+
+
+@needs_node
 @needs("bwrap", install="apt-get install bubblewrap")
 class TestInstallScripts:
     """One package is allowed to run its script, at one exact content."""

@@ -22,6 +22,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.documents.artifacts.npm_package import parse_name
 from pinwarden.documents.target import Address
 
+_SCOPE_KEY = re.compile(r"@[A-Za-z0-9~-][A-Za-z0-9._~-]*:registry")
 _MAX_BYTES = 1 << 20  # a file of settings has a few lines
 _LINE = re.compile(r"\[[^\]]*\]\s*|([^=]+)(?:=(.*))?", re.DOTALL)
 _PLACEHOLDER = re.compile(r"(?<!\\)(\\*)\$\{([^${}?]+)(\?)?\}")
@@ -89,6 +90,18 @@ def registry_for(name: str, settings: Settings, *, argument: str | None = None) 
         ca_file=_certificates(layers, settings),
     )
     return NpmRegistry(endpoint=endpoint, notes=tuple(layers.notes))
+
+
+def project_scopes(settings: Settings) -> tuple[str, ...]:
+    """The scopes for which a repository's own settings name a registry. npm, run elsewhere, does not see those."""
+    found = {
+        key.removesuffix(":registry")
+        for layer in _layers(settings)
+        if layer.said_by == "project"
+        for key, value in layer.values.items()
+        if _SCOPE_KEY.fullmatch(key) and value
+    }
+    return tuple(sorted(found))
 
 
 def default_registry() -> str:

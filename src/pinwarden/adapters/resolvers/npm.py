@@ -13,17 +13,28 @@ from pinwarden.adapters.files import read_file
 from pinwarden.adapters.programs import find_program
 from pinwarden.adapters.resolvers.command import check_address, run_resolver
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.artifacts.closure import LIMITS
 
 RESOLVE_SECONDS = 300.0
 # Where npm finds its settings, among which are credentials: npm sends them, we do not look at them.
 _NPM_VARIABLES = ("NPM_CONFIG_USERCONFIG", "NPM_CONFIG_GLOBALCONFIG", "NPM_TOKEN", "NODE_AUTH_TOKEN")
+_NOWHERE_HOST = "refused.invalid"  # RFC 2606: nobody has a host of that name
+_NOWHERE = f"https://{_NOWHERE_HOST}/"
 _NETWORK = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")
 
 
+class WantedPackage(Record):
+    """What is resolved."""
+
+    name: str
+    version: str
+    needs: frozenset[str]
+    """The scopes whose registries are asked in any case."""
+
+
 def resolve_npm(
-    name: str,
-    version: str,
+    wanted: WantedPackage,
     registries: Mapping[str, Endpoint],
     variables: Mapping[str, str],
     *,
@@ -33,8 +44,17 @@ def resolve_npm(
 
     ``registries`` are by scope: under ``""`` the one of packages without a scope, under ``@scope`` another one.
     """
-    for endpoint in registries.values():
-        check_address(endpoint, variables, allow_plain_http=allow_plain_http)
+    addresses: dict[str, str] = {}
+    refused: dict[str, PinwardenError] = {}
+    for scope, endpoint in registries.items():
+        try:
+            check_address(endpoint, variables, allow_plain_http=allow_plain_http)
+            addresses[scope] = endpoint.url
+        except PinwardenError as err:
+            if scope in wanted.needs:
+                raise
+            # Perhaps no dependency has this scope. If one has, it must not come from the usual registry instead.
+            addresses[scope], refused[scope] = _NOWHERE, err
     npm = find_program("npm", variables.get("PATH", ""))
     if npm is None:
         raise PinwardenError(
@@ -44,17 +64,24 @@ def resolve_npm(
     environment = child_environment({}, variables, also)
     with TemporaryDirectory(prefix="pinwarden-resolve-") as made:
         folder = Path(made)
-        wanted = {"name": "resolved-by-pinwarden", "version": "0.0.0", "private": True, "dependencies": {name: version}}
-        (folder / "package.json").write_text(json.dumps(wanted))
+        needs = {wanted.name: wanted.version}
+        about = {"name": "resolved-by-pinwarden", "version": "0.0.0", "private": True, "dependencies": needs}
+        (folder / "package.json").write_text(json.dumps(about))
         switches = (
             *("--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"),
             *("--lockfile-version=3", "--omit-lockfile-registry-resolved=false", "--install-links=false"),
-            *("--include=optional", "--omit=dev", "--loglevel=error", *_named(registries)),
+            *("--include=optional", "--omit=dev", "--loglevel=error", *_named(addresses)),
+            *(("--fetch-retries=0",) if refused else ()),  # what is nowhere is not there a minute later either
         )
-        run_resolver([str(npm), "install", *switches], folder, environment, seconds=RESOLVE_SECONDS)
+        try:
+            run_resolver([str(npm), "install", *switches], folder, environment, seconds=RESOLVE_SECONDS)
+        except PinwardenError as err:
+            for reason in refused.values() if _NOWHERE_HOST in str(err.data.get("stderr")) else ():
+                raise reason from err
+            raise
         version_text = run_resolver([str(npm), "--version"], folder, environment, seconds=30)
         return read_file(folder / "package-lock.json", LIMITS.max_bytes), f"npm {version_text.decode().strip()[:40]}"
 
 
-def _named(registries: Mapping[str, Endpoint]) -> list[str]:
-    return [f"--{f'{scope}:' if scope else ''}registry={endpoint.url}" for scope, endpoint in registries.items()]
+def _named(addresses: Mapping[str, str]) -> list[str]:
+    return [f"--{f'{scope}:' if scope else ''}registry={url}" for scope, url in addresses.items()]

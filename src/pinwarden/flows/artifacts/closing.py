@@ -34,14 +34,16 @@ class Workshop(Record):
 
 def npm_closure(name: str, version: str, shop: Workshop) -> Closure:
     """The closure of an npm package: npm resolves it, and every tarball is fetched and held against npm's word."""
-    from pinwarden.adapters.resolvers.npm import resolve_npm
+    from pinwarden.adapters.resolvers.npm import WantedPackage, resolve_npm
 
     endpoint = shop.sources.npm(name)
     # Dependencies without a scope do not come from the registry of the package's scope.
     scope = name.partition("/")[0] if name.startswith("@") else ""
-    registries = {each: _asked_by_resolver(shop.sources.npm(f"{each}/x".strip("/")), shop) for each in {"", scope}}
+    scopes = ("", scope, *shop.sources.npm_scopes())
+    registries = {each: _asked_by_resolver(shop.sources.npm(f"{each}/x".strip("/")), shop) for each in scopes}
     plain, variables = shop.fetcher.rules.allow_plain_http, shop.sources.settings.variables
-    lock, resolver = resolve_npm(name, version, registries, variables, allow_plain_http=plain)
+    wanted = WantedPackage(name=name, version=version, needs=frozenset({"", scope}))
+    lock, resolver = resolve_npm(wanted, registries, variables, allow_plain_http=plain)
     resolved = parse_npm_lock(lock)
 
     def close(row: ResolvedPackage) -> ClosurePackage:
@@ -180,7 +182,7 @@ def fetch_file(closure: Closure, file: ClosureFile, shop: Workshop) -> None:
     """Put a file of a closure into the store, unless it is there. Other bytes than the locked ones are refused."""
     if shop.store.find(file.digest) is not None:  # a damaged one is not there, and is fetched again
         return
-    endpoint = shop.sources.npm(closure.name) if closure.ecosystem == "npm" else shop.sources.pypi_files()
+    endpoint = _endpoint_of(closure, file, shop)
     with shop.store.incoming() as stream:
         got = shop.fetcher.download(Wanted(endpoint=endpoint, url=file.url), stream)
         if got.digests[0] != file.digest:
@@ -190,6 +192,17 @@ def fetch_file(closure: Closure, file: ClosureFile, shop: Workshop) -> None:
                 data={"locked": str(file.digest), "found": str(got.digests[0])},
             )
         shop.store.keep(stream, file.digest)
+
+
+def _endpoint_of(closure: Closure, file: ClosureFile, shop: Workshop) -> Endpoint:
+    """The registry that the settings of today name for the package that a file belongs to, and its credential.
+
+    Not that of the package at the root: a dependency of another scope comes from elsewhere.
+    """
+    if closure.ecosystem != "npm":
+        return shop.sources.pypi_files()
+    owner = next((each for each in closure.packages if file in each.files), closure.root)
+    return shop.sources.npm(owner.name)
 
 
 def _all_at_once(do: Callable[..., object], rows: Iterable[object], on_progress: Progress | None) -> list:  # type: ignore[type-arg]

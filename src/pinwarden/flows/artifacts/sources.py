@@ -34,6 +34,12 @@ class Sources:
             self._npm[scope] = registry_for(name, self.settings).endpoint
         return self._npm[scope]
 
+    def npm_scopes(self) -> tuple[str, ...]:
+        """The scopes for which the project names a registry."""
+        from pinwarden.adapters.endpoints.npm import project_scopes
+
+        return project_scopes(self.settings)
+
     def pypi(self) -> Endpoint:
         """The index that Python packages come from. Extra indexes are never asked: they could serve any name."""
         from pinwarden.adapters.endpoints.pypi import indexes
