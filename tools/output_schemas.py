@@ -338,7 +338,7 @@ def update() -> Schema:
         "changes": array(told),
         "unchecked": array(failed),
     }
-    return output("update", exactly(members))
+    return output("update", exactly(members, {"configs": array(failed)}))
 
 
 # Bytes

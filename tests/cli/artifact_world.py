@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cli.run import Outcome
+from tests.cli.run import Outcome, pinwarden_in
 from tests.servers.npm_registry import tarball
 from tests.wheels import make_wheel
 
@@ -52,20 +50,11 @@ class User:
         environment = {
             "PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(self.home),
-            "LANG": "C.UTF-8",
+            **{name: value for name, value in os.environ.items() if name.startswith(("LANG", "LC_", "PYTHON"))},
             "PINWARDEN_STORE": str(self.folder / "store"),
             **self.variables,
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "pinwarden", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            cwd=self.root,
-            env=environment,
-            timeout=120,
-            check=False,
-        )
-        return Outcome(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+        return pinwarden_in(environment, *arguments, cwd=self.root)
 
     def ask(self, *arguments: str) -> tuple[int, Any]:
         """The exit code and the report of a command."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pinwarden.flows.lock.reinstalling import with_fresh_start
 from tests import images
 from tests.cli.artifact_world import User, npm_library, npm_server, python_server
 from tests.registries import DockerRegistry, docker_registry, needs_registry, scripted
@@ -145,7 +146,10 @@ def test_attack_postmark_a_release_by_somebody_else_is_shown_and_the_approved_by
     assert started(npm_user, server) == "sends mail"
 
     # Who agrees to the release has not agreed to its bytes yet: neither the new nor the old ones are started.
+    assert npm_user.record(server)["publisher"] == "alice"
     assert npm_user.run("update", "--yes", "--by", "me").code == 0
+    assert npm_user.ask("ci")[0] == 0  # the client's configuration went along
+    assert "postmark-like@1.0.16" in (npm_user.root / ".mcp.json").read_text()
     refused = npm_user.run("run", server)
     assert (refused.code, refused.out) == (1, "")
     assert "[BYTES_NOT_LOCKED]" in refused.err
@@ -620,3 +624,74 @@ def test_attack_a_registry_s_document_that_hides_what_is_in_the_tarball_is_refus
     assert (code, report["servers"]) == (1, [])
     assert "npm_manifest_mismatch" in codes(report)
     assert npm_user.lock_bytes() == locked
+
+
+# Who published it, and what the client starts after an update
+
+
+def test_attack_a_registry_that_rewrites_who_published_the_locked_release_does_not_hide_the_new_publisher(
+    npm: Verdaccio, npm_user: User
+) -> None:
+    server = "io.github.acme/postmark"
+    for version, publisher in (("1.0.0", "alice"), ("1.0.1", "mallory")):
+        manifest, data = npm_server("rewritten-publisher", version, says=version)
+        npm.publish({**manifest, "_npmUser": {"name": publisher}}, data)
+        if version == "1.0.0":
+            offer(npm_user, "rewritten-publisher", version)
+            assert npm_user.run("add", server, "--by", "me").code == 0
+            npm_user.prove()
+    path = npm.packument_path(manifest)
+    document = json.loads(path.read_bytes())
+    document["versions"]["1.0.0"]["_npmUser"] = {"name": "mallory"}
+    path.write_text(json.dumps(document))
+    offer(npm_user, "rewritten-publisher", "1.0.0", "1.0.1")
+    _, report = npm_user.ask("update")
+    assert "publisher_changed" in {row["code"] for row in report["changes"]}
+    code, failures = npm_user.gate()
+    assert (code, set(failures)) == (1, {"publisher_changed"})
+    changed = failures["publisher_changed"]
+    assert (changed["before"], changed["after"]) == ("alice", "mallory")
+
+
+def test_an_update_that_is_agreed_to_reaches_the_client_and_stays_enforced(npm: Verdaccio, npm_user: User) -> None:
+    server = "io.github.acme/postmark"
+    for version in ("1.0.0", "1.0.1", "1.0.2"):
+        npm.publish(*npm_server("followed", version, says=version))
+    offer(npm_user, "followed", "1.0.0")
+    assert npm_user.run("add", server, "--enforce", "--by", "me").code == 0
+    config = npm_user.root / ".mcp.json"
+    offer(npm_user, "followed", "1.0.0", "1.0.1")
+    assert npm_user.run("update", "--yes", "--by", "me").code == 0
+    entry = json.loads(config.read_text())["mcpServers"][server]
+    assert (entry["command"], entry["args"][0]) == ("pinwarden", "run")
+    assert (npm_user.ask("ci")[0], npm_user.run("fetch").code, started(npm_user, server)) == (0, 0, "1.0.1")
+
+    # A configuration that somebody changed is nobody's to overwrite.
+    document = json.loads(config.read_text())
+    document["mcpServers"][server]["args"] = ["run", "something-else"]
+    config.write_text(json.dumps(document))
+    before = config.read_bytes()
+    offer(npm_user, "followed", "1.0.0", "1.0.2")
+    code, report = npm_user.ask("update", "--yes", "--by", "me")
+    assert (code, [row["name"] for row in report["configs"]]) == (1, [server])
+    assert config.read_bytes() == before
+
+
+def test_what_a_user_filled_in_and_switched_stays_when_a_newer_release_is_started() -> None:
+    mine = {"command": "npx", "args": ["a@1"], "env": {"KEY": "s3cret", "OLD": "x"}, "disabled": True}
+    approved = {"command": "npx", "args": ["a@2"], "env": {"KEY": "${KEY}", "NEW": "${NEW}"}}
+    assert with_fresh_start(mine, approved) == {
+        "command": "npx",
+        "args": ["a@2"],
+        "env": {"KEY": "s3cret", "NEW": "${NEW}"},
+        "disabled": True,
+    }
+    address = {"type": "http", "url": "https://mcp.example.com/"}
+    assert with_fresh_start(mine, address) == {**address, "env": mine["env"], "disabled": True}
+
+
+def test_a_local_program_is_told_by_enforce_and_is_no_failure(user: User) -> None:
+    user.configure(local="python3 server.py")
+    user.lock()
+    code, report = user.ask("enforce")
+    assert (code, [(row["code"], row["severity"]) for row in report["findings"]]) == (0, [("nothing_to_run", "info")])

@@ -686,12 +686,12 @@ def test_a_configuration_in_another_encoding_is_never_clean(world: World, encodi
 
 
 def test_thousands_of_entries_are_locked_and_checked_in_bounded_time(world: World) -> None:
-    world.write(".mcp.json", {"mcpServers": {f"n{number}": OK for number in range(3000)}})
+    world.write(".mcp.json", {"mcpServers": {f"n{number}": OK for number in range(1000)}})
     began = time.monotonic()
     world.lock()
-    world.write(".mcp.json", {"mcpServers": {"other": OK} | {f"n{number}": OK for number in range(3000)}})
+    world.write(".mcp.json", {"mcpServers": {"other": OK} | {f"n{number}": OK for number in range(1000)}})
     assert world.codes() == {"rogue_entry"}
-    assert time.monotonic() - began < 100
+    assert time.monotonic() - began < 33
 
 
 HOSTILE_TEXTS = [

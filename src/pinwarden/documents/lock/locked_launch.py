@@ -16,7 +16,7 @@ from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import what_runs
 from pinwarden.documents.launch.values import Launched
 from pinwarden.documents.lock.entry import Entry
-from pinwarden.documents.lock.extension import BUNDLE_TREE, EVIDENCE, PUBLISHED, Extension
+from pinwarden.documents.lock.extension import BUNDLE_TREE, EVIDENCE, PUBLISHED, PUBLISHER, Extension
 from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.script_approvals import SCRIPTS
@@ -92,7 +92,7 @@ def _release(runs: Launched) -> str | None:
 
 def with_bytes_of(known: Extension, fresh: Extension, *, same: bool) -> Extension:
     """A record with the bytes that another one pins. ``same`` says that the configuration is the same, too."""
-    kept = {EVIDENCE, PUBLISHED, SCRIPTS, BUNDLE_TREE, *((LAUNCH,) if same else ())}
+    kept = {EVIDENCE, PUBLISHED, PUBLISHER, SCRIPTS, BUNDLE_TREE, *((LAUNCH,) if same else ())}
     return replace(
         fresh,
         artifacts=known.artifacts,

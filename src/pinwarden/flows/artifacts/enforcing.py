@@ -22,7 +22,7 @@ from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import BUNDLE_TREE, extended
 from pinwarden.documents.lock.locked_config import locked_config
-from pinwarden.documents.lock.locked_launch import LAUNCH, launch_record, locked_launch
+from pinwarden.documents.lock.locked_launch import LAUNCH, LockedLaunch, launch_record, locked_launch
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Project
 
 PROGRAM = "pinwarden"
+_STARTED = ("npm", "pypi", "oci")
+_FETCHED_ANEW = ("nuget", "jsr", "source")  # packages, too: that nobody can hold them to their bytes is worth a word
 _FILLED_BY_CLIENT = re.compile(r"\$\{[^}]*\}|%[A-Za-z_]+%")
 # Clients that start servers wherever they like say where the project is by a word of their own.
 _PROJECT_WORDS = {"vscode": "${workspaceFolder}", "cursor": "${workspaceFolder}"}
@@ -76,6 +78,7 @@ def _row(entry: Entry, err: PinwardenError) -> Row:
 def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredServer], now: str) -> dict[str, str]:
     extension = extension_of(entry)
     launch = locked_launch(entry)
+    _refuse_local(entry, launch)
     bundled = extension is not None and BUNDLE_TREE in extension.others
     if extension is None or (extension.closure is None and extension.image is None and not bundled):
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
@@ -104,6 +107,16 @@ def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredSer
     raw = with_command(server.entry, client, words)
     action = install_entry(Path(server.path), client.id, entry.name, wrapped(client, entry.name, raw))
     return {**told, "file": project.shown(server.path), "action": action}
+
+
+def _refuse_local(entry: Entry, launch: LockedLaunch) -> None:
+    """Stop at programs of this machine, which ``pinwarden run`` does not start: they have no bytes to be held to."""
+    runs = launch.runs.via or launch.runs
+    if entry.selected_target.get("registryType") == "mcpb" or runs.kind in _STARTED or runs.kind in _FETCHED_ANEW:
+        if not launch.runs.wrappers:
+            return
+        raise PinwardenError("NOTHING_TO_RUN", f"it is started by {launch.runs.wrappers[0]}, which cannot be repeated")
+    raise PinwardenError("NOTHING_TO_RUN", f"it starts {runs.identity[:120]!a}, which comes from no registry")
 
 
 def _as_approved(

@@ -22,6 +22,7 @@ from pinwarden.documents.lock.extension import (
     BUNDLE_TREE,
     EVIDENCE,
     PUBLISHED,
+    PUBLISHER,
     Artifact,
     ClosurePin,
     Extension,
@@ -206,9 +207,17 @@ def pinned(entry: Entry, proof: Proof, path: str, now: str) -> Entry:
             **({BUNDLE_TREE: str(proof.tree)} if proof.tree is not None else {}),
             EVIDENCE: _kept_evidence(known, proof.examined, now),
             **({PUBLISHED: facts.published_at} if facts.published_at else {}),
+            **_publisher(known, facts),
         },
     )
     return extended(entry, fresh)
+
+
+def _publisher(known: Extension, facts: ArtifactFacts) -> dict[str, str]:
+    """Who published it. npm alone says that of a release; others say who owns the project today."""
+    if facts.package.ecosystem != "npm" or not facts.publisher or PUBLISHER in known.others:
+        return {}
+    return {PUBLISHER: facts.publisher}
 
 
 def _image_pin(facts: ArtifactFacts) -> ImagePin | None:

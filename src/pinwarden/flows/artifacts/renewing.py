@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifacts import closure as closure_document
-from pinwarden.documents.artifacts.artifact import PackageName
+from pinwarden.documents.artifacts.artifact import ArtifactFacts, PackageName
 from pinwarden.documents.artifacts.closure import Closure
 from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.extension import PUBLISHER
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.server_entry import ServerEntry
 from pinwarden.flows.artifacts.closing import Workshop
@@ -58,9 +59,15 @@ class Renewal(Record):
         return self.proof is not None and bool(self.rows) and not any(row.level == "critical" for row in self.rows)
 
 
-def renewals(project: Project, names: Sequence[str], shop: Workshop, now: str) -> list[Renewal]:
-    """For every server whose bytes are pinned, what they would be if it were locked today."""
-    return [_renewal(project, entry, shop, now) for entry in chosen_entries(project, names) if has_bytes(entry)]
+def renewals(
+    project: Project, names: Sequence[str], shop: Workshop, now: str, *, without: frozenset[str] = frozenset()
+) -> list[Renewal]:
+    """For every server whose bytes are pinned, what they would be if it were locked today.
+
+    Those in ``without`` are not looked at: they get another release, so what this one would be is nobody's question.
+    """
+    entries = [each for each in chosen_entries(project, names) if has_bytes(each) and each.name not in without]
+    return [_renewal(project, entry, shop, now) for entry in entries]
 
 
 def write_renewal(project: Project, renewal: Renewal, now: str) -> None:
@@ -133,7 +140,7 @@ def release_rows(entry: Entry, latest: ServerEntry, shop: Workshop, now: str) ->
     if wanted is None:
         return
     try:
-        before = facts_of(package_of(entry)[0], shop, now=now)
+        before = _as_pinned(entry, facts_of(package_of(entry)[0], shop, now=now))
         after = facts_of(wanted, shop, now=now)
     except PinwardenError as err:
         yield Row(code=UNCHECKED, level="review", entity="server", name=entry.name, path="", message=err.message)
@@ -145,6 +152,13 @@ def release_rows(entry: Entry, latest: ServerEntry, shop: Workshop, now: str) ->
             yield Row(
                 code=issue.code, level="critical", entity="artifact", name=entry.name, path="", message=issue.message
             )
+
+
+def _as_pinned(entry: Entry, facts: ArtifactFacts) -> ArtifactFacts:
+    """The facts with the publisher that was pinned: what the registry says of an old release today may be rewritten."""
+    extension = extension_of(entry)
+    known = extension.others.get(PUBLISHER) if extension is not None else None
+    return replace(facts, publisher=known) if isinstance(known, str) else facts
 
 
 def _who_and_when(ecosystem: str, change: ClosureChange, shop: Workshop, now: str) -> str:

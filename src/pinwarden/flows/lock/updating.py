@@ -109,9 +109,32 @@ def update(project: Project, wish: Wish, policies: Policies, writing: LockWritin
     if not agreed:
         nothing = ("nothing was changed; add --yes to update the lock",)
         return replace(report, notes=nothing) if found or offered else report
+    left = _write_releases(project, [each for each in found if each.entry.name not in bad], wish, policies, writing)
+    if offered:
+        from pinwarden.flows.artifacts.renewing import write_renewal
+
+        for renewal in offered:
+            write_renewal(project, renewal, writing.now)
+    if not left:
+        return report
+    facts = {**report.facts, "configs": [{"name": row.name, "message": row.message} for row in left]}
+    return replace(report, rows=(*report.rows, *left), facts=facts, exit_code=EXIT_REFUSED)
+
+
+def _write_releases(
+    project: Project, found: Sequence[Newer], wish: Wish, policies: Policies, writing: LockWriting
+) -> list[Row]:
+    """Lock the newer releases, and let the clients' configurations follow; tells where that was not possible.
+
+    What is not found here is not written: the bytes of some are not what anybody says they are.
+    """
+    if not found:
+        return []
+    from pinwarden.flows.lock.reinstalling import Installed
+
+    installed = Installed(project, [each.entry for each in found])
+    left: list[Row] = []
     for each in found:
-        if each.entry.name in bad:
-            continue  # its bytes are not what anybody says they are: there is nothing to agree to
         wanted = Wanted(
             name=each.entry.name,
             clients=(each.entry.client,),
@@ -120,12 +143,9 @@ def update(project: Project, wish: Wish, policies: Policies, writing: LockWritin
             source=each.entry.source,
         )
         lock_from_registry(project, wanted, policies, writing)
-    if offered:
-        from pinwarden.flows.artifacts.renewing import write_renewal
-
-        for renewal in offered:
-            write_renewal(project, renewal, writing.now)
-    return report
+        row = installed.follow(each.entry.name, each.entry.client, wish.shop, writing.now)
+        left += [row] if row is not None else []
+    return left
 
 
 def _renewals(project: Project, wish: Wish, found: Sequence[Newer], now: str) -> list[Renewal]:
@@ -134,8 +154,8 @@ def _renewals(project: Project, wish: Wish, found: Sequence[Newer], now: str) ->
         return []
     from pinwarden.flows.artifacts.renewing import renewals
 
-    newer = {each.entry.name for each in found}
-    return [each for each in renewals(project, wish.names, wish.shop, now) if each.entry.name not in newer]
+    newer = frozenset(each.entry.name for each in found)
+    return renewals(project, wish.names, wish.shop, now, without=newer)
 
 
 def _release_rows(wish: Wish, found: Sequence[Newer], now: str) -> Iterator[Row]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pinwarden.documents.artifacts.artifact import ArtifactFacts
-from pinwarden.documents.lock.extension import Artifact, Extension, ImagePin
+from pinwarden.documents.lock.extension import PUBLISHER, Artifact, Extension, ImagePin
 from pinwarden.documents.lock.verification import same_json
 from pinwarden.rules.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change, ChangeKind
 
@@ -80,6 +80,9 @@ def _differences(server: str, pinned: Extension, found: ArtifactFacts) -> Iterat
         return
     if pinned.registry is not None and pinned.registry != found.registry:
         yield registry_change(server, pinned.registry, found.registry)
+    publisher = pinned.others.get(PUBLISHER)
+    if isinstance(publisher, str) and publisher != found.publisher:
+        yield _change("publisher_changed", server, "publisher", publisher, found.publisher or ABSENT)
     yield from _files(server, pinned.artifacts, found)
     if pinned.image is not None and found.image is not None:
         yield from _image(server, pinned.image, found)
