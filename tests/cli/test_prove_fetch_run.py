@@ -379,6 +379,34 @@ class TestProving:
 
 
 @needs_node
+def test_attack_evidence_that_an_unsigned_lock_only_records_is_no_proof_where_the_policy_says_so(world: World) -> None:
+    """Whoever can write the lock can write any evidence into it, and seal it again."""
+    world.configure(notes=NOTES)
+    world.done("init", "--accept", "notes")
+    for gone in ("clock", "docs"):
+        world.done("remove", gone, "--keep-config")
+    rules = "[policy.evidence]\nrequire = ['npm_integrity_verified']\n"
+    (world.root / "pinwarden.toml").write_text(rules)
+    code, report = world.told("ci")
+    assert (code, [note for note in report["notes"] if "only recorded" in note] != []) == (0, True)
+    assert "only recorded" in world.done("policy", "check").out
+
+    (world.root / "pinwarden.toml").write_text(f"{rules}proved = true\n")
+    code, report = world.told("ci")
+    assert (code, [row["code"] for row in report["failures"]]) == (1, ["evidence_only_recorded"])
+    assert world.run("policy", "check").code == 1
+    code, report = world.told("ci", "--bytes", "--allow-private")
+    assert (code, [note for note in report["notes"] if "only recorded" in note]) == (0, [])
+
+    world.done("keygen", "ada")
+    world.done("lock", "sign", "--dsse", "--key", "ada", "--policy", "pinwarden.toml")
+    assert world.told("ci", "--public-key", "ada.pub")[0] == 0
+    world.done("keygen", "eve")
+    code, report = world.told("ci", "--public-key", "eve.pub")
+    assert (code, {row["code"] for row in report["failures"]} >= {"evidence_only_recorded"}) == (1, True)
+
+
+@needs_node
 class TestRegistriesOfDependencies:
     """A server from the usual registry, and a dependency whose scope has a registry of its own."""
 

@@ -196,6 +196,7 @@ def test_no_waiver_lifts_a_blocked_verdict() -> None:
         ("[policy]\nminimum-score = 101\n", "policy.minimum-score"),
         ("[policy]\nminimum-score = true\n", "policy.minimum-score"),
         ("[policy.evidence]\nrequire = ['vibes']\n", "unknown evidence"),
+        ("[policy.evidence]\nrequire = ['package_pin']\nproved = true\n", "policy.evidence.proved"),
         ("[policy.require]\nno-remotes = 'yes'\n", "policy.require.no-remotes"),
         ("[policy.require]\nno-remotes = false\n", "has no rule"),
         ("[policy.release-age]\nminimum-days = -1\n", "policy.release-age.minimum-days"),

@@ -189,6 +189,8 @@ class Policy(Record):
     """By environment; ``default`` counts for those that are not named."""
     minimum_score: int | None
     required_evidence: tuple[str, ...]
+    evidence_proved: bool
+    """Whether proofs that a lock only records count for nothing, unless somebody who is known signed the lock."""
     minimum_age_days: int | None
     age_exempt: tuple[Pattern, ...]
     digest_pinned_images: bool
@@ -233,6 +235,8 @@ EVIDENCE_CODES = (
     "artifact_verified",
 )
 """Codes that can be required. ``artifact_verified`` is any fresh proof of the artifact's bytes."""
+PROVABLE_CODES = frozenset(code for code in EVIDENCE_CODES if code.endswith("_verified"))
+"""Those that say that something was verified: by whoever wrote them down, or in this run."""
 WAIVABLE_CODES = (
     "server_denied",
     "server_not_allowed",
@@ -251,6 +255,7 @@ WAIVABLE_CODES = (
     "tier_below_minimum",
     "score_below_minimum",
     "evidence_missing",
+    "evidence_only_recorded",
     "release_too_young",
     "release_age_unknown",
     "image_not_pinned",
@@ -286,7 +291,7 @@ def policy_from_table(value: Any) -> Policy:
         table.invalid("version", "is not 1")
     age = table.table("release-age", ("minimum-days", "exempt"))
     require = table.table("require", _REQUIRE) or _Table({}, "policy.require")
-    evidence = table.table("evidence", ("require",))
+    evidence = table.table("evidence", ("require", "proved"))
     policy = Policy(
         servers=_choice(table.table("servers", _CHOICE_KEYS)),
         namespaces=_choice(table.table("namespaces", _CHOICE_KEYS)),
@@ -298,6 +303,7 @@ def policy_from_table(value: Any) -> Policy:
         minimum_tier=_minimum_tier(table),
         minimum_score=table.number("minimum-score", 100),
         required_evidence=_evidence(evidence),
+        evidence_proved=evidence.flag("proved") if evidence else False,
         minimum_age_days=age.number("minimum-days", 3650) if age else None,
         age_exempt=age.patterns("exempt") or () if age else (),
         digest_pinned_images=require.flag("digest-pinned-images"),
@@ -361,6 +367,8 @@ def _evidence(table: _Table | None) -> tuple[str, ...]:
     for code in codes or ():
         if code not in EVIDENCE_CODES:
             table.invalid("require", f"names the unknown evidence {code[:40]!a}")
+    if table.flag("proved") and not PROVABLE_CODES & set(codes or ()):
+        table.invalid("proved", "asks for proofs, and require names no evidence that can be proved")
     return codes or ()
 
 

@@ -13,11 +13,11 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.moments import moment_of
 from pinwarden.core.numbers import ecmascript_number
 from pinwarden.core.record import Record
-from pinwarden.documents.policy import Choice, Policy, ToolPinPolicy, Waiver, plain_host
+from pinwarden.documents.policy import PROVABLE_CODES, Choice, Policy, ToolPinPolicy, Waiver, plain_host
 from pinwarden.documents.server_entry import Status
 from pinwarden.documents.tier import tier_rank
 from pinwarden.rules.trust.metadata_evidence import oci_pin_problem
-from pinwarden.rules.trust.tiers import PIN_CODES, artifact_problem
+from pinwarden.rules.trust.tiers import ARTIFACT_CODES, PIN_CODES, artifact_problem
 
 _DIGITS = frozenset("0123456789abcdefABCDEF")
 
@@ -177,6 +177,9 @@ class Release(Record):
 
     published_at: str | None = None
     status: Status = "active"
+    proved: frozenset[str] | None = None
+    """The evidence that was proved in this run; None where what is written down may be believed: it was made or its
+    signature was checked just now."""
 
 
 UNKNOWN_RELEASE = Release()
@@ -205,6 +208,7 @@ def evaluate_policy(  # noqa: PLR0913  all but the first two have a usual value
         *_blocked(plan, release.status),
         *_choice_findings(policy, plan),
         *_trust_findings(policy, plan, environment, now),
+        *_recorded_findings(policy, plan, release.proved),
         *_age_findings(policy, plan, release.published_at, moment),
         *_shape_findings(policy, plan),
     )
@@ -270,6 +274,22 @@ def _trust_findings(policy: Policy, plan: Mapping[str, Any], environment: str, n
     for code in policy.required_evidence:
         if not _has_evidence(code, trust, now):
             yield "evidence_missing", f"{name} has no evidence {code}"
+
+
+def _recorded_findings(
+    policy: Policy, plan: Mapping[str, Any], proved: frozenset[str] | None
+) -> Iterator[tuple[str, str]]:
+    """Evidence that nobody but the lock vouches for, where the policy wants more than that."""
+    if not policy.evidence_proved or proved is None:
+        return
+    for code in policy.required_evidence:
+        fresh = bool(proved & set(ARTIFACT_CODES)) if code == "artifact_verified" else code in proved
+        if code in PROVABLE_CODES and not fresh:
+            yield (
+                "evidence_only_recorded",
+                f"{plan['name']}: {code} is only recorded in the lock; ci --bytes proves it, and a signature of the "
+                "lock (ci --public-key) says who recorded it",
+            )
 
 
 def _has_evidence(code: str, trust: Mapping[str, Any], now: str) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
+from pinwarden.core.record import Record, field
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_launch import locked_launch
 from pinwarden.documents.lock.lockfile import Lock
@@ -20,25 +21,41 @@ def has_bytes(entry: Entry) -> bool:
     return extension is not None and bool(extension.artifacts or extension.image)
 
 
-def byte_rows(lock: Lock, shop: Workshop, now: str) -> Iterator[Row]:
+class ByteCheck(Record):
+    """What fetching and hashing again came to."""
+
+    rows: tuple[Row, ...] = ()
+    proved: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By the key of an entry, the codes of the evidence that was proved; of a refused artifact nothing is."""
+
+
+def check_bytes(lock: Lock, shop: Workshop, now: str) -> ByteCheck:
     """Every artifact that was pinned, fetched and hashed again; each package once, however many clients have it."""
-    seen: set[tuple[str, tuple[str, ...]]] = set()
-    for entry in lock.entries:
-        if not has_bytes(entry):
-            continue
+    rows: list[Row] = []
+    known: dict[tuple[str, tuple[str, ...]], frozenset[str]] = {}
+    proved: dict[str, frozenset[str]] = {}
+    for entry in filter(has_bytes, lock.entries):
         try:
             key = entry.name, locked_launch(entry).command
-            if key in seen:
-                continue
-            seen.add(key)
-            yield from (row for row in examine(entry, shop, now).rows if row.level != "info")
+            if key not in known:
+                known[key] = frozenset()
+                examined = examine(entry, shop, now)
+                rows += (row for row in examined.rows if row.level != "info")
+                passed = (str(row["code"]) for row in examined.outcome.evidence if row["status"] == "passed")
+                known[key] = frozenset() if examined.refused else frozenset(passed)
+            proved[entry.key] = known[key]
         except PinwardenError as err:
-            refused = err.exit_code == EXIT_REFUSED
-            yield Row(
-                code=err.code.lower() if refused else UNCHECKED,
-                level="critical" if refused else "review",
-                entity="artifact",
-                name=entry.name,
-                path="",
-                message=err.message,
-            )
+            rows.append(_failure(entry, err))
+    return ByteCheck(rows=tuple(rows), proved=proved)
+
+
+def _failure(entry: Entry, err: PinwardenError) -> Row:
+    refused = err.exit_code == EXIT_REFUSED
+    return Row(
+        code=err.code.lower() if refused else UNCHECKED,
+        level="critical" if refused else "review",
+        entity="artifact",
+        name=entry.name,
+        path="",
+        message=err.message,
+    )

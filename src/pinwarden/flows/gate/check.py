@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.flows.gate.configs import config_rows
 from pinwarden.flows.gate.integrity import digest_rows, forged_rows, lock_rows, signature_rows_of, stripped_rows
 from pinwarden.flows.gate.registry import registry_rows
 from pinwarden.flows.gate.report import gate_report, has_closures
-from pinwarden.flows.policy.rules import broken_rules
-from pinwarden.flows.report import Report, Row, is_grave
+from pinwarden.flows.policy.rules import ONLY_RECORDED, broken_rules, counts_records
+from pinwarden.flows.report import Report, Row, counted, is_grave
 
 if TYPE_CHECKING:
+    from pinwarden.flows.artifacts.gate import ByteCheck
     from pinwarden.flows.gate.gate import Gate
     from pinwarden.flows.project import Policies, Project
 
@@ -48,7 +50,10 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
     ]
     signed = signature_rows_of(project, lock, policies, gate)
     configs = list(config_rows(project, lock, gate.scope)) if gate.configs else []
-    refused = list(_policy_rows(lock, policies, gate))
+    hashed = _byte_check(lock, gate)
+    believed = gate.signatures is not None and not any(map(is_grave, (*integrity, *signed)))
+    proved = None if believed else hashed.proved if hashed is not None else {}
+    refused = list(_policy_rows(lock, policies, gate, proved))
     registry = list(registry_rows(lock, gate)) if gate.registries else []
     live = _live_rows(project, lock, texts, gate, _held(lock, (*integrity, *signed), refused))
     found = {
@@ -57,15 +62,24 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
         "configs": configs,
         "policy": refused,
         "registry": registry,
-        "bytes": _byte_rows(lock, gate),
+        "bytes": hashed.rows if hashed is not None else (),
         "scripts": _script_rows(lock, texts, whole=not integrity),
         "advisories": _advisory_rows(lock, texts, gate, whole=not integrity),
         "live": live,
     }
-    return gate_report(project, lock, found, gate, policies)
+    report = gate_report(project, lock, found, gate, policies)
+    recorded = (
+        0 if proved is None or not counts_records(policies) else sum(not proved.get(each.key) for each in lock.entries)
+    )
+    if not recorded:
+        return report
+    notes = (*report.notes, ONLY_RECORDED.format(count=counted(recorded, "entry", "entries")))
+    return replace(report, notes=notes, facts={**report.facts, "notes": list(notes)})
 
 
-def _policy_rows(lock: Lock, policies: Policies, gate: Gate) -> Iterator[Row]:
+def _policy_rows(
+    lock: Lock, policies: Policies, gate: Gate, proved: Mapping[str, frozenset[str]] | None
+) -> Iterator[Row]:
     if gate.require_policy and not policies.any:
         yield Row(
             code="policy_missing",
@@ -76,17 +90,18 @@ def _policy_rows(lock: Lock, policies: Policies, gate: Gate) -> Iterator[Row]:
             message="there is no policy here",
         )
     for entry in lock.entries:
-        for rule in broken_rules(policies, entry.document, gate.now):
+        fresh = None if proved is None else proved.get(entry.key, frozenset())
+        for rule in broken_rules(policies, entry.document, gate.now, proved=fresh):
             level = "critical" if rule.refuses else "info"
             yield Row(code=rule.code, level=level, entity="policy", name=entry.name, path="", message=rule.message)
 
 
-def _byte_rows(lock: Lock, gate: Gate) -> list[Row]:
+def _byte_check(lock: Lock, gate: Gate) -> ByteCheck | None:
     if gate.workshop is None:
-        return []
-    from pinwarden.flows.artifacts.gate import byte_rows
+        return None
+    from pinwarden.flows.artifacts.gate import check_bytes
 
-    return list(byte_rows(lock, gate.workshop, gate.now))
+    return check_bytes(lock, gate.workshop, gate.now)
 
 
 def _script_rows(lock: Lock, texts: Mapping[str, bytes], *, whole: bool) -> list[Row]:

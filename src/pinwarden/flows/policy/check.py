@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.documents.lock.verification import refuse_if_tampered
 from pinwarden.flows.lock.documents import entries_named, read_v2
-from pinwarden.flows.policy.rules import broken_rules
+from pinwarden.flows.policy.rules import ONLY_RECORDED, broken_rules, counts_records
 from pinwarden.flows.report import Report, Row
 
 if TYPE_CHECKING:
@@ -22,9 +22,11 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
     lock, document = read_v2(project.lock)
     refuse_if_tampered(document.problems)
     entries = lock.entries if server is None else entries_named(lock, server)
-    found = [(entry, broken_rules(policies, entry.document, now)) for entry in entries]
+    # Nothing is proved here, and no signature is looked at.
+    found = [(entry, broken_rules(policies, entry.document, now, proved=frozenset())) for entry in entries]
     refused = sum(any(rule.refuses for rule in rules) for _, rules in found)
     counted = f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'}"
+    recorded = f"{ONLY_RECORDED.format(count=counted)} (both are options of pinwarden ci)"
     return Report(
         command="policy check",
         subject=server or project.lock.name,
@@ -33,6 +35,7 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
         rows=tuple(
             _row(entry, rule) for entry, rules in found for rule in sorted(rules, key=lambda rule: not rule.refuses)
         ),
+        notes=(recorded,) if entries and counts_records(policies) else (),
         facts={
             "ok": not refused,
             "environment": policies.environment,

@@ -49,6 +49,8 @@ minimum-tier = "conditional"
 # Evidence that has to be there; artifact_verified is any fresh proof of the bytes.
 # [policy.evidence]
 # require = ["package_pin", "artifact_verified"]
+# With this, a proof counts only if ci --bytes made it in the same run, or if ci --public-key verified the lock.
+# proved = true
 
 # How old a release must be: most poisoned releases are found within days. Unknown age counts as too young.
 # [policy.release-age]

@@ -14,14 +14,20 @@ if TYPE_CHECKING:
 
 
 def broken_rules(
-    policies: Policies, plan: Mapping[str, Any], now: str, *, published_at: str | None = None
+    policies: Policies,
+    plan: Mapping[str, Any],
+    now: str,
+    *,
+    published_at: str | None = None,
+    proved: frozenset[str] | None = None,
 ) -> tuple[PolicyFinding, ...]:
     """Every rule that a plan or lock entry breaks, waived ones included.
 
-    ``published_at`` is when its release came out, where that is not in our record of it yet.
+    ``published_at`` is when its release came out, where that is not in our record of it yet; ``proved`` the evidence
+    that was proved in this run, None where what is recorded may be believed.
     """
     try:
-        return tuple(dict.fromkeys(_judged(policies, plan, now, published_at)))
+        return tuple(dict.fromkeys(_judged(policies, plan, now, published_at, proved)))
     except (KeyError, TypeError, AttributeError) as err:
         from pinwarden.rules.policy import PolicyFinding
 
@@ -39,7 +45,24 @@ def _with_own_evidence(plan: Mapping[str, Any], record: Mapping[str, Any]) -> Ma
     return {**plan, "trust": {**trust, "evidence": [*trust["evidence"], *proved]}}
 
 
-def _judged(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> list[PolicyFinding]:
+def counts_records(policies: Policies) -> bool:
+    """Whether a policy counts proofs that a lock records."""
+    own, toolpin = policies.own, policies.toolpin
+    required = own.required_evidence if own is not None else ()
+    return any(code.endswith("_verified") for code in required) or (
+        toolpin is not None and toolpin.flag("requireToolPinVerifiedEvidence")
+    )
+
+
+ONLY_RECORDED = (
+    "evidence that the policy counts is only recorded in the lock for {count}: --bytes proves it anew, --public-key "
+    "checks who signed for it"
+)
+
+
+def _judged(
+    policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None, proved: frozenset[str] | None
+) -> list[PolicyFinding]:
     rules: list[PolicyFinding] = []
     blocked = plan["trust"]["tier"] == "blocked"
     if not (blocked or policies.any):
@@ -54,7 +77,7 @@ def _judged(policies: Policies, plan: Mapping[str, Any], now: str, published_at:
         rules += [PolicyFinding(code=issue.code, message=issue.message) for issue in issues]
     if policies.own is not None:
         record = plan["capabilityManifest"].get(EXTENSION, {})
-        release = Release(published_at=published_at or record.get(PUBLISHED))
+        release = Release(published_at=published_at or record.get(PUBLISHED), proved=proved)
         answer = evaluate_policy(
             policies.own,
             _with_own_evidence(plan, record),
