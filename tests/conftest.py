@@ -14,7 +14,7 @@ from tests.needs import NOT_OURS
 # Hundreds of tests start the program anew; without bytecode each start would compile all of it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=200)
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
 settings.register_profile("local", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "local")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,11 +85,13 @@ class World:
         return outcome.code, sorted((row["code"], row["severity"]) for row in rows)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A world in which everything was proved; tests work in copies of its folder."""
+    folder = tmp_path_factory.mktemp("prepared")
+    made = World(folder)
     command = {"command": "npx", "args": ["-y", "tool@1.0.0"]}
-    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"tool": command}}))
+    (folder / ".mcp.json").write_text(json.dumps({"mcpServers": {"tool": command}}))
     with plain_server(made.answer) as server:
         made.url = server.url
         outcome = made.run("init", "--by", "ada")
@@ -96,6 +99,15 @@ def world(tmp_path: Path) -> Iterator[World]:
         outcome = made.run("prove", "--trust-root", str(made.root))
         assert outcome.code == 0, outcome
         yield made
+
+
+@pytest.fixture
+def world(prepared: World, tmp_path: Path) -> Iterator[World]:
+    before = dict(vars(prepared))
+    prepared.folder = tmp_path / "world"
+    shutil.copytree(before["folder"], prepared.folder)
+    yield prepared
+    vars(prepared).update(before)
 
 
 def test_the_verified_builder_is_pinned_and_the_same_one_is_clean(world: World) -> None:
