@@ -182,14 +182,14 @@ def test_hostile_names_are_kept_and_verified_like_any_other(name: str) -> None:
     assert verify(again) == ()
 
 
-def test_ten_thousand_entries_are_read_and_verified() -> None:
+def test_thousands_of_entries_are_read_and_verified() -> None:
     template = entry()
     entries = [
         Entry(key=f"io.github.acme/notes-{number}:claude", document={**template.document, "name": f"n{number}"})
-        for number in range(10_000)
+        for number in range(3_000)
     ]
     lock = reread(Lock(generated_at=NOON, updated_at=NOON, entries=tuple(entries)))
-    assert len(lock.entries) == 10_000
+    assert len(lock.entries) == 3_000
     assert {problem.code for problem in verify(lock)} >= {"entry_key_mismatch", "integrity_mismatch"}
 
 
