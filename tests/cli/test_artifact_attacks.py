@@ -677,6 +677,19 @@ def test_an_update_that_is_agreed_to_reaches_the_client_and_stays_enforced(npm: 
     assert config.read_bytes() == before
 
 
+def test_a_variable_that_is_added_and_accepted_leaves_bytes_and_command_locked(npm: Verdaccio, npm_user: User) -> None:
+    server = "io.github.acme/postmark"
+    npm.publish(*npm_server("kept", "1.0.0", says="kept"))
+    offer(npm_user, "kept", "1.0.0")
+    assert npm_user.run("add", server, "--enforce", "--by", "me").code == 0
+    config = npm_user.root / ".mcp.json"
+    document = json.loads(config.read_text())
+    document["mcpServers"][server]["env"] = {"LEVEL": "${LEVEL}"}
+    config.write_text(json.dumps(document))
+    assert npm_user.run("init", "--accept", server, "--by", "me").code == 0
+    assert (npm_user.ask("ci")[0], npm_user.run("fetch").code, started(npm_user, server)) == (0, 0, "kept")
+
+
 def test_what_a_user_filled_in_and_switched_stays_when_a_newer_release_is_started() -> None:
     mine = {"command": "npx", "args": ["a@1"], "env": {"KEY": "s3cret", "OLD": "x"}, "disabled": True}
     approved = {"command": "npx", "args": ["a@2"], "env": {"KEY": "${KEY}", "NEW": "${NEW}"}}

@@ -43,6 +43,11 @@ def locked_launch(entry: Entry) -> LockedLaunch:
     recorded = extension.others.get(LAUNCH) if extension else None
     if recorded is not None:
         return _recorded(entry, recorded)
+    return _configured(entry, extension)
+
+
+def _configured(entry: Entry, extension: Extension | None) -> LockedLaunch:
+    """The command of the approved configuration itself."""
     configured = extension.others.get("configuredIn") if extension else None
     client = client_of(configured["client"] if isinstance(configured, dict) else entry.client)
     server = configured_server(entry.name, locked_config(entry.key, entry.document).entry, client)
@@ -83,6 +88,23 @@ def same_release(one: Entry, other: Entry) -> bool:
     except PinwardenError:
         return False
     return first is not None and first == second
+
+
+def still_enforced(before: Entry, entry: Entry) -> LockedLaunch | None:
+    """What ``pinwarden run`` stands for in an entry whose configuration still is the one that says so.
+
+    The variables are those of the new configuration: what it gives to the server, the server gets.
+    """
+    extension = extension_of(before)
+    if extension is None or LAUNCH not in extension.others:
+        return None
+    try:
+        approved, fresh = _configured(before, extension), _configured(entry, extension_of(entry))
+    except PinwardenError:
+        return None
+    if approved.command != fresh.command:
+        return None
+    return replace(locked_launch(before), variables=fresh.variables)
 
 
 def _release(runs: Launched) -> str | None:

@@ -12,7 +12,13 @@ from pinwarden.documents import surface
 from pinwarden.documents.api_surface import api_surface_hash
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.extension import PUBLISHED, Approval, Extension, extended, pin_surface, surface_path
-from pinwarden.documents.lock.locked_launch import same_release, with_bytes_of
+from pinwarden.documents.lock.locked_launch import (
+    LAUNCH,
+    launch_record,
+    same_release,
+    still_enforced,
+    with_bytes_of,
+)
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock, without
 from pinwarden.documents.server_entry import ServerEntry, from_value
@@ -145,8 +151,11 @@ def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
     merged = fresh
     if same and fresh.surface is None and known.surface is not None:
         merged = replace(merged, surface=known.surface, api_surface=known.api_surface)
-    if known.has_bytes and not fresh.has_bytes and (same or same_release(before, entry)):
+    launch = still_enforced(before, entry)
+    if known.has_bytes and not fresh.has_bytes and (same or launch is not None or same_release(before, entry)):
         merged = with_bytes_of(known, merged, same=same)
+    if launch is not None and not same:
+        merged = replace(merged, others={**merged.others, LAUNCH: launch_record(launch)})
     return entry if merged is fresh else extended(entry, merged)
 
 
