@@ -376,6 +376,12 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Wait for the other command to end, then try again. Nothing was changed.",
     ),
     ErrorCode(
+        "CONTRACT_INVALID",
+        EXIT_UNCHECKED,
+        "A file that should hold the contracts of a server, or a part of one, cannot be understood.",
+        "The message names the member. Make the file again; nothing was compared.",
+    ),
+    ErrorCode(
         "SERVER_ENTRY_INVALID",
         EXIT_UNCHECKED,
         "A registry entry or server.json cannot be read without guessing: a member is missing or of the wrong kind.",
