@@ -6,15 +6,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
-from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
-from pinwarden.documents.contract.contract import Contracts, PromptContract
-from pinwarden.documents.contract.dialect import DEFAULT_DIALECT, Dialect
+from pinwarden.documents.contract.canonical import LOCKFILE_LIMITS, to_sorted_file, utf16_sorted
+from pinwarden.documents.contract.contract import Contracts, PromptContract, ToolContract
+from pinwarden.documents.contract.dialect import DEFAULT_DIALECT, DIALECTS, Dialect
+from pinwarden.documents.contract.digests import file_digest, locked_prompt, server_digest
 
 LOCKFILE_VERSION = 1
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
+_SECTIONS = ("surface", "behavior", "tokenEconomics", "entitlements")
+_VERSION_KEYS = tuple(dict.fromkeys(each.version_key for each in DIALECTS.values()))
 
 
 class Lockfile(Record):
@@ -37,13 +45,12 @@ class Lockfile(Record):
     @property
     def tools(self) -> Mapping[str, Any]:
         """The locked tools by name."""
-        tools: Mapping[str, Any] = self.document["capabilities"]["tools"]
-        return tools
+        return _named(self.document["capabilities"]["tools"])
 
     @property
     def prompts(self) -> Mapping[str, Any]:
         """The locked prompts by name; none if the server had none."""
-        return self.document["capabilities"].get("prompts") or {}
+        return _named(self.document["capabilities"].get("prompts") or {})
 
     @property
     def extension(self) -> Mapping[str, Any] | None:
@@ -53,7 +60,7 @@ class Lockfile(Record):
 
 
 class LockfileCheckResult(Record):
-    """What a check found. Lists are in the order of the contracts, removed ones in the order of the file."""
+    """What a check found."""
 
     ok: bool
     message: str
@@ -70,7 +77,22 @@ class LockfileCheckResult(Record):
 
     def to_json(self) -> dict[str, Any]:
         """The result under the original's names, and ``other`` where something is in it."""
-        raise NotImplementedError
+        original = {
+            "ok": self.ok,
+            "message": self.message,
+            "added": list(self.added),
+            "removed": list(self.removed),
+            "changed": list(self.changed),
+            "unchanged": list(self.unchanged),
+            "addedPrompts": list(self.added_prompts),
+            "removedPrompts": list(self.removed_prompts),
+            "changedPrompts": list(self.changed_prompts),
+            "unchangedPrompts": list(self.unchanged_prompts),
+        }
+        return {**original, "other": list(self.other)} if self.other else original
+
+
+# Made
 
 
 def generate_lockfile(
@@ -81,20 +103,178 @@ def generate_lockfile(
     generated_at: str,
     dialect: Dialect = DEFAULT_DIALECT,
     framework_version: str | None = None,
+    compat: bool = False,
 ) -> Lockfile:
-    """The lockfile of a server, without extension (``extension.with_extension`` adds one)."""
-    raise NotImplementedError
+    """The lockfile of a server, without extension (``extension.with_extension`` adds one).
+
+    Two prompts of one name are an error; with ``compat`` they are treated as the dialect treats them.
+    """
+    digests = server_digest(contracts, dialect)
+    tools = {
+        name: _locked_tool(contracts[name], digests.tools[name].digest, dialect) for name in utf16_sorted(contracts)
+    }
+    listed = _prompts(list(prompts), dialect, compat=compat)
+    locked = [(each.name, locked_prompt(each)) for each in listed]
+    digest = file_digest(digests.digest, ((name, entry["integrityDigest"]) for name, entry in locked))
+    return Lockfile(
+        document={
+            "lockfileVersion": LOCKFILE_VERSION,
+            "serverName": server_name,
+            dialect.version_key: dialect.framework_version if framework_version is None else framework_version,
+            "generatedAt": generated_at,
+            "integrityDigest": f"sha256:{digest}",
+            "capabilities": {"tools": tools, **({"prompts": dict(locked)} if locked else {})},
+        }
+    )
 
 
-def serialize_lockfile(lockfile: Lockfile) -> bytes:
-    """The bytes of the file: sorted members, two spaces, a final newline. The same value gives the same bytes."""
-    raise NotImplementedError
+def _prompts(listed: list[PromptContract], dialect: Dialect, *, compat: bool) -> list[PromptContract]:
+    """The prompts in the order of their names."""
+    by_name = {each.name: each for each in listed}  # the last one registered wins
+    if len(by_name) == len(listed) or (compat and dialect.one_prompt_per_name):
+        return [by_name[name] for name in utf16_sorted(by_name)]
+    if not compat:
+        twice = next(each.name for each in listed if each is not by_name[each.name])
+        raise PinwardenError("TOOL_NAME_DUPLICATE", f"two prompts are named {twice[:80]!a}")
+    return [each for name in utf16_sorted(by_name) for each in listed if each.name == name]
 
 
-def parse_lockfile(data: bytes, *, compat: Dialect | None = None, limits: Limits = DEFAULT_LIMITS) -> Lockfile:
+def _locked_tool(contract: ToolContract, digest: str, dialect: Dialect) -> dict[str, Any]:
+    surface, behavior, tokens = contract.surface, contract.behavior, contract.token_economics
+    actions = utf16_sorted(surface.actions)
+    egress = behavior.egress_schema_digest
+    flags = contract.entitlements.flags()
+    if not dialect.code_evaluation:
+        del flags["codeEvaluation"]
+    return {
+        "integrityDigest": f"sha256:{digest}",
+        "surface": {
+            "description": surface.description,
+            "actions": actions,
+            "inputSchemaDigest": f"sha256:{surface.input_schema_digest}",
+            "tags": utf16_sorted(surface.tags),
+        },
+        "behavior": {
+            "egressSchemaDigest": None if egress is None else f"sha256:{egress}",
+            "systemRulesFingerprint": behavior.system_rules_fingerprint,
+            "destructiveActions": [key for key in actions if surface.actions[key].destructive],
+            "readOnlyActions": [key for key in actions if surface.actions[key].read_only],
+            "middlewareChain": list(behavior.middleware_chain),
+            "affordanceTopology": list(behavior.affordance_topology),
+            "cognitiveGuardrails": {
+                "agentLimitMax": behavior.agent_limit_max,
+                "egressMaxBytes": behavior.egress_max_bytes,
+            },
+        },
+        "tokenEconomics": {
+            "inflationRisk": tokens.inflation_risk,
+            "schemaFieldCount": tokens.schema_field_count,
+            "unboundedCollection": tokens.unbounded_collection,
+        },
+        "entitlements": flags,
+    }
+
+
+# Written
+
+
+def serialize_lockfile(lockfile: Lockfile, *, compat: bool = False) -> bytes:
+    """The bytes of the file: sorted members, two spaces, a final newline. The same value gives the same bytes.
+
+    The original drops members named ``__proto__``; with ``compat`` so does this.
+    """
+    return to_sorted_file(dict(lockfile.document), keep_proto=not compat)
+
+
+# Read
+
+
+def parse_lockfile(data: bytes, *, compat: Dialect | None = None, limits: Limits = LOCKFILE_LIMITS) -> Lockfile:
     """Read a lockfile of any dialect.
 
     Default: strict JSON, and every member that a check looks at is there and of its kind. ``compat`` names the
     dialect whose reader is to be imitated: it takes what that one takes, and refuses what that one refuses.
     """
-    raise NotImplementedError
+    if compat is not None:
+        return _parse_as(compat, data, limits)
+    document = strict_json.parse(data, limits)
+    if not isinstance(document, dict):
+        _invalid("it is not an object")
+    _check_version(document)
+    for name in ("serverName", "generatedAt"):
+        if not isinstance(document.get(name), str):
+            _invalid(f"{name} is not text")
+    if not any(isinstance(document.get(key), str) for key in _VERSION_KEYS):
+        _invalid(f"it has none of {', '.join(_VERSION_KEYS)}")
+    _check_digest(document, "integrityDigest")
+    _check_capabilities(document.get("capabilities"))
+    return Lockfile(document=document)
+
+
+def _check_version(document: Mapping[str, Any]) -> None:
+    version = document.get("lockfileVersion")
+    if type(version) not in (int, float):
+        _invalid("lockfileVersion is not a number")
+    if version != LOCKFILE_VERSION:
+        raise PinwardenError(
+            "LOCK_VERSION_UNSUPPORTED",
+            f"lockfileVersion is {version!r}; read is {LOCKFILE_VERSION}",
+            hint="Read it with a newer pinwarden, or lock the server again with pinwarden contract lock.",
+        )
+
+
+def _check_capabilities(capabilities: Any) -> None:
+    if not isinstance(capabilities, dict) or not isinstance(capabilities.get("tools"), dict):
+        _invalid("capabilities.tools is not an object")
+    for name, entry in capabilities["tools"].items():
+        where = f"capabilities.tools.{name}"
+        _check_entry(entry, where)
+        for section in _SECTIONS:
+            if not isinstance(entry.get(section), dict):
+                _invalid(f"{where}.{section} is not an object")
+    prompts = capabilities.get("prompts", {})
+    if not isinstance(prompts, dict):
+        _invalid("capabilities.prompts is not an object")
+    for name, entry in prompts.items():
+        _check_entry(entry, f"capabilities.prompts.{name}")
+
+
+def _check_entry(entry: Any, where: str) -> None:
+    if not isinstance(entry, dict):
+        _invalid(f"{where} is not an object")
+    _check_digest(entry, "integrityDigest", f"{where}.")
+
+
+def _check_digest(found: Mapping[str, Any], name: str, where: str = "") -> None:
+    digest = found.get(name)
+    if not isinstance(digest, str) or not _DIGEST.match(digest):
+        _invalid(f"{where}{name} is not a digest (sha256: and 64 digits of hex)")
+
+
+def _parse_as(dialect: Dialect, data: bytes, limits: Limits) -> Lockfile:
+    """What the original's own reader takes: the last of repeated members, garbage in digests, lists as objects."""
+    document = strict_json.parse_last_wins(data, limits)
+    if not isinstance(document, dict):
+        _invalid("it is not an object")
+    if type(document.get("lockfileVersion")) not in (int, float) or document["lockfileVersion"] != LOCKFILE_VERSION:
+        _invalid(f"lockfileVersion is not {LOCKFILE_VERSION}")
+    for name in ("serverName", "integrityDigest", "generatedAt", dialect.version_key):
+        if not isinstance(document.get(name), str):
+            _invalid(f"{name} is not text")
+    capabilities = document.get("capabilities")
+    if not isinstance(capabilities, dict) or not isinstance(capabilities.get("tools"), dict | list):
+        _invalid("capabilities.tools is not an object")
+    return Lockfile(document=document)
+
+
+def _named(entries: Any) -> Mapping[str, Any]:
+    """Entries by name; to JavaScript a list is an object whose names are numbers."""
+    if isinstance(entries, list):
+        return {str(place): entry for place, entry in enumerate(entries)}
+    return entries if isinstance(entries, Mapping) else {}
+
+
+def _invalid(why: str) -> NoReturn:
+    raise PinwardenError(
+        "LOCK_INVALID", why[:300], hint="Restore the file from version control, or lock the server again."
+    )
