@@ -238,6 +238,31 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Install it, for example with: pipx install uv",
     ),
     ErrorCode(
+        "SERVER_IMPORT_FAILED",
+        EXIT_UNCHECKED,
+        "The Python server could not be imported: its code raised an error, ended the process or never came to an end.",
+        "Run the file with the same Python to see the error. Start the server only under if __name__ == "
+        '"__main__", or name another interpreter with --python.',
+    ),
+    ErrorCode(
+        "SERVER_OBJECT_UNKNOWN",
+        EXIT_USAGE,
+        "There is no such file, or no MCP server in it under that name.",
+        "Give path/to/server.py:object, where the object is an MCPServer, a FastMCP or a lowlevel Server.",
+    ),
+    ErrorCode(
+        "TOOLS_DUPLICATE",
+        EXIT_UNCHECKED,
+        "A server registers or lists two tools under one name, so that one of them hides the other.",
+        "Give each tool a name of its own; nothing is locked until then.",
+    ),
+    ErrorCode(
+        "BUDGET_EXCEEDED",
+        EXIT_REFUSED,
+        "What the tools cost in every conversation is more than the budget allows.",
+        "Shorten descriptions and schemas, or raise the budget.",
+    ),
+    ErrorCode(
         "STORE_UNSAFE",
         EXIT_UNCHECKED,
         "The folder of verified files belongs to somebody else, or others may write to it.",
