@@ -77,8 +77,12 @@ def tool_digest(contract: ToolContract, dialect: Dialect) -> ToolDigest:
 def server_digest(contracts: Contracts, dialect: Dialect) -> ServerDigest:
     """The digest of all tools under the names by which they are exported, whatever their order."""
     tools = {name: tool_digest(contract, dialect) for name, contract in contracts.items()}
-    lines = [f"{name}:{tools[name].digest}" for name in utf16_sorted(tools)]
-    return ServerDigest(digest=hex_of_text("\n".join(lines)), tools=tools)
+    return ServerDigest(digest=server_digest_of({name: each.digest for name, each in tools.items()}), tools=tools)
+
+
+def server_digest_of(tools: Mapping[str, str]) -> str:
+    """The server's digest from those of its tools, in bare hex."""
+    return hex_of_text("\n".join(f"{name}:{tools[name]}" for name in utf16_sorted(tools)))
 
 
 def file_digest(server: str, prompts: Iterable[tuple[str, str]]) -> str:

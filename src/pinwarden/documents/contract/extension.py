@@ -1,32 +1,42 @@
 """Our own member of the lockfile, ``pinwarden``: what the original neither reads nor minds.
 
-It holds what a client sees, verbatim, so that a reviewer sees what moved and not only that it moved; what is known of
-each fact and how; and two digests that make the file checkable by others: ``bodyDigest`` over the whole file, and
-``surfaceDigest``, equal to the consumer's lock digest of the same server (``documents/surface.py``).
+It holds what a client sees, verbatim, so that a reviewer sees what moved and not only that it moved; the contracts
+with their hidden parts, so that two files can be compared; what is known of each fact and how; and two digests that
+make the file checkable by others: ``bodyDigest`` over the whole file, and ``surfaceDigest``, equal to the consumer's
+lock digest of the same server (``documents/surface.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
+from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey, PublicKey
 from pinwarden.core.record import Record, field
+from pinwarden.core.signing import dsse_sign, dsse_verify
+from pinwarden.core.strict_json import parse
+from pinwarden.documents.contract.canonical import LOCKFILE_LIMITS
+from pinwarden.documents.contract.contract import Contracts, contracts_from_json
 from pinwarden.documents.contract.lockfile import Lockfile
-from pinwarden.documents.surface import Surface
+from pinwarden.documents.contract.normalise import normalised_digest
+from pinwarden.documents.surface import KINDS, TOOL, Surface, from_listing
 
 KEY = "pinwarden"
 FORMAT = "pinwarden-contract/1"
+PAYLOAD_TYPE = "application/vnd.pinwarden.contract+json"
 SOURCE, IN_MEMORY, LIVE, UNKNOWN = "source", "in-memory", "live", "unknown"
 EVIDENCE = (SOURCE, IN_MEMORY, LIVE, UNKNOWN)
 """How a fact is known: read in source, asked of the server object, asked over the wire, or not at all."""
+HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 
 class ToolFacts(Record):
-    """What the extension says of one tool beside its wire definition."""
+    """What the extension says of one tool beside its wire definition and contract."""
 
-    evidence: Mapping[str, str]
+    evidence: Mapping[str, str] = field(default_factory=dict)
     """Fact (``entitlements``, ``middlewareChain``, ``inputSchema``, …) to one of ``EVIDENCE``."""
     entitlements: Mapping[str, Any] = field(default_factory=dict)
     """Findings of the source analysis, ready for JSON; more kinds than the format's five flags."""
@@ -41,6 +51,8 @@ class Extension(Record):
 
     surface: Surface
     """What a client saw: tools, prompts, resources, templates, serverInfo, instructions, all verbatim."""
+    contracts: Contracts
+    """The contracts that the lockfile was generated from."""
     evidence: str
     """The highest level at which the server was seen: one of ``EVIDENCE``."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -52,34 +64,141 @@ class Extension(Record):
 
 def with_extension(lockfile: Lockfile, extension: Extension) -> Lockfile:
     """The lockfile with our member in it, its body digest over everything. An older signature goes."""
-    raise NotImplementedError
+    surface = extension.surface
+    if surface.problem is not None:
+        raise PinwardenError("SURFACE_INVALID", f"what cannot be digested cannot be locked: {surface.problem}")
+    member: dict[str, Any] = {
+        "format": FORMAT,
+        "surfaceDigest": str(surface.digest),
+        "normalisedDigest": str(normalised_digest(surface)),
+        "evidence": extension.evidence,
+        "versions": dict(extension.versions),
+        "surface": _listing(surface),
+        "tools": _tools(extension),
+        "details": dict(extension.details),
+    }
+    document = {**lockfile.document, KEY: member}
+    member["bodyDigest"] = str(body_digest(Lockfile(document=document)))
+    return Lockfile(document=document)
 
 
 def body_digest(lockfile: Lockfile) -> Digest:
     """The digest of the whole document but the digest itself and the signature."""
-    raise NotImplementedError
+    document = dict(lockfile.document)
+    if lockfile.extension is not None:
+        left_out = ("bodyDigest", "signature")
+        document[KEY] = {name: each for name, each in lockfile.extension.items() if name not in left_out}
+    return Digest.of(canonicalize(document, "jcs", LOCKFILE_LIMITS))
 
 
 def check_body(lockfile: Lockfile) -> bool:
-    """Raises ``LOCK_TAMPERED`` if the body is not the one that was written. False if the file has no body digest."""
-    raise NotImplementedError
+    """Raises ``LOCK_TAMPERED`` if the body is not the one that was written. False if the file has no extension."""
+    if KEY not in lockfile.document:
+        return False
+    extension = _member(lockfile)
+    if extension.get("bodyDigest") != str(body_digest(lockfile)):
+        _tampered("the body of the lockfile is not the one that was written: its digest is another")
+    if (surface := surface_of(lockfile)) is not None and extension.get("surfaceDigest") != str(surface.digest):
+        _tampered("the surface in the lockfile has another digest than the one beside it")
+    return True
 
 
 def surface_of(lockfile: Lockfile) -> Surface | None:
     """The surface that the extension holds, if there is one; its digests are recomputed, never believed."""
-    raise NotImplementedError
+    if KEY not in lockfile.document:
+        return None
+    return from_listing(_member(lockfile).get("surface"))
 
 
-def normalised_digest(surface: Surface) -> Digest:
-    """Equal for a server that moved between the official SDK and fastmcp without a change of meaning."""
-    raise NotImplementedError
+def contracts_of(lockfile: Lockfile) -> dict[str, Any] | None:
+    """The whole contracts, hidden parts included, if the extension holds them."""
+    if KEY not in lockfile.document:
+        return None
+    tools = _member(lockfile).get("tools")
+    if not isinstance(tools, Mapping):
+        _unreadable("tools is not an object")
+    found = {name: entry.get("contract") if isinstance(entry, Mapping) else None for name, entry in tools.items()}
+    return dict(contracts_from_json(found, f"{KEY}.tools"))
 
 
 def sign_lockfile(lockfile: Lockfile, keys: Iterable[PrivateKey]) -> Lockfile:
     """The lockfile with a DSSE envelope (Ed25519) over its body and surface digests."""
-    raise NotImplementedError
+    if not check_body(lockfile):
+        raise PinwardenError("LOCK_INVALID", "the lockfile has no extension, so there is no body digest to sign")
+    extension = _member(lockfile)
+    envelope = dsse_sign(PAYLOAD_TYPE, canonicalize(_statement(lockfile)), keys)
+    return Lockfile(document={**lockfile.document, KEY: {**extension, "signature": envelope}})
 
 
 def verify_lockfile(lockfile: Lockfile, known_keys: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
     """Who of the known keys signed this very body. Raises ``SIGNATURE_INVALID`` or ``LOCK_TAMPERED``."""
-    raise NotImplementedError
+    if not check_body(lockfile) or "signature" not in _member(lockfile):
+        raise PinwardenError("SIGNATURE_INVALID", "the lockfile is not signed")
+    payload, signers = dsse_verify(_member(lockfile)["signature"], PAYLOAD_TYPE, known_keys)
+    if parse(payload) != _statement(lockfile):
+        raise PinwardenError("SIGNATURE_INVALID", "the signature is over another lockfile")
+    return signers
+
+
+def _statement(lockfile: Lockfile) -> dict[str, Any]:
+    extension = _member(lockfile)
+    return {
+        "format": FORMAT,
+        "serverName": lockfile.server_name,
+        "integrityDigest": lockfile.integrity_digest,
+        "bodyDigest": extension.get("bodyDigest"),
+        "surfaceDigest": extension.get("surfaceDigest"),
+    }
+
+
+def _listing(surface: Surface) -> dict[str, Any]:
+    """A plain listing, which ``from_listing`` reads back to a surface of the same digest."""
+    lists = {
+        kind.member: [item.value for item in sorted(surface.list_of(kind), key=lambda item: (item.key, str(item.digest)))]
+        for kind in KINDS
+        if kind.member in surface.items
+    }
+    return {**(surface.server or {}), **lists}
+
+
+def _tools(extension: Extension) -> dict[str, Any]:
+    wire = {item.key: item.value for item in extension.surface.list_of(TOOL)}
+    rows: dict[str, Any] = {}
+    for name, contract in extension.contracts.items():
+        facts = extension.tools.get(name, ToolFacts())
+        definition = wire.get(name, {})
+        rows[name] = {
+            "contract": contract.to_json(),
+            "annotations": tri_state(definition.get("annotations")),
+            "outputSchemaDigest": _digest_or_none(definition.get("outputSchema")),
+            "evidence": dict(facts.evidence),
+            "entitlements": dict(facts.entitlements),
+            "middleware": [dict(each) for each in facts.middleware],
+            "details": dict(facts.details),
+        }
+    return rows
+
+
+def tri_state(annotations: Any) -> dict[str, bool | None]:
+    """Each hint as declared: true, false, or null where the author did not declare it. A default is no claim."""
+    given = annotations if isinstance(annotations, Mapping) else {}
+    return {hint: given[hint] if isinstance(given.get(hint), bool) else None for hint in HINTS}
+
+
+def _digest_or_none(value: Any) -> str | None:
+    return None if value is None else str(Digest.of(canonicalize(value)))
+
+
+def _member(lockfile: Lockfile) -> Mapping[str, Any]:
+    extension = lockfile.extension
+    if extension is None or extension.get("format") != FORMAT:
+        _unreadable(f"it is not an object of format {FORMAT}")
+    return extension
+
+
+def _unreadable(why: str) -> NoReturn:
+    raise PinwardenError("LOCK_INVALID", f"{KEY}: {why}", hint="Lock the server again, or use a newer pinwarden.")
+
+
+def _tampered(why: str) -> NoReturn:
+    raise PinwardenError("LOCK_TAMPERED", why)

@@ -142,7 +142,7 @@ def prompt_contract_from_json(prompt: Mapping[str, Any]) -> PromptContract:
     definition = prompt["definition"]
     arguments = definition.get("arguments") or ()
     return PromptContract(
-        name=prompt["name"],
+        name=prompt.get("name", definition["name"]),
         description=definition.get("description"),
         title=definition.get("title"),
         tags=tuple(prompt.get("tags", ())),
