@@ -14,6 +14,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
+from pinwarden.core.visible import escape_in_json
 from pinwarden.documents.contract.canonical import LOCKFILE_LIMITS, to_sorted_file, utf16_sorted
 from pinwarden.documents.contract.contract import Contracts, PromptContract, ToolContract
 from pinwarden.documents.contract.dialect import DEFAULT_DIALECT, DIALECTS, Dialect
@@ -181,9 +182,11 @@ def _locked_tool(contract: ToolContract, digest: str, dialect: Dialect) -> dict[
 def serialize_lockfile(lockfile: Lockfile, *, compat: bool = False) -> bytes:
     """The bytes of the file: sorted members, two spaces, a final newline. The same value gives the same bytes.
 
-    The original drops members named ``__proto__``; with ``compat`` so does this.
+    A file with our extension is read by people who approve text, so its invisible characters are spelt out; without
+    it the bytes are the original's. The original drops members named ``__proto__``; with ``compat`` so does this.
     """
-    return to_sorted_file(dict(lockfile.document), keep_proto=not compat)
+    data = to_sorted_file(dict(lockfile.document), keep_proto=not compat)
+    return data if compat or lockfile.extension is None else escape_in_json(data.decode()).encode()
 
 
 # Read

@@ -53,15 +53,39 @@ def normalised(surface: Surface) -> dict[str, Any]:
     return document
 
 
+def normalised_surface(surface: Surface) -> Surface:
+    """The same as a surface, so that two of them can be compared item by item."""
+    document = normalised(surface)
+    items = {
+        kind.member: tuple(Item.of(kind, value) for value in document.get(kind.member, ()))
+        for kind in KINDS
+        if kind.member in document
+    }
+    server = {"serverInfo": {"name": document["name"]}} if "name" in document else {}
+    if "instructions" in document:
+        server["instructions"] = document["instructions"]
+    return Surface(server=server or None, items=items, observed={})
+
+
+def framework_of(surface: Surface) -> str | None:
+    """``fastmcp`` if its own marks are on what it serves; None if nothing tells."""
+    for item in surface.all_items():
+        value = item.value if isinstance(item.value, Mapping) else {}
+        meta, returned = value.get("_meta"), value.get("outputSchema")
+        if isinstance(meta, Mapping) and ("fastmcp" in meta or "_fastmcp" in meta):
+            return "fastmcp"
+        if isinstance(returned, Mapping) and "x-fastmcp-wrap-result" in returned:
+            return "fastmcp"
+    return None
+
+
 def _item(item: Item) -> dict[str, Any]:
     value = {name: member for name, member in item.value.items() if member is not None}
     if not value.get("description"):
         value.pop("description", None)
     if _same_words(value.get("title"), item.name):
         del value["title"]
-    if not (meta := _meta(value.pop("_meta", None))):
-        pass
-    else:
+    if meta := _meta(value.pop("_meta", None)):
         value["_meta"] = meta
     if item.kind is TOOL:
         _schemas_of(value)
@@ -177,7 +201,9 @@ class _Expansion:
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference in self.definitions and reference not in self.recursive:
             beside = {name: member for name, member in schema.items() if name != "$ref"}
-            whole = {**self.definitions[reference], **beside} if isinstance(self.definitions[reference], Mapping) else {}
+            whole = (
+                {**self.definitions[reference], **beside} if isinstance(self.definitions[reference], Mapping) else {}
+            )
             return self.of(whole, reference.rpartition("/")[2], (*inside, reference), depth - 1)
         return {
             name: self._member(name, member, inside, depth - 1)
@@ -207,7 +233,9 @@ class _Expansion:
 
     def _recursive(self) -> frozenset[str]:
         """The definitions that lead back to themselves."""
-        leads = {name: frozenset(_references(each)) & self.definitions.keys() for name, each in self.definitions.items()}
+        leads = {
+            name: frozenset(_references(each)) & self.definitions.keys() for name, each in self.definitions.items()
+        }
         return frozenset(name for name in leads if name in _reached(leads, leads[name]))
 
 

@@ -145,9 +145,7 @@ def _check_visible(lockfile: Lockfile, fresh: Lockfile) -> None:
                 _tampered(f"the entry of {what} {name[:80]!a} does not say what its digest stands for")
 
 
-def _with_extension_changes(
-    result: LockfileCheckResult, lockfile: Lockfile, current: Extension
-) -> LockfileCheckResult:
+def _with_extension_changes(result: LockfileCheckResult, lockfile: Lockfile, current: Extension) -> LockfileCheckResult:
     locked = surface_of(lockfile)
     tools: set[str] = _changed_facts(lockfile, current)
     prompts: set[str] = set()
