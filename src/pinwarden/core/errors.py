@@ -251,16 +251,10 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Give path/to/server.py:object, where the object is an MCPServer, a FastMCP or a lowlevel Server.",
     ),
     ErrorCode(
-        "TOOLS_DUPLICATE",
+        "SERVER_TOOLS_DUPLICATE",
         EXIT_UNCHECKED,
         "A server registers or lists two tools under one name, so that one of them hides the other.",
         "Give each tool a name of its own; nothing is locked until then.",
-    ),
-    ErrorCode(
-        "BUDGET_EXCEEDED",
-        EXIT_REFUSED,
-        "What the tools cost in every conversation is more than the budget allows.",
-        "Shorten descriptions and schemas, or raise the budget.",
     ),
     ErrorCode(
         "STORE_UNSAFE",

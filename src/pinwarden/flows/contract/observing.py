@@ -69,7 +69,7 @@ def observe_python(
     facts = seen.facts
     if facts.get("duplicates"):
         raise PinwardenError(
-            "TOOLS_DUPLICATE",
+            "SERVER_TOOLS_DUPLICATE",
             f"{server.module} registers a name twice: {str(facts['duplicates'][0])[:200]}",
             data={"duplicates": list(facts["duplicates"])},
         )
@@ -90,7 +90,7 @@ def _observed(
         raise PinwardenError("SURFACE_INVALID", f"the server shows what cannot be locked: {surface.problem}")
     repeated = _repeated(surface)
     if repeated is not None:
-        raise PinwardenError("TOOLS_DUPLICATE", f"the server lists {repeated[:120]!a} twice")
+        raise PinwardenError("SERVER_TOOLS_DUPLICATE", f"the server lists {repeated[:120]!a} twice")
     contracts = contracts_of(surface, known)
     tools = {name: _facts_of(name, known, facts, analysis) for name in contracts}
     protocol = surface.observed.get("protocolVersion")
@@ -101,7 +101,12 @@ def _observed(
         contracts=contracts,
         prompts=prompts_of(surface, known),
         extension=Extension(
-            surface=surface, evidence=level, versions=versions, tools=tools, details=_server_details(facts, analysis)
+            surface=surface,
+            contracts=contracts,
+            evidence=level,
+            versions=versions,
+            tools=tools,
+            details=_server_details(facts, analysis),
         ),
         analysis=analysis,
         sources=sources,
