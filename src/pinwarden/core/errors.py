@@ -401,6 +401,12 @@ CODES: Mapping[str, ErrorCode] = _table(
         "The message names the member. Make the file again; nothing was compared.",
     ),
     ErrorCode(
+        "CONTRACT_MISMATCH",
+        EXIT_REFUSED,
+        "A server does not keep the contract that was pinned for it: its digest is another.",
+        "Do not start it; see what changed with pinwarden contract check.",
+    ),
+    ErrorCode(
         "SERVER_ENTRY_INVALID",
         EXIT_UNCHECKED,
         "A registry entry or server.json cannot be read without guessing: a member is missing or of the wrong kind.",

@@ -154,7 +154,9 @@ def _statement(lockfile: Lockfile) -> dict[str, Any]:
 def _listing(surface: Surface) -> dict[str, Any]:
     """A plain listing, which ``from_listing`` reads back to a surface of the same digest."""
     lists = {
-        kind.member: [item.value for item in sorted(surface.list_of(kind), key=lambda item: (item.key, str(item.digest)))]
+        kind.member: [
+            item.value for item in sorted(surface.list_of(kind), key=lambda item: (item.key, str(item.digest)))
+        ]
         for kind in KINDS
         if kind.member in surface.items
     }

@@ -85,12 +85,12 @@ def xml_text(deltas: Sequence[Delta]) -> str:
         return ""
     lines = ["<contract_changes>"]
     for delta in deltas:
-        lines.append(f'  <change severity="{_escaped(delta.severity)}" field="{_escaped(delta.field)}">')
-        lines.append(f"    <description>{_escaped(delta.description)}</description>")
+        lines.append(f'  <change severity="{escaped(delta.severity)}" field="{escaped(delta.field)}">')
+        lines.append(f"    <description>{escaped(delta.description)}</description>")
         if delta.before is not None:
-            lines.append(f"    <before>{_escaped(delta.before)}</before>")
+            lines.append(f"    <before>{escaped(delta.before)}</before>")
         if delta.after is not None:
-            lines.append(f"    <after>{_escaped(delta.after)}</after>")
+            lines.append(f"    <after>{escaped(delta.after)}</after>")
         lines.append("  </change>")
     return "\n".join([*lines, "</contract_changes>"])
 
@@ -108,5 +108,6 @@ def _short(text: str) -> str:
     return units[: 2 * (_SHOWN - 3)].decode("utf-16-le", "surrogatepass") + "..."
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text that is no markup in XML."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")

@@ -21,6 +21,7 @@ from pinwarden.documents.contract.contract import (
     TokenContract,
     ToolContract,
 )
+from pinwarden.documents.javascript_json import property_order
 from pinwarden.rules.contract.deltas import BREAKING, COSMETIC, RISKY, SAFE, ContractDiff, Delta, in_order
 from pinwarden.rules.drift.alarms import Approved, new_cues
 
@@ -104,13 +105,13 @@ def _text(
 
 
 def _actions(old: SurfaceContract, new: SurfaceContract) -> Iterator[_Difference]:
-    for key in old.actions:
+    for key, _ in property_order(old.actions):
         if key not in new.actions:
             yield _action(key, "", f'Action "{key}" was removed', key, None, BREAKING, BREAKING)
-    for key, action in new.actions.items():
+    for key, action in property_order(new.actions):
         if key not in old.actions:
             yield _action(key, "", f'Action "{key}" was added', None, key, SAFE, _severity_of_new(action))
-    for key, action in old.actions.items():
+    for key, action in property_order(old.actions):
         if key in new.actions:
             yield from _action_flags(key, action, new.actions[key])
             yield from _action_fields(key, action, new.actions[key])

@@ -1,7 +1,7 @@
 """A tool's error, told together with what changed in its contract: the original's "self-healing".
 
 Which changes belong to an action is a prefix match in the original, so an error of "rem" is told the changes of
-"remove"; that is so with ``compat`` only.
+"remove"; and the names of tool and action are not escaped. Both are so with ``compat`` only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pinwarden.core.record import Record
-from pinwarden.rules.contract.deltas import BREAKING, RISKY, ContractDiff, Delta, xml_text
+from pinwarden.rules.contract.deltas import BREAKING, RISKY, ContractDiff, Delta, escaped, xml_text
 
 _CLOSING = "</validation_error>"
 _GRAVE = (BREAKING, RISKY)
@@ -53,7 +53,7 @@ def enrich_error(
     ][:at_most]
     if not found:
         return EnrichedError(original=error, enriched=error, delta_count=0, tool_name=tool_name)
-    told = _told(tool_name, action, found)
+    told = _told(*((tool_name, action) if compat else (escaped(tool_name), escaped(action))), found)
     place = error.rfind(_CLOSING)
     enriched = f"{error}\n{told}" if place < 0 else f"{error[:place]}\n{told}\n{error[place:]}"
     return EnrichedError(original=error, enriched=enriched, delta_count=len(found), tool_name=tool_name)
