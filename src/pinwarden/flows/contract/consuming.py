@@ -11,7 +11,7 @@ from pinwarden.core.keys import PublicKey
 from pinwarden.documents.contract.extension import check_body, surface_of, verify_lockfile
 from pinwarden.documents.contract.normalise import normalised_digest
 from pinwarden.documents.surface import Surface
-from pinwarden.flows.report import Report, is_grave, weight
+from pinwarden.flows.report import Report, is_grave, row_facts, weight
 from pinwarden.flows.rows import row_of
 from pinwarden.rules.drift.surface import compare
 
@@ -48,6 +48,7 @@ def verify_contract(path: Path, seen: Surface, keys: Sequence[PublicKey], subjec
             "surfaceDigest": str(seen.digest) if seen.digest else None,
             "signers": [key.did for key in signers],
             "matches": same,
+            "findings": [row_facts(row) for row in rows],
         },
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record
 from pinwarden.documents.surface import Surface
-from pinwarden.flows.report import Report, Row, counted
+from pinwarden.flows.report import Report, Row, counted, row_facts
 from pinwarden.rules.contract.costs import Costs, costs_of
 
 
@@ -83,6 +83,6 @@ def cost_report(server: str, surface: Surface, budget: Budget) -> Report:
         exit_code=EXIT_REFUSED if rows else EXIT_CLEAN,
         rows=rows,
         notes=(f"counted by: {costs.counted_by}",),
-        facts=costs.to_json(),
+        facts={**costs.to_json(), "findings": [row_facts(row) for row in rows]},
         rule_texts={"over_budget": "What the tools cost in every conversation is more than the budget allows."},
     )

@@ -8,7 +8,7 @@ from typing import Any
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.flows.contract.locking import RULE_TEXTS, notices
 from pinwarden.flows.contract.observing import Observed, located
-from pinwarden.flows.report import Report, counted
+from pinwarden.flows.report import Report, counted, row_facts
 from pinwarden.rules.entitlements.values import Entitlements
 
 
@@ -17,18 +17,20 @@ def explain(observed: Observed, only: tuple[str, ...] = ()) -> Report:
     unknown = [name for name in only if name not in observed.contracts]
     if unknown:
         raise PinwardenError("USAGE", f"the server has no tool {unknown[0][:120]!a}")
+    findings = tuple(row for row in notices(observed) if not only or row.name in only)
     names = [name for name in observed.contracts if not only or name in only]
     return Report(
         command="contract explain",
         subject=observed.name,
         summary=f"{counted(len(names), 'tool')}; known from: {observed.extension.evidence}",
         exit_code=EXIT_CLEAN,
-        rows=tuple(row for row in notices(observed) if row.name in names),
+        rows=findings,
         facts={
             "evidence": observed.extension.evidence,
             "versions": dict(observed.extension.versions),
             "tools": {name: _tool(observed, name) for name in names},
             "startup": _entitlements(observed.analysis.startup) if observed.analysis is not None else None,
+            "findings": [row_facts(row) for row in findings],
         },
         rule_texts=RULE_TEXTS,
     )

@@ -20,7 +20,7 @@ from pinwarden.documents.contract.normalise import normalised_digest
 from pinwarden.documents.surface import TOOL
 from pinwarden.flows.contract.costing import Budget, cost_change, over_budget
 from pinwarden.flows.contract.observing import Observed, located
-from pinwarden.flows.report import Report, Row, counted, is_grave, weight
+from pinwarden.flows.report import Report, Row, counted, is_grave, row_facts, weight
 from pinwarden.flows.rows import row_of
 from pinwarden.rules.contract.check import check_lockfile
 from pinwarden.rules.drift.surface import compare
@@ -73,7 +73,13 @@ def lock(observed: Observed, path: Path, *, now: str, dialect: Dialect | None, n
         summary=f"{summary}; surface {observed.extension.surface.digest}",
         exit_code=EXIT_CLEAN,
         rows=rows,
-        facts={**_digests(made), "path": str(path), "written": not same, "dialect": spoken.name},
+        facts={
+            **_digests(made),
+            "path": str(path),
+            "written": not same,
+            "dialect": spoken.name,
+            "findings": [row_facts(row) for row in rows],
+        },
         rule_texts=RULE_TEXTS,
     )
 
@@ -98,14 +104,23 @@ def check(observed: Observed, path: Path, *, compat: bool = False, budget: Budge
     found = () if compat else (*changes(locked, observed, result.changed), *notices(observed))
     rows = tuple(sorted((*found, *over), key=weight))
     ok = result.ok and not any(is_grave(row) for row in rows)
+    notes = (*_notes(locked, observed), *costs.notes())
     return Report(
         command="contract check",
         subject=observed.name,
         summary=result.message,
         exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
         rows=rows,
-        notes=(*_notes(locked, observed), *costs.notes()),
-        facts={"check": result.to_json(), **_digests(locked), "path": str(path), "tokens": costs.to_json()},
+        notes=notes,
+        facts={
+            "ok": ok,
+            "check": result.to_json(),
+            **_digests(locked),
+            "path": str(path),
+            "tokens": costs.to_json(),
+            "findings": [row_facts(row) for row in rows],
+            "notes": list(notes),
+        },
         rule_texts=RULE_TEXTS,
     )
 
