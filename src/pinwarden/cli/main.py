@@ -30,6 +30,7 @@ COMMANDS = {
     "init-ci": "write a workflow that runs pinwarden ci",
     "contract lock": "lock what a server of your own promises",
     "contract check": "check in CI that a server keeps its contract",
+    "contract diff": "tell what changed between two contracts of a server, and how severe it is",
     "contract verify-signature": "tell whether a known key signed a contract",
     "contract tokens": "show what each tool costs in every conversation",
     "contract init": "set a project up to check its contract in CI",

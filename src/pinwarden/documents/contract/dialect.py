@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 
 
 class Dialect(Record):
@@ -36,28 +36,25 @@ class Dialect(Record):
     """Whether handlers were really scanned; before, all entitlements were always false."""
 
 
-def _fusion(name: str, releases: str, *, code: bool, rules: str, one: bool, scans: bool) -> Dialect:
-    return Dialect(
-        name=name,
-        releases=releases,
-        program="fusion",
-        file_name="mcp-fusion.lock",
-        version_key="fusionVersion",
-        framework_version="1.1.0",
-        title="MCP Fusion",
-        code_evaluation=code,
-        rules=rules,
-        one_prompt_per_name=one,
-        scans_handlers=scans,
-    )
-
-
-F1 = _fusion("F1", "mcp-fusion 2.8.0", code=False, rules="schema-keys", one=False, scans=False)
-F2 = _fusion("F2", "mcp-fusion 2.8.1 to 3.1.8", code=True, rules="schema-keys", one=False, scans=False)
-F3 = _fusion("F3", "mcp-fusion 3.1.9 to 3.1.13", code=True, rules="gated", one=True, scans=False)
-F4 = _fusion("F4", "mcp-fusion 3.1.14 to 3.1.21", code=True, rules="rules", one=True, scans=False)
-F5 = _fusion("F5", "mcp-fusion 3.1.22 to 3.1.31", code=True, rules="rules", one=True, scans=True)
-V = Dialect(
+F5 = Dialect(
+    name="F5",
+    releases="mcp-fusion 3.1.22 to 3.1.31",
+    program="fusion",
+    file_name="mcp-fusion.lock",
+    version_key="fusionVersion",
+    framework_version="1.1.0",
+    title="MCP Fusion",
+    code_evaluation=True,
+    rules="rules",
+    one_prompt_per_name=True,
+    scans_handlers=True,
+)
+F4 = replace(F5, name="F4", releases="mcp-fusion 3.1.14 to 3.1.21", scans_handlers=False)
+F3 = replace(F4, name="F3", releases="mcp-fusion 3.1.9 to 3.1.13", rules="gated")
+F2 = replace(F3, name="F2", releases="mcp-fusion 2.8.1 to 3.1.8", rules="schema-keys", one_prompt_per_name=False)
+F1 = replace(F2, name="F1", releases="mcp-fusion 2.8.0", code_evaluation=False)
+V = replace(
+    F5,
     name="V",
     releases="vurb 3.2.0 to 3.17.2",
     program="vurb",
@@ -65,10 +62,6 @@ V = Dialect(
     version_key="vurbVersion",
     framework_version="3.17.2",
     title="Vurb",
-    code_evaluation=True,
-    rules="rules",
-    one_prompt_per_name=True,
-    scans_handlers=True,
 )
 DIALECTS: Mapping[str, Dialect] = {each.name: each for each in (F1, F2, F3, F4, F5, V)}
 DEFAULT_DIALECT = F5

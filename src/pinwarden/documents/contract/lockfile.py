@@ -96,7 +96,7 @@ class LockfileCheckResult(Record):
 # Made
 
 
-def generate_lockfile(
+def generate_lockfile(  # noqa: PLR0913  all but the first two have a usual value
     server_name: str,
     contracts: Contracts,
     prompts: Iterable[PromptContract] = (),

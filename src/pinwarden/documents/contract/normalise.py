@@ -103,7 +103,7 @@ def _meta(meta: Any) -> Any:
         own = meta.get(name)
         if isinstance(own, Mapping) and own.get("tags"):
             kept["tags"] = own["tags"]
-        elif own is not None and own != {"tags": []} and own != {}:
+        elif own is not None and own not in ({"tags": []}, {}):
             kept[name] = own
     return kept
 

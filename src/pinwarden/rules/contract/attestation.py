@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, field
 from pinwarden.documents.contract.dialect import Dialect
 
 SIGNER = "hmac-sha256"
@@ -53,52 +53,61 @@ class Attestation(Record):
         }
 
 
-def hmac_signature(digest: str, secret: str) -> str:
-    """The original's signature of a digest, in hex."""
-    return hmac.new(secret.encode(), digest.encode(), sha256).hexdigest()
+class HmacSigner(Record):
+    """A secret that both sides share. It is in no text that this class makes."""
+
+    secret: str | None = field(repr=False)
+    dialect: Dialect
+    compat: bool = False
+    """Take a short secret, and do not look at the expected digest when verifying, as the original."""
+
+    def sign(self, digest: str) -> str:
+        """The signature of a digest, in hex. Raises ``KEY_INVALID`` without a usable secret."""
+        if not self.secret:
+            raise PinwardenError(
+                "KEY_INVALID",
+                f"[{self.dialect.title}] HMAC signer requires a secret. Set zeroTrust.secret or use a custom signer.",
+            )
+        if not self.compat and len(self.secret) < _SHORTEST_SECRET:
+            raise PinwardenError("KEY_INVALID", f"a shared secret has at least {_SHORTEST_SECRET} characters")
+        return hmac.new(self.secret.encode(), digest.encode(), sha256).hexdigest()
 
 
-def attest(
-    digest: str, secret: str | None, dialect: Dialect, *, now: str, expected: str | None = None, compat: bool = False
-) -> Attestation:
+def attest(digest: str, signer: HmacSigner, *, now: str, expected: str | None = None) -> Attestation:
     """Sign a server's digest, and compare it with the expected one if there is one."""
-    key = _secret(secret, dialect, compat=compat)
-    matches = not expected or hmac.compare_digest(digest.encode(), expected.encode())
-    error = None if matches else f"Attestation failed: computed digest {digest} does not match expected {expected}"
+    error = _mismatch(digest, expected)
     return Attestation(
-        valid=matches,
+        valid=error is None,
         computed_digest=digest,
         expected_digest=expected or None,
-        signature=hmac_signature(digest, key),
+        signature=signer.sign(digest),
         attested_at=now,
         error=error,
     )
 
 
 def verify_attestation(
-    digest: str,
-    signature: str,
-    secret: str | None,
-    dialect: Dialect,
-    *,
-    now: str,
-    expected: str | None = None,
-    compat: bool = False,
+    digest: str, signature: str, signer: HmacSigner, *, now: str, expected: str | None = None
 ) -> Attestation:
-    """Whether the signature is over this digest, in constant time. An expected digest is only told by the original."""
-    made = hmac_signature(digest, _secret(secret, dialect, compat=compat))
-    valid = hmac.compare_digest(made.encode(), signature.encode())
-    error = None if valid else f"Signature verification failed for digest {digest}"
-    if valid and expected and not compat and not hmac.compare_digest(digest.encode(), expected.encode()):
-        valid, error = False, f"Attestation failed: computed digest {digest} does not match expected {expected}"
+    """Whether the signature is over this digest, in constant time, and the digest the expected one."""
+    made = hmac.compare_digest(signer.sign(digest).encode(), signature.encode())
+    error = None if made else f"Signature verification failed for digest {digest}"
+    if made and not signer.compat:
+        error = _mismatch(digest, expected)
     return Attestation(
-        valid=valid,
+        valid=error is None,
         computed_digest=digest,
         expected_digest=expected,
         signature=signature,
         attested_at=now,
         error=error,
     )
+
+
+def _mismatch(digest: str, expected: str | None) -> str | None:
+    if not expected or hmac.compare_digest(digest.encode(), expected.encode()):
+        return None
+    return f"Attestation failed: computed digest {digest} does not match expected {expected}"
 
 
 def guard_digest(attestation: Attestation, dialect: Dialect, *, fail_on_mismatch: bool = True) -> Attestation:
@@ -108,14 +117,3 @@ def guard_digest(attestation: Attestation, dialect: Dialect, *, fail_on_mismatch
             "CONTRACT_MISMATCH", f"[{dialect.title}] Zero-Trust attestation failed: {attestation.error}"
         )
     return attestation
-
-
-def _secret(secret: str | None, dialect: Dialect, *, compat: bool) -> str:
-    if not secret:
-        raise PinwardenError(
-            "KEY_INVALID",
-            f"[{dialect.title}] HMAC signer requires a secret. Set zeroTrust.secret or use a custom signer.",
-        )
-    if not compat and len(secret) < _SHORTEST_SECRET:
-        raise PinwardenError("KEY_INVALID", f"a shared secret has at least {_SHORTEST_SECRET} characters")
-    return secret

@@ -24,7 +24,7 @@ UP_TO_DATE = "Lockfile is up to date."
 _NO_TIME = ""  # the time of generation is compared by nobody
 
 
-def check_lockfile(
+def check_lockfile(  # noqa: PLR0913  all but the first two have a usual value
     lockfile: Lockfile,
     contracts: Contracts,
     prompts: Iterable[PromptContract] | None = None,

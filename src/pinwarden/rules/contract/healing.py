@@ -35,7 +35,7 @@ class EnrichedError(Record):
         }
 
 
-def enrich_error(
+def enrich_error(  # noqa: PLR0913  the last three have a usual value
     error: str,
     tool_name: str,
     action: str,

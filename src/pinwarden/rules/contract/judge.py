@@ -49,9 +49,7 @@ def drift_level(similarity: float, thresholds: Sequence[float] = THRESHOLDS) -> 
     return next((level for level, limit in zip((LOW, MEDIUM), thresholds, strict=True) if similarity >= limit), HIGH)
 
 
-def read_judgement(
-    answer: str, *, thresholds: Sequence[float] = THRESHOLDS, compat: bool = False
-) -> Judgement:
+def read_judgement(answer: str, *, thresholds: Sequence[float] = THRESHOLDS, compat: bool = False) -> Judgement:
     """Read an answer. One that cannot be read, or states no similarity, is a violation unless ``compat``."""
     found = _object_in(answer)
     if found is None:
@@ -63,7 +61,7 @@ def read_judgement(
             reasoning="Fallback: LLM response could not be parsed as JSON",
         )
     score = found.get("similarityScore")
-    similarity = max(0, min(1, score)) if is_number(score) else _UNREADABLE
+    similarity = float(max(0, min(1, score))) if isinstance(score, int | float) and is_number(score) else _UNREADABLE
     stated = found.get("contractViolated")
     violations, reasoning = found.get("violations"), found.get("reasoning")
     return Judgement(

@@ -132,7 +132,7 @@ def aggregate_profiles(profiles: Sequence[StaticProfile]) -> dict[str, Any]:
     }
 
 
-def response_profile(
+def response_profile(  # noqa: PLR0913  the last two have a usual value
     tool_name: str,
     action: str | None,
     blocks: Sequence[Mapping[str, Any]],
