@@ -1,0 +1,429 @@
+"""Calls of what is not looked into: the table decides, and functions that are handed over count as called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from pinwarden.rules.entitlements import effects, language
+from pinwarden.rules.entitlements.engine_base import NOTHING_GIVEN, Given, Registration, unmarked
+from pinwarden.rules.entitlements.engine_calls import Calls
+from pinwarden.rules.entitlements.items import (
+    EMPTY,
+    Bound,
+    Class,
+    Descriptor,
+    Function,
+    Instance,
+    Item,
+    ModuleItem,
+    Namespace,
+    Outside,
+    Partial,
+    Registrar,
+    Table,
+    TableMethod,
+    Text,
+    Value,
+)
+from pinwarden.rules.entitlements.program import Frame
+
+_REGISTERING = ("tool", "call_tool", "list_tools", "add_tool")
+_FRAMEWORKS = ("mcp", "fastmcp")
+_GET, _CALL = "operator.attrgetter()", "operator.methodcaller()"
+_DYNAMIC = "the name of what is used is computed"
+_GIVES_BACK = frozenset(language.GIVES_BACK.split())
+
+
+class OutsideCalls(Calls):
+    """What code that is not looked into does with its arguments."""
+
+    def __init__(self, *given: object) -> None:
+        super().__init__(*given)  # type: ignore[arg-type]  # as EngineBase takes them
+        special = self._special
+        self.forms: dict[str, Callable[[Given, ast.AST, Frame], Value]] = {
+            "builtins.getattr": self._getattr,
+            "builtins.setattr": self._setattr,
+            "builtins.__import__": self._import_by_name,
+            "importlib.import_module": self._import_by_name,
+            "builtins.super": lambda _, __, frame: self.superior(frame),
+            "builtins.globals": lambda _, __, frame: frozenset((Namespace(frame.module),)),
+            "builtins.locals": lambda _, __, frame: frozenset((Namespace(frame.module),)),
+            "builtins.vars": self._vars,
+            "builtins.next": lambda given, _, __: self.elements(given.at(0) or EMPTY),
+            "builtins.type": self._type,
+            "builtins.staticmethod": special("static"),
+            "builtins.classmethod": special("class"),
+            "builtins.property": special("property"),
+            "functools.cached_property": special("property"),
+            "functools.wraps": lambda _, __, ___: frozenset((Outside("functools.wraps()"),)),
+            "functools.wraps()": lambda given, _, __: given.at(0) or EMPTY,
+            "functools.update_wrapper": lambda given, _, __: given.at(0) or EMPTY,
+            "functools.partial": lambda given, _, __: _partial(given),
+            "functools.partialmethod": lambda given, _, __: _partial(given),
+            "operator.attrgetter": lambda given, _, __: _later(_GET, given),
+            "operator.methodcaller": lambda given, _, __: _later(_CALL, given),
+            _GET: self._get_later,
+            _CALL: self._call_later,
+            "builtins.map": self._map,
+            "builtins.filter": self._map,
+        }
+
+    def call_outside(self, path: str, given: Given, node: ast.AST, frame: Frame) -> Value:
+        """Call something that is not looked into."""
+        form = self.forms.get(path)
+        if form is not None:
+            return form(given, node, frame)
+        if path in _GIVES_BACK:
+            return self._give_back(path, given, node, frame)
+        if path.partition(".")[0] in _FRAMEWORKS:
+            registered = self._framework(path, given)
+            if registered is not None:
+                return registered
+        self._note_effect(path, given, node, frame)
+        result = EMPTY if effects.never_calls(path) else self.hand_over(given, node, frame)
+        after = effects.result_of(path)
+        return result | {Outside(after)} if after is not None else result
+
+    def _note_effect(self, path: str, given: Given, node: ast.AST, frame: Frame) -> None:
+        effect = effects.effect_of(path)
+        if not effect.known:
+            package = path.partition(".")[0]
+            self.cannot_see(frame, f"the package {package} is not in the table and was not scanned", node, path)
+            return
+        kinds = effect.kinds
+        if kinds and "@" in kinds[0]:
+            rule, _, place = kinds[0].partition("@")
+            kinds = self._by_argument(rule, int(place), given)
+        elif not kinds and not effect.stated and "(" in path:
+            kinds = effects.kinds_of_method(path.rpartition(".")[2])
+        for kind in kinds:
+            self.needs(frame, kind, node, path)
+
+    def _by_argument(self, rule: str, place: int, given: Given) -> tuple[str, ...]:
+        value = given.at(place, "mode" if rule == "mode" else "sql")
+        if value is None and rule == "mode":
+            return effects.kinds_of_mode(None if given.spread else "r")
+        texts = self.texts(value) if value is not None else []
+        if value is None or not texts or (rule == "mode" and not all(each.whole for each in texts)):
+            return effects.kinds_of_mode(None) if rule == "mode" else effects.kinds_of_sql(None)
+        judge = effects.kinds_of_mode if rule == "mode" else effects.kinds_of_sql
+        kinds = {kind for each in texts for kind in judge(each.text)}
+        return tuple(sorted(kinds))
+
+    def hand_over(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+        """Call the functions among the arguments, as somebody unknown may do; what they return may come back."""
+        found: Value = EMPTY
+        for place, value in enumerate(given.positional):
+            for item in value:
+                if isinstance(item, Function | Bound | Partial | Outside | Table):
+                    rest = Given(positional=given.positional[place + 1 :], keywords=given.keywords)
+                    found |= self._call_back(item, rest, node, frame)
+        for name, value in given.keywords.items():
+            for item in value:
+                if isinstance(item, Function | Bound | Partial | Outside | Table):
+                    rest = self._thread_arguments(given) if name == "target" else NOTHING_GIVEN
+                    self._call_back(item, rest, node, frame)
+        for item in given.spread:
+            self._call_back(item, NOTHING_GIVEN, node, frame)
+        return found
+
+    def _thread_arguments(self, given: Given) -> Given:
+        positional: tuple[Value, ...] = ()
+        for item in given.keywords.get("args", EMPTY):
+            if isinstance(item, Table):
+                positional = tuple(item.keys[key] for key in sorted(item.keys) if key.isdigit())
+        return Given(positional=positional)
+
+    def _call_back(self, item: Item, given: Given, node: ast.AST, frame: Frame) -> Value:
+        if isinstance(item, Function | Bound | Partial):
+            return self.invoke(frozenset((item,)), given, node, frame) | {item}
+        if isinstance(item, Table):
+            for each in item.everything():
+                if isinstance(each, Function | Bound | Partial):
+                    self.invoke(frozenset((each,)), NOTHING_GIVEN, node, frame)
+        if isinstance(item, Outside) and not item.path.endswith(")"):
+            effect = effects.effect_of(item.path)
+            last = item.path.rpartition(".")[2]
+            if effect.kinds and (effect.stated or last[:1].islower()):
+                return self.call_outside(item.path, given, node, frame)
+        return EMPTY
+
+    def _give_back(self, path: str, given: Given, node: ast.AST, frame: Frame) -> Value:
+        found = unmarked(given.everything())
+        if path in ("builtins.sorted", "builtins.max", "builtins.min") and "key" in given.keywords:
+            self.invoke(given.keywords["key"], Given(positional=(self.elements(found),)), node, frame)
+        if path in ("builtins.enumerate", "builtins.zip"):
+            pair, outer = self.table(frame, node, "pair"), self.table(frame, node, "pairs")
+            shift = 1 if path.endswith("enumerate") else 0
+            for place, value in enumerate(given.positional):
+                self.put(pair, str(place + shift), self.elements(value))
+            self.put(outer, None, frozenset((pair,)))
+            return frozenset((outer,))
+        if path in ("builtins.max", "builtins.min"):
+            return self.elements(found)
+        if path == "builtins.dict" and given.keywords:
+            table = self.table(frame, node, "dict")
+            for name, value in given.keywords.items():
+                self.put(table, name, value)
+            return frozenset((table,)) | (given.at(0) or EMPTY)
+        return found
+
+    # Forms whose meaning the analysis knows
+
+    def _special(self, kind: str) -> Callable[[Given, ast.AST, Frame], Value]:
+        def wrap(given: Given, _: ast.AST, __: Frame) -> Value:
+            value = given.at(0, "fget")
+            return frozenset((Descriptor(kind, value),)) if value else EMPTY
+
+        return wrap
+
+    def _getattr(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+        value, name = given.at(0) or EMPTY, given.at(1) or EMPTY
+        texts = self.texts(name)
+        found = given.at(2) or EMPTY
+        if texts and all(each.whole for each in texts):
+            for each in texts:
+                found |= self.attribute(value, each.text, node, frame)
+            return found
+        for item in value:
+            if isinstance(item, ModuleItem | Class | Instance):
+                self.cannot_see(frame, _DYNAMIC, node, "getattr")
+                found |= self._all_methods(item, node, frame)
+            elif isinstance(item, Outside):
+                self.cannot_see(frame, _DYNAMIC, node, f"getattr({item.path}, …)")
+        return found
+
+    def _all_methods(self, item: Item, node: ast.AST, frame: Frame) -> Value:
+        """Whatever an own object has: any of it can be the one that is asked for."""
+        names: dict[str, Value] = {}
+        if isinstance(item, ModuleItem):
+            names = item.module.frame.every
+        elif isinstance(item, Class):
+            names = item.body.every
+        elif isinstance(item, Instance):
+            names = {**item.cls.body.every, **item.cls.attributes}
+        found: Value = EMPTY
+        for name in list(names):
+            if not name.startswith("__"):
+                for each in self.attribute(frozenset((item,)), name, node, frame):
+                    if isinstance(each, Function | Bound):
+                        found |= {each}
+        return found
+
+    def _setattr(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+        value, name, content = given.at(0) or EMPTY, self.texts(given.at(1) or EMPTY), given.at(2) or EMPTY
+        for item in value:
+            for each in name:
+                if isinstance(item, Instance):
+                    self.remember(item.cls, each.text, content)
+                elif isinstance(item, ModuleItem):
+                    self.store(item.module.frame, each.text, unmarked(content))
+            if not name and content and isinstance(item, Instance | ModuleItem | Class):
+                self.cannot_see(frame, _DYNAMIC, node, "setattr")
+        return EMPTY
+
+    def _import_by_name(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+        texts = self.texts(given.at(0, "name") or EMPTY)
+        if not texts or not all(each.whole for each in texts):
+            self.cannot_see(frame, "the module that is imported is computed", node, "import")
+            return EMPTY
+        found: Value = EMPTY
+        for each in texts:
+            name = each.text
+            if name.startswith("."):
+                package = self.texts(given.at(1, "package") or EMPTY)
+                base = package[0].text if package else frame.module.name.rpartition(".")[0]
+                name = base + name
+            found |= self.import_module(name, frame, node)
+        return found
+
+    def import_module(self, name: str, frame: Frame, node: ast.AST) -> Value:
+        """A module by its full name."""
+        module = self.module(name)
+        if module is None:
+            return self.touch(name, node, frame)
+        self.calls(frame, module.activation, node)
+        return frozenset((ModuleItem(module),))
+
+    def _vars(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+        if not given.positional:
+            return frozenset((Namespace(frame.module),))
+        return self.attribute(given.positional[0], "__dict__", node, frame)
+
+    def _type(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+        if len(given.positional) == 3:
+            self.cannot_see(frame, "a class is made at run time", node, "type")
+            return EMPTY
+        return frozenset(item.cls for item in given.at(0) or EMPTY if isinstance(item, Instance))
+
+    def _get_later(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+        *names, value = given.positional
+        found: Value = EMPTY
+        for name in names:
+            found |= self._getattr(Given(positional=(value, name)), node, frame)
+        return found
+
+    def _call_later(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+        name, *arguments, value = given.positional
+        method = self._getattr(Given(positional=(value, name)), node, frame)
+        return self.invoke(method, Given(positional=tuple(arguments), keywords=given.keywords), node, frame)
+
+    def _map(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+        elements = tuple(self.elements(value) for value in given.positional[1:])
+        result = self.invoke(given.at(0) or EMPTY, Given(positional=elements), node, frame)
+        table = self.table(frame, node, "map")
+        self.put(table, None, result.union(*elements))
+        return frozenset((table,))
+
+    # Servers
+
+    def _framework(self, path: str, given: Given) -> Value | None:
+        last = path.rpartition(".")[2]
+        name = self._name_of(given)
+        if last in ("Tool", "types.Tool") and name is not None:
+            self.tool_names.setdefault(name)
+        if last in ("from_function", "from_tool"):
+            return frozenset((Partial(given.at(0, "fn") or EMPTY, (), (("name", frozenset((Text(name or ""),))),)),))
+        for kind, keyword in (("call_request", "on_call_tool"), ("list_tools", "on_list_tools")):
+            if keyword in given.keywords:
+                self.register(Registrar(kind, None), Given(positional=(given.keywords[keyword],)))
+        if last not in _REGISTERING or "(" not in path:
+            return None
+        kind = "tool" if last == "add_tool" else last
+        first = given.at(0, "fn") or given.at(0, "tool") or EMPTY
+        if kind == "tool" and any(not isinstance(item, Text) for item in unmarked(first)):
+            name = self.one_text(given.at(1, "name") or EMPTY)
+            return self.register(Registrar("tool", name), Given(positional=(first,)))
+        return frozenset((Registrar(kind, name),))
+
+    def _name_of(self, given: Given) -> str | None:
+        value = given.keywords.get("name")
+        if value is None and given.positional:
+            value = given.positional[0]
+        return self.one_text(value) if value else None
+
+    def register(self, registrar: Registrar, given: Given) -> Value:
+        """Hand a function to a server."""
+        value = unmarked(given.at(0) or EMPTY)
+        for item in value:
+            name, target = registrar.name, item
+            if isinstance(item, Partial) and item.target:
+                named = dict(item.keywords).get("name", EMPTY)
+                name = name or next((each.text for each in named if isinstance(each, Text) and each.text), None)
+                target = next(iter(item.target))
+            function = target.function if isinstance(target, Bound) else target
+            if isinstance(function, Function):
+                line = getattr(function.node, "lineno", 0)
+                key = (function.module.name, function.qualname, line, name)
+                self.registrations.setdefault(
+                    key,
+                    Registration(
+                        kind=registrar.kind,
+                        name=name,
+                        value=frozenset((target,)),
+                        module=function.module.name,
+                        qualname=function.qualname,
+                        line=line,
+                    ),
+                )
+        return value
+
+    # Tables
+
+    def call_table(self, method: TableMethod, given: Given, node: ast.AST, frame: Frame) -> Value:
+        """Call a method of a list or dict."""
+        table, name = method.table, method.name
+        first, second = given.at(0) or EMPTY, given.at(1, "default") or EMPTY
+        if name in ("append", "add", "appendleft", "push"):
+            self.put(table, None, first)
+        elif name in ("insert", "__setitem__"):
+            self.put(table, self.one_text(first), second)
+        elif name in ("extend", "update", "extendleft", "union"):
+            self._merge(table, given)
+        elif name in ("get", "pop", "setdefault", "__getitem__"):
+            if name == "setdefault":
+                self.put(table, self.one_text(first), second)
+            return self.subscript(frozenset((table,)), first, node, frame) | second
+        elif name == "items":
+            return self._items(table, node, frame)
+        elif name == "keys":
+            keys = self.table(frame, node, "keys")
+            for key in table.keys:
+                self.put(keys, None, frozenset((Text(key),)))
+            return frozenset((keys,))
+        elif name in ("values", "copy", "__iter__"):
+            return frozenset((table,))
+        elif name in ("popleft", "popitem"):
+            return self.elements(frozenset((table,)))
+        elif name == "sort":
+            self.invoke(given.at(0, "key") or EMPTY, Given(positional=(table.everything(),)), node, frame)
+        return EMPTY
+
+    def _merge(self, table: Table, given: Given) -> None:
+        for item in given.everything():
+            if isinstance(item, Table):
+                item.readers.add(self.current)
+                for key, value in list(item.keys.items()):
+                    self.put(table, key, value)
+                self.put(table, None, item.rest)
+        for name, value in given.keywords.items():
+            self.put(table, name, value)
+
+    def _items(self, table: Table, node: ast.AST, frame: Frame) -> Value:
+        pair, outer = self.table(frame, node, "item"), self.table(frame, node, "items")
+        table.readers.add(self.current)
+        self.put(pair, "0", frozenset(Text(key) for key in table.keys))
+        self.put(pair, "1", table.everything())
+        self.put(outer, None, frozenset((pair,)))
+        return frozenset((outer,))
+
+    def subscript(self, value: Value, key: Value, node: ast.AST, frame: Frame) -> Value:
+        """What ``value[key]`` can stand for."""
+        found: Value = EMPTY
+        for item in value:
+            if isinstance(item, Table):
+                item.readers.add(self.current)
+                text = self.one_text(key)
+                found |= item.keys.get(text, EMPTY) | item.rest if text is not None else item.everything()
+            elif isinstance(item, Namespace):
+                found |= self._in_namespace(item, key, node, frame)
+            elif isinstance(item, Outside):
+                found |= self._in_outside(item, key, node, frame)
+            elif isinstance(item, Instance):
+                method = self.attribute(frozenset((item,)), "__getitem__", node, frame)
+                if method:
+                    found |= self.invoke(method, Given(positional=(key,)), node, frame)
+            elif isinstance(item, Class) and item.enumeration:
+                found |= self.elements(frozenset((item,)))
+        return found
+
+    def _in_namespace(self, item: Namespace, key: Value, node: ast.AST, frame: Frame) -> Value:
+        text = self.one_text(key)
+        if text is None:
+            self.cannot_see(frame, "looks names up by a computed text", node, "globals()")
+            return self._all_methods(ModuleItem(item.module), node, frame)
+        return self.global_name(text, item.module)
+
+    def _in_outside(self, item: Outside, key: Value, node: ast.AST, frame: Frame) -> Value:
+        if item.path == "sys.modules":
+            return self._import_by_name(Given(positional=(key,)), node, frame)
+        if item.path == "builtins.__builtins__":
+            return self._getattr(Given(positional=(frozenset((Outside("builtins"),)), key)), node, frame)
+        return frozenset((item,))
+
+
+def _partial(given: Given) -> Value:
+    if not given.positional:
+        return EMPTY
+    keywords = tuple(sorted(((name, unmarked(value)) for name, value in given.keywords.items()), key=_by_name))
+    return frozenset((Partial(given.positional[0], tuple(map(unmarked, given.positional[1:])), keywords),))
+
+
+def _later(form: str, given: Given) -> Value:
+    keywords = tuple(sorted(given.keywords.items(), key=_by_name))
+    return frozenset((Partial(frozenset((Outside(form),)), given.positional, keywords),))
+
+
+def _by_name(pair: tuple[str, Value]) -> str:
+    return pair[0]
