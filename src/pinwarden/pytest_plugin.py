@@ -52,12 +52,13 @@ def _told(root: Path, server: str, lock: Path, python: str, *, update: bool) -> 
     from pinwarden.flows.contract.observing import observe_python
 
     try:
+        place = locking.place_of(str(lock))
         named = python_server(str(root / server))
         observed = observe_python(named, python, ProbeOptions())
         if update:
-            locking.lock(observed, lock, now=now(), dialect=None, name=None)
+            locking.lock(observed, place, now=now(), dialect=None, name=None)
             return None
-        report = locking.check(observed, lock)
+        report = locking.check(observed, place)
     except PinwardenError as err:
         return f"{err.message} [{err.code}]\nhint: {err.hint}"
     return None if report.exit_code == 0 else render_text(report, colour=False)

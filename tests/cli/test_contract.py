@@ -63,7 +63,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a server, its lock, and a key that signed it."""
     folder = tmp_path_factory.mktemp("locked")
     (folder / "server.py").write_text(SDK)
-    assert pinwarden("keygen", "--output", "author.key", cwd=folder).code == 0
+    assert pinwarden("keygen", "author.key", cwd=folder).code == 0
     done = pinwarden("contract", "lock", "--server", "server.py", "--sign", "author.key", cwd=folder)
     assert (done.code, done.err) == (0, "")
     return folder
@@ -122,7 +122,7 @@ def test_the_contract_has_the_digest_that_a_consumer_locks(project: Path, run: R
 
 
 def test_a_contract_signed_by_somebody_else_is_refused(project: Path, run: Run) -> None:
-    assert run("keygen", "--output", "other.key").code == 0
+    assert run("keygen", "other.key").code == 0
     (project / "quick.py").write_text("raise SystemExit\n")
     lock = document(project / "mcp-fusion.lock")
     found = run("contract", "verify-signature", "--lock", "mcp-fusion.lock", "--public-key", "other.key.pub")
@@ -227,7 +227,7 @@ def test_init_writes_a_file_that_checks_the_contract_and_overwrites_nothing(
     assert yaml.safe_load(text)
     assert "pinwarden contract check --server server.py" in text
     again = run("contract", "init", "--server", "server.py", "--for", kind)
-    assert (again.code, "[FILE_EXISTS]" in again.err) == (2, True)
+    assert (again.code, "[FILE_EXISTS]" in again.err) == (1, True)
     assert (project / file).read_text() == text
 
 
@@ -247,3 +247,41 @@ def test_the_pytest_plugin_fails_a_test_on_drift_and_updates_on_request(project:
     assert "text_changed" in failed.stdout
     assert pytest_here("--pinwarden-update").returncode == 0
     assert "Add numbers." in (project / "mcp-fusion.lock").read_text()
+
+
+WRITER = SDK.replace("    return a + b", "    open('sum.txt', 'w').write(str(a))\n    return a + b")
+
+
+def test_a_tool_that_says_it_only_reads_and_writes_is_critical_with_the_line_and_the_way(
+    project: Path, run: Run
+) -> None:
+    claims = "from mcp.types import ToolAnnotations\n" + WRITER.replace(
+        "@server.tool()", "@server.tool(annotations=ToolAnnotations(read_only_hint=True))"
+    )
+    (project / "writer.py").write_text(claims)
+    done = run("contract", "lock", "--server", "writer.py", "--lock", "writer.lock", "--format", "json")
+    finding = json.loads(done.out)["findings"][0]
+    line = claims.splitlines().index("    open('sum.txt', 'w').write(str(a))") + 1
+    assert (finding["code"], finding["severity"], finding["name"]) == ("read_only_contradicted", "critical", "add")
+    assert (finding["file"], finding["line"]) == ("writer.py", line)
+
+
+def test_an_entitlement_that_the_code_gained_fails_the_check_though_no_client_sees_a_change(
+    project: Path, run: Run
+) -> None:
+    (project / "server.py").write_text(WRITER)
+    checked = run("contract", "check", "--server", "server.py", "--format", "json")
+    facts = json.loads(checked.out)
+    assert checked.code == 1
+    assert [(each["code"], each["severity"]) for each in facts["findings"]] == [("entitlement_gained", "critical")]
+    assert "open" in facts["findings"][0]["message"]
+
+
+def test_a_live_server_s_code_is_unknown_and_said_to_be(project: Path, run: Run) -> None:
+    command = ("--", sys.executable, "-c", "import server; server.server.run('stdio')")
+    locked = run("contract", "lock", "--lock", "live.lock", "--command", *command)
+    assert (locked.code, "unknown, not absent" in locked.err) == (0, True)
+    tool = document(project / "live.lock")["pinwarden"]["tools"]["add"]
+    assert tool["evidence"]["entitlements"] == "unknown"
+    with_source = run("contract", "explain", "--format", "json", "--source", ".", "--command", *command)
+    assert json.loads(with_source.out)["tools"]["add"]["evidence"]["entitlements"] == "source"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.probe_arguments import add_probe_arguments
@@ -27,6 +28,7 @@ def add_server_arguments(parser: ArgumentParser) -> None:
     server.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the started command")
     source = parser.add_argument_group("reading its source")
     source.add_argument("--python", metavar="PROGRAM", help="the interpreter that has the server's packages")
+    source.add_argument("--source", metavar="DIR", help="with --command or --url: the folder of its Python package")
     source.add_argument("--scan-packages", action="store_true", help="look into installed packages that are not known")
     add_probe_arguments(parser)
 
@@ -73,11 +75,12 @@ def observed_by(args: Namespace) -> Observed:
         python = interpreter_for(server, os.environ, args.python)
         with Progress("importing and asking the server"):
             return observe_python(server, python, options, scan_packages=args.scan_packages)
+    folder = None if args.source is None else Path(args.source)
     with Progress("asking the server"):
         if args.url:
-            return observe_live(target_of(args.url, Namespace(header=args.header, config=None)), options)
+            return observe_live(target_of(args.url, Namespace(header=args.header, config=None)), options, folder)
         started = replace(options, allow_execute=options.allow_execute or args.starts)
-        return observe_live(command_target(args.command, args), started)
+        return observe_live(command_target(args.command, args), started, folder)
 
 
 def warn_about_unknown(observed: Observed) -> None:

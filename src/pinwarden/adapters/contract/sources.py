@@ -9,12 +9,33 @@ from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import PinwardenError
 from pinwarden.rules.entitlements.values import Source
 
+_MOST_MODULES = 5000
+_FOREIGN = frozenset({"site-packages", "dist-packages", "node_modules"})
 _MOST_BYTES = 4 << 20  # of one module; nobody writes more by hand
 
 
 def read_modules(modules: Mapping[str, str], folder: Path) -> dict[str, Source]:
     """The source of each module by its dotted name. What cannot be read is an error: it would be taken for harmless."""
     return {name: _source(Path(path), folder) for name, path in sorted(modules.items())}
+
+
+def read_folder(folder: Path) -> dict[str, Source]:
+    """The source of every module below a folder. A package is named by its folder."""
+    if not folder.is_dir():
+        raise PinwardenError("USAGE", f"{str(folder)[:200]!a} is not a folder", hint="Give the folder of the package.")
+    folder = folder.resolve()
+    root = folder
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    found: dict[str, Source] = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        if _FOREIGN.isdisjoint(parts) and all(part.isidentifier() for part in parts):
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = _source(path, root)
+        if len(found) > _MOST_MODULES:
+            raise PinwardenError("USAGE", f"{folder.name[:120]!a} holds more than {_MOST_MODULES} modules")
+    return found
 
 
 def _source(path: Path, folder: Path) -> Source:

@@ -31,10 +31,11 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Observe, compare and report."""
     from pinwarden.flows.contract.costing import Budget
-    from pinwarden.flows.contract.locking import check, place_of
+    from pinwarden.flows.contract.locking import check, locked_at, place_of
 
-    path = place_of(args.lock, None)
+    place = place_of(args.lock)
+    locked_at(place)
     observed = observed_by(args)
     warn_about_unknown(observed)
     budget = Budget(total=args.budget, tool=args.tool_budget)
-    return emit(check(observed, path, compat=args.compat, budget=budget), args.format)
+    return emit(check(observed, place, compat=args.compat, budget=budget), args.format)

@@ -41,12 +41,12 @@ def run(args: Namespace) -> int:
     from pinwarden.flows.contract.locking import lock, place_of, sign
 
     dialect = dialect_of(args)
-    path = place_of(args.lock, dialect)
+    place = place_of(args.lock, dialect)
     observed = observed_by(args)
     warn_about_unknown(observed)
-    report = lock(observed, path, now=now(), dialect=dialect, name=args.name)
+    report = lock(observed, place, now=now(), dialect=dialect, name=args.name)
     if args.sign:
         from pinwarden.cli.key_arguments import private_keys
 
-        sign(path, private_keys(args.sign))
+        sign(place.path, private_keys(args.sign))
     return emit(report, args.format)

@@ -23,4 +23,4 @@ def run(args: Namespace) -> int:
     from pinwarden.flows.contract.consuming import verify_signature
     from pinwarden.flows.contract.locking import place_of
 
-    return emit(verify_signature(place_of(args.lock, None), tuple(public_keys(args.public_key).values())), args.format)
+    return emit(verify_signature(place_of(args.lock), tuple(public_keys(args.public_key).values())), args.format)

@@ -31,8 +31,10 @@ _DISCRIMINATOR = "action"
 
 
 class KnownTool(Record):
-    """What the server's process knows of a tool beside what a client sees."""
+    """What is known of a tool beside what a client sees."""
 
+    asked_inside: bool = True
+    """Whether the server's process told it; otherwise only source was read."""
     tags: tuple[str, ...] = ()
     has_middleware: bool = False
     egress_max_bytes: int | None = None
@@ -71,11 +73,11 @@ def prompts_of(surface: Surface, known: KnownServer | None) -> tuple[PromptContr
 def evidence_of(tool: KnownTool | None) -> dict[str, str]:
     """How each fact of a tool is known."""
     seen = dict.fromkeys(("description", "inputSchema", "outputSchema", "annotations", "agentLimitMax"), LIVE)
-    inside = UNKNOWN if tool is None else IN_MEMORY
+    inside = UNKNOWN if tool is None or not tool.asked_inside else IN_MEMORY
     code = SOURCE if tool is not None and tool.entitlements is not None else UNKNOWN
     return {
         **seen,
-        "tags": LIVE if tool is None else IN_MEMORY,
+        "tags": LIVE if inside == UNKNOWN else IN_MEMORY,
         "middlewareChain": inside,
         "egressMaxBytes": inside,
         "entitlements": code,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pinwarden.adapters.contract.files import read_lockfile
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.documents.contract.extension import check_body, surface_of, verify_lockfile
 from pinwarden.documents.contract.normalise import normalised_digest
 from pinwarden.documents.surface import Surface
+from pinwarden.flows.contract.locking import Place, locked_at, place_of
 from pinwarden.flows.report import Report, is_grave, row_facts, weight
 from pinwarden.flows.rows import row_of
 from pinwarden.rules.drift.surface import compare
@@ -22,9 +22,7 @@ def verify_contract(path: Path, seen: Surface, keys: Sequence[PublicKey], subjec
     1. The contract is whole, and signed by one of the keys where keys are given.
     2. Its surface and the one that was seen have the same digest; otherwise every difference is told.
     """
-    lockfile = read_lockfile(path)
-    if lockfile is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no contract {path}")
+    lockfile = locked_at(place_of(str(path)))
     if not check_body(lockfile):
         raise PinwardenError("LOCK_INVALID", f"{path} holds digests only, which nobody but its author can check")
     signers = verify_lockfile(lockfile, keys) if keys else ()
@@ -53,15 +51,13 @@ def verify_contract(path: Path, seen: Surface, keys: Sequence[PublicKey], subjec
     )
 
 
-def verify_signature(path: Path, keys: Sequence[PublicKey]) -> Report:
+def verify_signature(place: Place, keys: Sequence[PublicKey]) -> Report:
     """Who of the known keys signed the contract, as it is."""
-    lockfile = read_lockfile(path)
-    if lockfile is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no contract {path}")
+    lockfile = locked_at(place)
     signers = verify_lockfile(lockfile, keys)
     return Report(
         command="contract verify-signature",
-        subject=str(path),
+        subject=str(place.path),
         summary=f"signed by {', '.join(key.did for key in signers)}",
         exit_code=EXIT_CLEAN,
         facts={"signers": [key.did for key in signers], "serverName": lockfile.server_name},

@@ -71,7 +71,14 @@ def _reach(found: dict[str, Any] | None) -> Iterator[str]:
         yield "  reaches:   unknown, its source was not read"
         return
     yield f"  reaches:   {', '.join(found['kinds']) or 'nothing outside its own process'}"
-    for each in found["findings"]:
-        yield f"    {each['kind']}: {each['where']}"
-    for each in found["unknown"]:
-        yield f"    unknown reach ({each['reason']}): {each['where']}"
+    for kind in found["kinds"]:
+        places = [each["where"] for each in found["findings"] if each["kind"] == kind]
+        yield f"    {kind}: {min(places, key=len)}{_more(places)}"
+    for reason in dict.fromkeys(each["reason"] for each in found["unknown"]):
+        places = [each["where"] for each in found["unknown"] if each["reason"] == reason]
+        yield f"    unknown reach ({reason}): {min(places, key=len)}{_more(places)}"
+
+
+def _more(places: list[str]) -> str:
+    """The nearest place is enough for a person; all of them are in the JSON."""
+    return f" (and {len(places) - 1} more)" if len(places) > 1 else ""

@@ -13,6 +13,7 @@ from typing import Any
 from pinwarden.adapters.contract.files import read_lockfile, write_lockfile
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PrivateKey
+from pinwarden.core.record import Record
 from pinwarden.documents.contract.dialect import F5, Dialect, V, dialects_of
 from pinwarden.documents.contract.extension import surface_of, with_extension
 from pinwarden.documents.contract.lockfile import Lockfile, generate_lockfile
@@ -36,8 +37,28 @@ RULE_TEXTS = {
 }
 
 
-def place_of(given: str | None, dialect: Dialect | None) -> Path:
+class Place(Record):
+    """A lockfile's path, and what is there. It is read before a server is started: what is corrupt stops at once."""
+
+    path: Path
+    present: Lockfile | None
+
+
+def place_of(given: str | None, dialect: Dialect | None = None) -> Place:
     """The lockfile: the named one, the one that is here, or a new one in the dialect's own name."""
+    path = _path_of(given, dialect)
+    return Place(path=path, present=read_lockfile(path))
+
+
+def locked_at(place: Place) -> Lockfile:
+    """The lockfile that must be there."""
+    if place.present is None:
+        hint = "Make one with: pinwarden contract lock --server FILE"
+        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {place.path}", hint=hint)
+    return place.present
+
+
+def _path_of(given: str | None, dialect: Dialect | None) -> Path:
     if given is not None:
         return Path(given)
     here = [Path(each.file_name) for each in (F5, V) if Path(each.file_name).exists()]
@@ -56,9 +77,9 @@ def fresh_lockfile(observed: Observed, now: str, dialect: Dialect, name: str | N
     return with_extension(plain, observed.extension)
 
 
-def lock(observed: Observed, path: Path, *, now: str, dialect: Dialect | None, name: str | None) -> Report:
+def lock(observed: Observed, place: Place, *, now: str, dialect: Dialect | None, name: str | None) -> Report:
     """Write the lock, unless it says the same already."""
-    present = read_lockfile(path)
+    path, present = place.path, place.present
     spoken = dialect or (_spoken(present) if present is not None else V if path.name == V.file_name else F5)
     made = fresh_lockfile(observed, now, spoken, name)
     rows = notices(observed)
@@ -84,13 +105,9 @@ def lock(observed: Observed, path: Path, *, now: str, dialect: Dialect | None, n
     )
 
 
-def check(observed: Observed, path: Path, *, compat: bool = False, budget: Budget | None = None) -> Report:
+def check(observed: Observed, place: Place, *, compat: bool = False, budget: Budget | None = None) -> Report:
     """Hold the server against its lock, and what it costs against its budget."""
-    locked = read_lockfile(path)
-    if locked is None:
-        raise PinwardenError(
-            "LOCK_MISSING", f"there is no lockfile {path}", hint="Make one with: pinwarden contract lock --server FILE"
-        )
+    path, locked = place.path, locked_at(place)
     result = check_lockfile(
         locked,
         observed.contracts,

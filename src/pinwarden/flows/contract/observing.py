@@ -51,11 +51,20 @@ class Observed(Record):
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False)
 
 
-def observe_live(target: Target, options: ProbeOptions) -> Observed:
-    """A server in any language, asked from outside. What only its process knows stays unknown."""
+def observe_live(target: Target, options: ProbeOptions, folder: Path | None = None) -> Observed:
+    """A server in any language, asked from outside. What only its process knows stays unknown.
+
+    With the folder of its Python source, its handlers are searched for there and followed.
+    """
+    from pinwarden.adapters.contract.sources import read_folder
     from pinwarden.adapters.probe.probe import probe
 
-    return _observed(probe(target, options), None, {}, None, {})
+    sources = {} if folder is None else read_folder(folder)
+    surface = probe(target, options)
+    if folder is None:
+        return _observed(surface, None, {}, None, {})
+    analysis = _analysed(surface, {}, sources, None)
+    return _observed(surface, _known({}, analysis), {}, analysis, sources)
 
 
 def observe_python(
@@ -184,6 +193,7 @@ def _known_tool(name: str, told: Mapping[str, Any], middleware: list[dict[str, A
     ]
     found = analysis.handlers.get(name)
     return KnownTool(
+        asked_inside=bool(told),
         tags=_tags(told),
         has_middleware=told.get("auth") is True or any(each.get("tools") is True for each in middleware),
         egress_max_bytes=min(limits, default=None),
@@ -204,7 +214,7 @@ def _flags(found: Entitlements) -> EntitlementContract:
 
 
 def _facts_of(name: str, known: KnownServer | None, facts: Mapping[str, Any], analysis: Analysis | None) -> ToolFacts:
-    inside = None if known is None else known.tools.get(name, KnownTool())
+    inside = None if known is None else known.tools.get(name, KnownTool(asked_inside=bool(facts)))
     found = analysis.handlers.get(name) if analysis is not None else None
     told = _dict(facts.get("tools"), name)
     handler = told.get("handler")
