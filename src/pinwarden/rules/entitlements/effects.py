@@ -50,12 +50,20 @@ def tabled(package: str) -> bool:
 _PACKAGES: Final = frozenset(name.partition(".")[0].removesuffix("()") for name in _ROWS)
 
 
+_REEXPORTED: Final = frozenset(
+    ("os", "sys", "subprocess", "socket", "ctypes", "shutil", "builtins", "importlib", "pickle", "posix", "pty")
+)
+"""Modules that many others import, so that they can be reached through those: ``logging.os``."""
+
+
 @cache
 def spelt(path: str) -> str:
     """The spelling under which the table knows something."""
     if found := _SAME.get(path):
         return found
     head, dot, last = path.rpartition(".")
+    if last in _REEXPORTED and "(" not in head:
+        return last
     if dot and (shorter := _SAME.get(head)):
         return f"{shorter}.{last}"
     if path.count("(") > _MAX_STEPS:  # a chain that grows by itself, as in a loop
@@ -95,7 +103,7 @@ def has_reach(path: str) -> bool:
         return True
     if package not in _PACKAGES:
         return False
-    if effect_of(path).kinds or effect_of(path + ".x").kinds:
+    if effect_of(path).kinds or effect_of(path + ".x").kinds or f"{path}()" in _SAME:
         return True
     return any(row.startswith(path) and kinds for row, kinds in _ROWS.items()) or package in ("mcp", "fastmcp")
 

@@ -28,7 +28,7 @@ from pinwarden.rules.entitlements.items import (
 )
 from pinwarden.rules.entitlements.program import Frame, parts_of
 
-_BACK_DOORS = frozenset(language.BACK_DOORS.split())
+BACK_DOORS = frozenset(language.BACK_DOORS.split())
 
 _TEXT_TO_TEXT = frozenset(language.TEXT_METHODS.split())
 
@@ -38,7 +38,7 @@ class Attributes(EngineBase):
 
     def attribute(self, value: Value, name: str, node: ast.AST, frame: Frame) -> Value:
         """What an attribute can stand for."""
-        if name in _BACK_DOORS:
+        if name in BACK_DOORS:
             self.cannot_see(frame, "reaches into the interpreter", node, name)
             return EMPTY
         found: Value = EMPTY
@@ -122,6 +122,9 @@ class Attributes(EngineBase):
             found |= self._bound(each, item, node, frame)
         if not found:
             found = self._of_outer_bases(cls, name, node, frame, set())
+        if not found and name == "start":  # of a thread or process
+            run = self.in_class(cls, "run", set())
+            found = frozenset(Bound(each, item) for each in run if isinstance(each, Function))
         if not found and (fallback := self.in_class(cls, "__getattr__", set())):
             given = Given(positional=(frozenset((Text(name),)),))
             for each in fallback:
@@ -194,8 +197,6 @@ class Attributes(EngineBase):
         found: Value = EMPTY
         for base in cls.bases:
             if isinstance(base, Outside):
-                if name == "start" and (run := self.in_class(cls, "run", set())):  # of a thread or process
-                    found |= frozenset(Bound(each, Instance(cls)) for each in run if isinstance(each, Function))
                 found |= self.touch(f"{base.path}().{name}", node, frame)
             elif isinstance(base, Class):
                 found |= self._of_outer_bases(base, name, node, frame, seen)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pinwarden.rules.entitlements import effects, language
+from pinwarden.rules.entitlements.engine_attributes import BACK_DOORS
 from pinwarden.rules.entitlements.engine_base import Given, unmarked
 from pinwarden.rules.entitlements.engine_outside import OutsideCalls
 from pinwarden.rules.entitlements.items import (
@@ -85,7 +86,9 @@ class Expressions(OutsideCalls):
 
     def _attribute(self, node: ast.Attribute, frame: Frame) -> Value:
         value = self.evaluate(node.value, frame)
-        return self.attribute(value, node.attr, node, frame) if value else EMPTY
+        if value or node.attr in BACK_DOORS:
+            return self.attribute(value, node.attr, node, frame)
+        return EMPTY
 
     def _joined(self, node: ast.JoinedStr, frame: Frame) -> Value:
         """A formatted text is known up to its first gap."""
@@ -120,8 +123,9 @@ class Expressions(OutsideCalls):
         function = node.func
         if isinstance(function, ast.Attribute):
             receiver = self.evaluate(function.value, frame)
-            callee = self.attribute(receiver, function.attr, function, frame) if receiver else EMPTY
-            if not receiver:
+            known = receiver or function.attr in BACK_DOORS
+            callee = self.attribute(receiver, function.attr, function, frame) if known else EMPTY
+            if not unmarked(receiver):
                 for kind in effects.kinds_of_method(function.attr):
                     self.needs(frame, kind, node, f"….{function.attr}")
         else:

@@ -242,7 +242,8 @@ class OutsideCalls(Calls):
         """A module by its full name."""
         module = self.module(name)
         if module is None:
-            return self.touch(name, node, frame)
+            self.touch(name, node, frame)
+            return frozenset((Outside(effects.spelt(name)),))
         self.calls(frame, module.activation, node)
         return frozenset((ModuleItem(module),))
 
