@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from pinwarden.core.record import Record
@@ -40,6 +41,20 @@ _METHODS: Final = {name: kinds for kinds, name in _pairs(catalogue.METHODS)}
 _ON_SIGHT: Final = frozenset(catalogue.ON_SIGHT.split())
 _NEVER_CALLS: Final = frozenset(catalogue.NEVER_CALLS.split())
 _MAX_STEPS: Final = 6
+MAX_REMEMBERED: Final = 20_000
+"""Paths whose answer is kept; a hostile source can make up any number of them."""
+
+
+def _above(path: str) -> Iterator[str]:
+    """The path and everything that it is below of."""
+    while path:
+        yield path
+        path = path[:-2] if path.endswith("()") else path.rpartition(".")[0]
+
+
+_LEADING: Final = frozenset(above for row, kinds in _ROWS.items() if kinds for above in _above(row))
+"""What something with an entitlement is below of."""
+_LEADING_ANYWHERE: Final = frozenset(above for row in _ROWS for above in _above(row))
 
 
 def tabled(package: str) -> bool:
@@ -56,7 +71,7 @@ _REEXPORTED: Final = frozenset(
 """Modules that many others import, so that they can be reached through those: ``logging.os``."""
 
 
-@cache
+@lru_cache(MAX_REMEMBERED)
 def spelt(path: str) -> str:
     """The spelling under which the table knows something."""
     if found := _SAME.get(path):
@@ -71,18 +86,16 @@ def spelt(path: str) -> str:
     return path
 
 
-@cache
+@lru_cache(MAX_REMEMBERED)
 def effect_of(path: str) -> Effect:
     """What calling ``path`` needs, by the longest name that the table has for it."""
-    at = path
-    while at:
+    for at in _above(path):
         kinds = _ROWS.get(at)
         if kinds is not None:
             stated = at == path
             if not stated and _only_makes(path, kinds):
                 kinds = ()
             return Effect(kinds=kinds, stated=stated)
-        at = at[:-2] if at.endswith("()") else at.rpartition(".")[0]
     package = path.partition(".")[0].removesuffix("()")
     return Effect(kinds=(), stated=False, known=package in sys.stdlib_module_names or package in _PACKAGES)
 
@@ -95,7 +108,7 @@ def _only_makes(path: str, kinds: tuple[str, ...]) -> bool:
     return kinds == ("network",) and last[:1].isupper() and not last.isupper()
 
 
-@cache
+@lru_cache(MAX_REMEMBERED)
 def has_reach(path: str) -> bool:
     """Whether it is worth following what ``path`` stands for: something below it may need an entitlement."""
     package = path.partition(".")[0].removesuffix("()")
@@ -105,10 +118,10 @@ def has_reach(path: str) -> bool:
         return False
     if effect_of(path).kinds or effect_of(path + ".x").kinds or f"{path}()" in _SAME:
         return True
-    return any(row.startswith(path) and kinds for row, kinds in _ROWS.items()) or package in ("mcp", "fastmcp")
+    return path in _LEADING or package in ("mcp", "fastmcp")
 
 
-@cache
+@lru_cache(MAX_REMEMBERED)
 def result_of(path: str) -> str | None:
     """What a call returns, if that can do anything; data cannot."""
     after = spelt(f"{path}()")
@@ -116,7 +129,7 @@ def result_of(path: str) -> str | None:
         return None
     package, last = path.partition(".")[0], path.rpartition(".")[2]
     gives_data = package in sys.stdlib_module_names or package in _GIVE_DATA
-    if gives_data and not last[:1].isupper() and not any(row.startswith(after) for row in _ROWS):
+    if gives_data and not last[:1].isupper() and after not in _LEADING_ANYWHERE:
         return None
     return after
 
@@ -139,7 +152,7 @@ def on_sight(path: str) -> bool:
     return path in _ON_SIGHT
 
 
-@cache
+@lru_cache(MAX_REMEMBERED)
 def never_calls(path: str) -> bool:
     """Whether functions that it is given stay uncalled."""
     return path in _NEVER_CALLS or path.partition(".")[0] in _NEVER_CALLS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from pinwarden.rules.entitlements import effects, language
+from pinwarden.rules.entitlements import language
 from pinwarden.rules.entitlements.engine_base import NOTHING_GIVEN, EngineBase, Given
 from pinwarden.rules.entitlements.items import (
     EMPTY,
@@ -21,6 +21,7 @@ from pinwarden.rules.entitlements.items import (
     Partial,
     Request,
     Returns,
+    Super,
     Table,
     TableMethod,
     Text,
@@ -55,6 +56,8 @@ class Attributes(EngineBase):
             return self._of_module(item, name, node, frame)
         if isinstance(item, Class):
             return self._of_class(item, name, node, frame)
+        if isinstance(item, Super):
+            return self._of_super(item, name, node, frame)
         if isinstance(item, Table):
             return frozenset((TableMethod(item, name),))
         if isinstance(item, Text | Mark):
@@ -114,6 +117,9 @@ class Attributes(EngineBase):
         if name == "__dict__":
             return frozenset((Namespace(cls.module),))
         found = self._stored(cls, name, node, frame, set())
+        for child in cls.children:
+            self.reads(child.readers, name)
+            found |= child.attributes.get(name, EMPTY)
         in_class = self.in_class(cls, name, set())
         if self._is_left_open(in_class):
             for child in cls.children:
@@ -155,8 +161,6 @@ class Attributes(EngineBase):
         for base in cls.bases:
             if isinstance(base, Class):
                 found |= self._stored(base, name, node, frame, seen)
-        for child in cls.children:
-            found |= child.attributes.get(name, EMPTY)
         return found
 
     def follow_setters(self, cls: Class, name: str, node: ast.AST, frame: Frame) -> None:
@@ -246,13 +250,20 @@ class Attributes(EngineBase):
             at = at.parent
         if at is None or at.function is None or at.function.in_class is None:
             return EMPTY
-        found: list[Item] = []
-        for base in at.function.in_class.bases:
-            if isinstance(base, Class):
-                found.append(Instance(base))
-            elif isinstance(base, Outside):
-                found.append(Outside(effects.spelt(f"{base.path}()")))
-        return frozenset(found)
+        cls = at.function.in_class
+        first = at.names.get(at.function.parameters[0], EMPTY) if at.function.parameters else EMPTY
+        receivers = [item for item in first if isinstance(item, Instance | Class)]
+        return frozenset(Super(cls, receiver) for receiver in receivers or [Instance(cls)])
+
+    def _of_super(self, item: Super, name: str, node: ast.AST, frame: Frame) -> Value:
+        found: Value = EMPTY
+        for base in item.cls.bases:
+            if isinstance(base, Outside):
+                found |= self.touch(f"{base.path}().{name}", node, frame)
+            elif isinstance(base, Class):
+                for each in self.in_class(base, name, {item.cls}):
+                    found |= self._bound(each, item.receiver, node, frame)
+        return found
 
 
 def methods_that_set(node: ast.ClassDef, name: str) -> list[str]:

@@ -30,7 +30,7 @@ MAX_ACTIVATIONS = 20_000
 MAX_DEPTH = 24
 """Calls within calls that are followed at once; deeper ones are looked at later. Bounds the interpreter's own stack."""
 
-MAX_SHAPES = 24
+MAX_SHAPES = 64
 """Kinds of arguments by which calls of one function are told apart; after that its calls are taken together."""
 
 MAX_RUNS = 8
@@ -320,6 +320,7 @@ class EngineBase:
 
     def remember(self, cls: Class, name: str, value: Value) -> None:
         """Add to what an attribute of a class's objects can stand for."""
+        self.texts(value)  # a text that is kept tells the calls apart that gave it
         value = unmarked(value)
         known = cls.attributes.get(name)
         if known is None or not value <= known:

@@ -130,6 +130,22 @@ class Instance(Item):
         return hash(id(self.cls))
 
 
+class Super(Item):
+    """What ``super()`` stands for: an object, looked at from above one of its classes."""
+
+    __slots__ = ("cls", "receiver")
+
+    def __init__(self, cls: Class, receiver: Item) -> None:
+        self.cls = cls
+        self.receiver = receiver
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Super) and other.cls is self.cls and other.receiver == self.receiver
+
+    def __hash__(self) -> int:
+        return hash((id(self.cls), self.receiver))
+
+
 class Bound(Item):
     """A function together with its first argument."""
 
