@@ -28,7 +28,7 @@ def listing(*tools: dict[str, Any], **members: Any) -> dict[str, Any]:
 
 def contracts_of_surface(surface: Surface) -> dict[str, ToolContract]:
     """The contracts of a server that is only seen from outside."""
-    return {item.key: contract_of(item.value) for item in surface.list_of(TOOL)}
+    return {item.key: contract_of(item.value) for item in surface.list_of(TOOL) if item.digest}
 
 
 def contract_of(tool: dict[str, Any]) -> ToolContract:
