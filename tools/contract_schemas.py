@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pinwarden.documents.contract.dialect import DIALECTS
 from pinwarden.documents.contract.extension import EVIDENCE
+from pinwarden.rules.contract.deltas import SEVERITIES
 from pinwarden.rules.entitlements.values import KINDS
 from tools.output_parts import DID, output, report_row
 from tools.schema_words import (
@@ -117,6 +118,35 @@ def verify_signature() -> Schema:
     )
 
 
+def diff() -> Schema:
+    side = exactly({**_IDENTITY, "surfaceDigest": or_null(SHA256), "normalisedDigest": or_null(SHA256)})
+    change = exactly(
+        {
+            "entity": FULL_TEXT,
+            "name": TEXT,
+            "category": FULL_TEXT,
+            "field": TEXT,
+            "severity": one_of(SEVERITIES),
+            "description": FULL_TEXT,
+            "before": or_null(TEXT),
+            "after": or_null(TEXT),
+        }
+    )
+    body = {
+        "before": side,
+        "after": side,
+        "changes": array(change),
+        "maxSeverity": one_of(SEVERITIES),
+        "counts": exactly(dict.fromkeys(SEVERITIES, COUNT)),
+        "frameworkChanged": TRUTH,
+        "sameMeaning": TRUTH,
+        "digestsOnly": TRUTH,
+        "tokens": or_null(_tokens()),
+        "notes": array(FULL_TEXT),
+    }
+    return output("contract diff", exactly(body), "What changed, how severe it is, and what it costs.")
+
+
 def verified_contract() -> Schema:
     """What ``pinwarden verify --contract`` prints."""
     return exactly(
@@ -133,6 +163,7 @@ def verified_contract() -> Schema:
 BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "contract lock": lock,
     "contract check": check,
+    "contract diff": diff,
     "contract tokens": tokens,
     "contract explain": explain,
     "contract verify-signature": verify_signature,

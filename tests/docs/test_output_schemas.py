@@ -233,6 +233,13 @@ def contracted(world: World) -> None:
     world.done("contract", "lock", "--sign", "key", "--command", *SERVER.split())
 
 
+def relocked(world: World) -> None:
+    contracted(world)
+    (world.root / "mcp-fusion.lock").rename(world.root / "reviewed.lock")
+    world.serve(POISONED)
+    world.done("contract", "lock", "--command", *SERVER.split())
+
+
 def broken_promise(world: World) -> None:
     contracted(world)
     world.serve(POISONED)
@@ -304,6 +311,9 @@ CASES = (
     case("contract check", f"--command {SERVER}", on=contracted),
     case("contract check", f"--command {SERVER}", on=broken_promise, code=1),
     case("contract check", f"--command {SERVER}", on=lambda world: world.serve(TOOL), code=3, errs=True),
+    case("contract diff", "mcp-fusion.lock mcp-fusion.lock", on=contracted),
+    case("contract diff", "reviewed.lock mcp-fusion.lock", on=relocked, code=1),
+    case("contract diff", "mcp-fusion.lock none.lock", on=contracted, code=3, errs=True),
     case("contract explain", f"--command {SERVER}", on=contracted),
     case("contract explain", f"--tool none --command {SERVER}", on=contracted, code=2, errs=True),
     case("contract tokens", f"--command {SERVER}", on=contracted),

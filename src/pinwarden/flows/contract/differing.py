@@ -30,13 +30,14 @@ def diff_files(before: Path, after: Path, *, compat: bool = False) -> Report:
     diff = diff_lockfiles(old, new, compat=compat)
     costs = _costs(old, new)
     counts = Counter(each.delta.severity for each in diff.findings)
+    notes = (*_notes(diff), *(costs.notes() if costs else ()))
     return Report(
         command="contract diff",
         subject=f"{before} -> {after}",
         summary=_summary(counts),
         exit_code=EXIT_REFUSED if counts[BREAKING] or counts[RISKY] else EXIT_CLEAN,
         rows=tuple(_row(each) for each in diff.findings),
-        notes=(*_notes(diff), *(costs.notes() if costs else ())),
+        notes=notes,
         facts={
             "before": _digests(old),
             "after": _digests(new),
@@ -47,6 +48,7 @@ def diff_files(before: Path, after: Path, *, compat: bool = False) -> Report:
             "sameMeaning": diff.same_meaning,
             "digestsOnly": diff.digests_only,
             "tokens": costs.to_json() if costs else None,
+            "notes": list(notes),
         },
         rule_texts=RULE_TEXTS,
     )
