@@ -13,6 +13,7 @@ from pinwarden.core.keys import PrivateKey
 from pinwarden.documents.contract.contract import contracts_from_json
 from pinwarden.documents.contract.dialect import dialect_named
 from pinwarden.documents.contract.extension import (
+    body_digest,
     check_body,
     contracts_of,
     sign_lockfile,
@@ -23,6 +24,7 @@ from pinwarden.documents.contract.extension import (
 from pinwarden.documents.contract.lockfile import Lockfile, generate_lockfile, parse_lockfile, serialize_lockfile
 from pinwarden.documents.contract.normalise import normalised, normalised_digest
 from pinwarden.documents.surface import from_listing
+from pinwarden.rules.contract.check import check_lockfile
 from tests.rules.contracts import MADE_AT, extension_of, listing, locked, wire_tool
 
 KEY = PrivateKey.from_seed(b"k" * 32)
@@ -106,6 +108,43 @@ def test_a_hint_that_was_not_declared_is_a_third_state() -> None:
         "openWorldHint": None,
     }
     assert set(tri_state(None).values()) == {None}
+
+
+# An attacker who computes the digests anew, for nothing in the file is secret
+
+
+def resealed(lockfile: Lockfile) -> Lockfile:
+    """The lockfile with a body digest that fits what it says now."""
+    return edited(lockfile, "pinwarden", "bodyDigest", to=str(body_digest(lockfile)))
+
+
+def test_a_resealed_body_that_hides_a_description_is_refused() -> None:
+    told = listing(wire_tool("read_note"))
+    place = ("capabilities", "tools", "read_note", "surface", "description")
+    forged = resealed(edited(locked(told), *place, to="Harmless."))
+    assert check_body(forged) is True, "its own digest fits"
+    now = extension_of(told)
+    assert refusal(lambda: check_lockfile(forged, now.contracts, current=now)) == "LOCK_TAMPERED"
+
+
+def test_a_resealed_hint_that_the_definition_does_not_give_is_refused() -> None:
+    place = ("pinwarden", "tools", "read_note", "annotations", "readOnlyHint")
+    forged = resealed(edited(locked(listing(wire_tool("read_note"))), *place, to=True))
+    assert refusal(lambda: check_body(forged)) == "LOCK_TAMPERED"
+
+
+def test_a_resealed_contract_that_its_digest_does_not_stand_for_is_refused() -> None:
+    place = ("pinwarden", "tools", "read_note", "contract", "surface", "actions", "default", "destructive")
+    forged = resealed(edited(locked(listing(wire_tool("read_note"))), *place, to=True))
+    assert check_body(forged) is True, "its own digest fits"
+    assert refusal(lambda: contracts_of(forged)) == "LOCK_TAMPERED"
+
+
+def test_a_resealed_surface_is_told_as_a_change() -> None:
+    told = listing(wire_tool("read_note", annotations={"title": "Safe"}))
+    now = extension_of(listing(wire_tool("read_note")))
+    result = check_lockfile(locked(told), now.contracts, current=now)
+    assert (result.ok, result.changed) == (False, ("read_note",))
 
 
 # Signatures

@@ -156,6 +156,12 @@ def test_an_edited_lockfile_is_not_compared() -> None:
     assert caught.value.code == "LOCK_TAMPERED"
 
 
+def test_a_member_of_a_newer_release_beside_the_known_ones_is_no_tampering() -> None:
+    document = json.loads(json.dumps(plain(READ).document))
+    document["capabilities"]["tools"]["read_note"]["surface"]["icon"] = "x.svg"
+    assert check_lockfile(Lockfile(document=document), {"read_note": contract_of(READ)}).ok
+
+
 # The command
 
 

@@ -19,7 +19,9 @@ from pinwarden.core.record import Record, field
 from pinwarden.core.signing import dsse_sign, dsse_verify
 from pinwarden.core.strict_json import parse
 from pinwarden.documents.contract.canonical import LOCKFILE_LIMITS
-from pinwarden.documents.contract.contract import Contracts, contracts_from_json
+from pinwarden.documents.contract.contract import Contracts, ToolContract, contracts_from_json
+from pinwarden.documents.contract.dialect import dialects_of
+from pinwarden.documents.contract.digests import tool_digest
 from pinwarden.documents.contract.lockfile import Lockfile
 from pinwarden.documents.contract.normalise import normalised_digest
 from pinwarden.documents.surface import KINDS, TOOL, Surface, from_listing
@@ -98,9 +100,20 @@ def check_body(lockfile: Lockfile) -> bool:
     extension = _member(lockfile)
     if extension.get("bodyDigest") != str(body_digest(lockfile)):
         _tampered("the body of the lockfile is not the one that was written: its digest is another")
-    if (surface := surface_of(lockfile)) is not None and extension.get("surfaceDigest") != str(surface.digest):
+    surface = from_listing(extension.get("surface"))
+    if extension.get("surfaceDigest") != str(surface.digest):
         _tampered("the surface in the lockfile has another digest than the one beside it")
+    _check_derived(extension, surface)
     return True
+
+
+def _check_derived(extension: Mapping[str, Any], surface: Surface) -> None:
+    """What a reviewer reads beside a definition is what the definition says, whoever computed the digests anew."""
+    wire = {item.key: item.value for item in surface.list_of(TOOL)}
+    for name, entry in _tool_entries(extension).items():
+        definition = wire.get(name, {})
+        if any(entry.get(member) != value for member, value in _derived(definition).items()):
+            _tampered(f"what the lockfile says of tool {name[:80]!a} is not what its definition says")
 
 
 def surface_of(lockfile: Lockfile) -> Surface | None:
@@ -110,15 +123,17 @@ def surface_of(lockfile: Lockfile) -> Surface | None:
     return from_listing(_member(lockfile).get("surface"))
 
 
-def contracts_of(lockfile: Lockfile) -> dict[str, Any] | None:
-    """The whole contracts, hidden parts included, if the extension holds them."""
+def contracts_of(lockfile: Lockfile) -> dict[str, ToolContract] | None:
+    """The whole contracts, hidden parts included, if the extension holds them; each held against its digest."""
     if KEY not in lockfile.document:
         return None
-    tools = _member(lockfile).get("tools")
-    if not isinstance(tools, Mapping):
-        _unreadable("tools is not an object")
-    found = {name: entry.get("contract") if isinstance(entry, Mapping) else None for name, entry in tools.items()}
-    return dict(contracts_from_json(found, f"{KEY}.tools"))
+    found = {name: entry.get("contract") for name, entry in _tool_entries(_member(lockfile)).items()}
+    contracts = contracts_from_json(found, f"{KEY}.tools")
+    dialect = dialects_of(lockfile.document)[0]  # those that a file may be in digest a contract alike
+    for name, contract in contracts.items():
+        if lockfile.tools.get(name, {}).get("integrityDigest") != f"sha256:{tool_digest(contract, dialect).digest}":
+            _tampered(f"the contract of tool {name[:80]!a} is not the one that its digest stands for")
+    return contracts
 
 
 def sign_lockfile(lockfile: Lockfile, keys: Iterable[PrivateKey]) -> Lockfile:
@@ -171,14 +186,28 @@ def _tools(extension: Extension) -> dict[str, Any]:
         definition = wire.get(name, {})
         rows[name] = {
             "contract": contract.to_json(),
-            "annotations": tri_state(definition.get("annotations")),
-            "outputSchemaDigest": _digest_or_none(definition.get("outputSchema")),
+            **_derived(definition),
             "evidence": dict(facts.evidence),
             "entitlements": dict(facts.entitlements),
             "middleware": [dict(each) for each in facts.middleware],
             "details": dict(facts.details),
         }
     return rows
+
+
+def _derived(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of a tool in other words than its definition's own."""
+    return {
+        "annotations": tri_state(definition.get("annotations")),
+        "outputSchemaDigest": _digest_or_none(definition.get("outputSchema")),
+    }
+
+
+def _tool_entries(extension: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    tools = extension.get("tools")
+    if not isinstance(tools, Mapping) or not all(isinstance(entry, Mapping) for entry in tools.values()):
+        _unreadable("tools is not an object of objects")
+    return tools
 
 
 def tri_state(annotations: Any) -> dict[str, bool | None]:

@@ -21,7 +21,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.surface import KINDS, PROMPT, TOOL, Item, Surface
 
 FORMAT = "pinwarden-normalised/1"
-_MAX_NODES = 100_000  # of one schema after its references are expanded; real ones stay below 5,000
+_MAX_NODES = 20_000  # of one schema after its references are expanded; real ones stay below 5,000
 _MAX_DEPTH = 100
 _ENCODED = re.compile(
     r"\s*Provide a value matching the following JSON schema: (\{.*\})\. Encode non-string values as JSON\.\Z", re.DOTALL

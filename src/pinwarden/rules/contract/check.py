@@ -19,6 +19,7 @@ from pinwarden.documents.contract.extension import Extension, check_body, surfac
 from pinwarden.documents.contract.lockfile import Lockfile, LockfileCheckResult, generate_lockfile
 from pinwarden.documents.javascript_json import property_order
 from pinwarden.documents.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Kind, Surface
+from pinwarden.rules.drift.json_values import same
 
 UP_TO_DATE = "Lockfile is up to date."
 _NO_TIME = ""  # the time of generation is compared by nobody
@@ -141,8 +142,21 @@ def _check_visible(lockfile: Lockfile, fresh: Lockfile) -> None:
     """What a reviewer reads of an unchanged tool or prompt is what its digest stands for."""
     for what, locked, now in (("tool", lockfile.tools, fresh.tools), ("prompt", lockfile.prompts, fresh.prompts)):
         for name, entry in locked.items():
-            if name in now and entry["integrityDigest"] == now[name]["integrityDigest"] and entry != now[name]:
+            if (
+                name in now
+                and entry["integrityDigest"] == now[name]["integrityDigest"]
+                and not _holds(entry, now[name])
+            ):
                 _tampered(f"the entry of {what} {name[:80]!a} does not say what its digest stands for")
+
+
+def _holds(entry: Any, fresh: Any) -> bool:
+    """Whether an entry says all that a fresh one says. Members that we do not know may stand beside it."""
+    if isinstance(fresh, Mapping):
+        return isinstance(entry, Mapping) and all(
+            name in entry and _holds(entry[name], member) for name, member in fresh.items()
+        )
+    return same(entry, fresh)
 
 
 def _with_extension_changes(result: LockfileCheckResult, lockfile: Lockfile, current: Extension) -> LockfileCheckResult:

@@ -4,19 +4,58 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import log2
 from typing import Any
 
 from pinwarden.core.numbers import ecmascript_fixed
 from pinwarden.core.record import Record
-from pinwarden.rules.contract.js_scanner import SPACES, Lines, S
+from pinwarden.rules.contract.js_scanner import SPACES, TRIMMED, Lines, S
 
 _GLOBAL = rf"(?:globalThis|global|window|self){S}*\[{S}*"
+_GLOBAL_HEAD = re.compile(_GLOBAL)
+_BUFFER_HEAD = re.compile(rf"\bBuffer\.from{S}*\(", re.ASCII)
+_BASE64 = tuple(f"{opening}base64{closing}" for opening in "'\"" for closing in "'\"")
 _COMPUTED = rf"{S}*\({S}*(?!['\"])[^{SPACES}]"
+
+
+def _computed_globals(source: str) -> Iterator[int]:
+    """Where a bracket after a global object holds ``+`` or ``(`` before it closes; in time linear in the text."""
+    place, close, last = 0, -1, -1
+    while head := _GLOBAL_HEAD.search(source, place):
+        if close < head.end():
+            close = source.find("]", head.end())
+            close = len(source) if close < 0 else close
+            last = max(source.rfind("+", head.end(), close), source.rfind("(", head.end(), close))
+        if last >= head.end():
+            yield head.start()
+        place = last + 1 if last >= head.end() else head.start() + 1
+
+
+def _base64_buffers(source: str) -> Iterator[int]:
+    """Where the last argument of ``Buffer.from`` is ``'base64'``; in time linear in the text."""
+    place = 0
+    while head := _BUFFER_HEAD.search(source, place):
+        close = source.find(")", head.end())
+        if close < 0:
+            return
+        end = close
+        while end > head.end() and source[end - 1] in TRIMMED:
+            end -= 1
+        found = end - len(_BASE64[0]) >= head.end() and source.startswith(_BASE64, end - len(_BASE64[0]))
+        if found:
+            yield head.start()
+        place = close + 1 if found else head.end()
+
+
+def _places(pattern: str) -> Callable[[str], Iterator[int]]:
+    compiled = re.compile(pattern, re.ASCII)
+    return lambda source: (found.start() for found in compiled.finditer(source))
+
+
 _SIGNS = tuple(
-    (kind, confidence, re.compile(pattern, re.ASCII), told)
-    for kind, confidence, pattern, told in (
+    (kind, confidence, _places(finder) if isinstance(finder, str) else finder, told)
+    for kind, confidence, finder, told in (
         (
             "string-construction",
             "high",
@@ -33,13 +72,13 @@ _SIGNS = tuple(
         (
             "string-construction",
             "low",
-            rf"\bBuffer\.from{S}*\([^)]*['\"]base64['\"]{S}*\)",
+            _base64_buffers,
             'Buffer.from(…, "base64") can decode hidden payloads',
         ),
         (
             "indirect-access",
             "high",
-            _GLOBAL + r"[^\]]*(?:\+|\()",
+            _computed_globals,
             "Computed property access on global object with dynamic expression",
         ),
         (
@@ -103,9 +142,9 @@ def evasion_signs(source: str) -> tuple[EvasionSign, ...]:
 
 
 def _patterns(source: str, lines: Lines) -> Iterator[EvasionSign]:
-    for kind, confidence, pattern, told in _SIGNS:
-        for found in pattern.finditer(source):
-            line, context = lines.at(found.start())
+    for kind, confidence, places, told in _SIGNS:
+        for place in places(source):
+            line, context = lines.at(place)
             yield EvasionSign(type=kind, confidence=confidence, description=told, context=context, line=line)
 
 

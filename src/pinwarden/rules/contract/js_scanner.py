@@ -18,7 +18,7 @@ from pinwarden.documents.contract.dialect import Dialect
 
 # JavaScript's idea of white space; \w and \b are ASCII there, so the patterns are compiled with re.ASCII.
 SPACES = "\t\n\x0b\x0c\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
-_TRIMMED = "\t\n\x0b\x0c\r \xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(map(chr, range(0x2000, 0x200B)))
+TRIMMED = "\t\n\x0b\x0c\r \xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(map(chr, range(0x2000, 0x200B)))
 S = f"[{SPACES}]"
 _IMPORT = rf"(?:require{S}*\({S}*['\"]|import{S}*\({S}*['\"]|from{S}+['\"])"
 
@@ -166,7 +166,7 @@ class Lines:
         from bisect import bisect_right
 
         line = bisect_right(self._starts, offset)
-        return line, self._texts[line - 1].strip(_TRIMMED)
+        return line, self._texts[line - 1].strip(TRIMMED)
 
 
 @cache
