@@ -130,15 +130,13 @@ def test_modules_that_import_each_other_are_followed() -> None:
 
 def test_a_package_is_looked_into_on_request_and_the_finding_says_so() -> None:
     own = sources(server="import thing\ndef handler(x):\n    thing.go(x)\n")
-    inside = sources(thing__init="from ._impl import go\n", thing___impl="import os\ndef go(x):\n    os.system(x)\n")
-    packages = {name.replace("._", "._"): each for name, each in inside.items()}
-    packages["thing._impl"] = packages.pop("thing._impl", next(iter(inside.values())))
+    inside = sources(thing__init="from .impl import go\n", thing__impl="import os\ndef go(x):\n    os.system(x)\n")
     handler = Handler(name="tool", module="server", function="handler")
     without = analyse(own, [handler]).handlers["tool"]
-    looked = analyse(own, [handler], packages).handlers["tool"]
+    looked = analyse(own, [handler], inside).handlers["tool"]
     assert (without.kinds, [note.what for note in without.unknown]) == ((), ["thing.go"])
     assert (looked.kinds, looked.unknown) == (("subprocess",), ())
-    assert [(each.third_party, each.path) for each in looked.findings] == [(True, "thing/_impl.py")]
+    assert [(each.third_party, each.path) for each in looked.findings] == [(True, "thing/impl.py")]
 
 
 def test_the_answer_does_not_depend_on_the_order_of_modules() -> None:
@@ -155,6 +153,21 @@ def test_the_answer_does_not_depend_on_the_order_of_modules() -> None:
 def test_a_handler_that_is_not_there_is_unknown_and_not_harmless() -> None:
     told = found("def other(x):\n    return x\n")
     assert (told.kinds, [note.reason for note in told.unknown]) == ((), ["the handler was not found in the source"])
+
+
+def test_handlers_of_the_same_name_are_taken_together() -> None:
+    """Attack: a harmless function registered under the name of a harmful one."""
+    text = """
+        from fastmcp import FastMCP
+        import os
+        mcp = FastMCP("x")
+        @mcp.tool(name="same")
+        def first(x): os.remove(x)
+        @mcp.tool(name="same")
+        def second(x): return x
+    """
+    assert tools(text) == {"same": (W,)}
+    assert analyse(sources(server=text)).handlers["same"].kinds == (W,)
 
 
 # Where tools are registered
@@ -220,7 +233,7 @@ DISPATCH = """
     server = Server("x")
     @server.list_tools()
     async def list_tools():
-        return [Tool(name=Names.LIST, inputSchema={}), Tool(name="remove", inputSchema={}), Tool(name="env", inputSchema={})]
+        return [Tool(name=Names.LIST), Tool(name="remove"), Tool(name="env", inputSchema={})]
     @server.call_tool()
     async def call_tool(name, arguments):
 BODY

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from pinwarden.rules.entitlements.engine import Engine
-from pinwarden.rules.entitlements.program import Activation
+from pinwarden.rules.entitlements.interpreter.engine import Engine
+from pinwarden.rules.entitlements.interpreter.program import Activation
 from pinwarden.rules.entitlements.values import (
     KINDS,
     Analysis,
@@ -23,62 +23,74 @@ MAX_TOLD = 200
 
 
 def entitlements_of(
-    sources: Mapping[str, Source], handlers: Iterable[Handler], packages: Mapping[str, Source] | None = None
+    sources: Mapping[str, Source],
+    handlers: Iterable[Handler] | None = None,
+    packages: Mapping[str, Source] | None = None,
 ) -> Mapping[str, Entitlements]:
     """What each handler can do, by the name of its tool.
 
-    ``sources`` are the server's own modules by their dotted name. ``packages`` are modules of third-party packages to
-    look into where the maintained table knows nothing about them; only its ``get`` is used, so it may read lazily.
+    ``sources`` are the server's own modules by their dotted name. ``handlers`` are those that the source registers,
+    unless they are given. ``packages`` are modules of third-party packages to look into where the maintained table
+    knows nothing about them; only its ``get`` is used, so it may read lazily.
     """
     return analyse(sources, handlers, packages).handlers
 
 
 def analyse(
-    sources: Mapping[str, Source], handlers: Iterable[Handler], packages: Mapping[str, Source] | None = None
+    sources: Mapping[str, Source],
+    handlers: Iterable[Handler] | None = None,
+    packages: Mapping[str, Source] | None = None,
 ) -> Analysis:
     """As ``entitlements_of``, with what the server does while it is imported."""
     engine = Engine(sources, packages)
-    wanted = tuple(handlers)
+    wanted = _registered(engine) if handlers is None else tuple(handlers)
     begun = engine.follow(wanted)
     at_start = [module.activation for each in wanted if (module := engine.module(each.module)) is not None]
     started = _reached(dict.fromkeys(at_start), set())
     modules = {each for each in started if each.label == "<module>"}
-    found: dict[str, Entitlements] = {}
+    by_name: dict[str, list[Handler]] = {}
     for handler in wanted:
-        found[handler.name] = _told(begun[handler], modules, handler, engine)
+        by_name.setdefault(handler.name, []).append(handler)
+    found = {name: _told(each, begun, modules, engine) for name, each in by_name.items()}
     return Analysis(handlers=found, startup=_entitlements(started))
 
 
 def handlers_in(sources: Mapping[str, Source]) -> tuple[Handler, ...]:
-    """The tools that the source registers, with where their code begins."""
-    engine = Engine(sources, None)
+    """The tools that the source registers, with where their code begins; a name can be there more than once."""
+    return _registered(Engine(sources, None))
+
+
+def _registered(engine: Engine) -> tuple[Handler, ...]:
     engine.discover()
-    found: dict[str, Handler] = {}
-    dispatching = []
+    found: dict[Handler, None] = {}
     for each in engine.registrations.values():
         if each.kind == "tool":
             name = each.name or each.qualname.rpartition(".")[2]
-            found.setdefault(name, Handler(name=name, module=each.module, function=each.qualname, line=each.line))
+            found[Handler(name=name, module=each.module, function=each.qualname, line=each.line)] = None
         elif each.kind in ("call_tool", "call_request"):
-            dispatching.append(each)
-    for name in engine.tool_names if dispatching else ():
-        each = dispatching[0]
-        handler = Handler(name=name, module=each.module, function=each.qualname, line=each.line, case=name)
-        found.setdefault(name, handler)
-    return tuple(found.values())
+            for name in engine.tool_names:
+                place = Handler(name=name, module=each.module, function=each.qualname, line=each.line, case=name)
+                found[place] = None
+    return tuple(found)
 
 
-def _told(roots: dict[Activation, None], at_start: set[Activation], handler: Handler, engine: Engine) -> Entitlements:
+def _told(
+    handlers: list[Handler],
+    begun: Mapping[Handler, dict[Activation, None]],
+    at_start: set[Activation],
+    engine: Engine,
+) -> Entitlements:
+    """What the handlers of one tool can do; several that share a name are taken together."""
+    roots = {activation: None for handler in handlers for activation in begun[handler]}
     told = _entitlements(_reached(roots, at_start))
-    why = ""
-    if not roots:
-        why = "the handler was not found in the source"
-    elif engine.exhausted:
-        why = "the program is too large to be followed to its end"
-    if not why:
-        return told
-    note = UnknownReach(reason=why, path="", line=handler.line, what=handler.function, evidence="", way=())
-    return Entitlements(kinds=told.kinds, findings=told.findings, unknown=(note, *told.unknown))
+    notes = [_note("the handler was not found in the source", each) for each in handlers if not begun[each]]
+    if engine.exhausted:
+        notes.append(_note("the program is too large to be followed to its end", handlers[0]))
+    return Entitlements(kinds=told.kinds, findings=told.findings, unknown=(*notes, *told.unknown))
+
+
+def _note(reason: str, handler: Handler) -> UnknownReach:
+    return UnknownReach(reason=reason, path="", line=handler.line, what=handler.function, evidence="", way=())
 
 
 def _reached(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:

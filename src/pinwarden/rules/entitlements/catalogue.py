@@ -172,7 +172,7 @@ filesystem:read: dotenv dotenv.dotenv_values
 environment: pydantic_settings.BaseSettings environs
 crypto: cryptography Crypto Cryptodome nacl jwt jose authlib.jose bcrypt argon2 passlib itsdangerous OpenSSL pgpy
 crypto: gnupg
-crypto: ecdsa rsa pyotp fernet blake3 eth_account.Account bitcoin coincurve
+crypto: msoffcrypto ecdsa rsa pyotp fernet blake3 eth_account.Account bitcoin coincurve
 filesystem:read: openpyxl.load_workbook xlrd pyxlsb pypdf.PdfReader PyPDF2.PdfReader pdfplumber.open fitz.open
 filesystem:read: pymupdf.open PIL.Image.open cv2.imread docx.Document pptx.Presentation mammoth.convert_to_html
 filesystem:read: numpy.load numpy.loadtxt numpy.genfromtxt numpy.fromfile textract tabula camelot

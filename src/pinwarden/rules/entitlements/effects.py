@@ -40,7 +40,7 @@ _SAME: Final = {name: kinds[0] for kinds, name in _pairs(catalogue.SAME)}
 _METHODS: Final = {name: kinds for kinds, name in _pairs(catalogue.METHODS)}
 _ON_SIGHT: Final = frozenset(catalogue.ON_SIGHT.split())
 _NEVER_CALLS: Final = frozenset(catalogue.NEVER_CALLS.split())
-_MAX_STEPS: Final = 6
+_MAX_STEPS: Final = 8
 MAX_REMEMBERED: Final = 20_000
 """Paths whose answer is kept; a hostile source can make up any number of them."""
 
@@ -81,7 +81,9 @@ def spelt(path: str) -> str:
         return last
     if dot and (shorter := _SAME.get(head)):
         return f"{shorter}.{last}"
-    if path.count("(") > _MAX_STEPS:  # a chain that grows by itself, as in a loop
+    if path.count(".") > _MAX_STEPS or head.endswith(f".{last}"):  # a chain that grows by itself, as in a loop
+        return head
+    if path.count("(") > _MAX_STEPS:
         return path.partition("(")[0] + "()"
     return path
 

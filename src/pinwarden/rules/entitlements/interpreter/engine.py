@@ -6,9 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from pinwarden.rules.entitlements import effects
-from pinwarden.rules.entitlements.engine_base import MAX_RUNS, Given
-from pinwarden.rules.entitlements.engine_statements import Statements
-from pinwarden.rules.entitlements.items import (
+from pinwarden.rules.entitlements.interpreter.items import (
     EMPTY,
     Bound,
     Class,
@@ -19,7 +17,9 @@ from pinwarden.rules.entitlements.items import (
     Text,
     Value,
 )
-from pinwarden.rules.entitlements.program import Activation, Frame, Module, parts_of
+from pinwarden.rules.entitlements.interpreter.program import Activation, Frame, Module, parts_of
+from pinwarden.rules.entitlements.interpreter.statements import Statements
+from pinwarden.rules.entitlements.interpreter.terms import MAX_RUNS, Given
 from pinwarden.rules.entitlements.values import Handler
 
 _NODE = ast.Pass(lineno=0, col_offset=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pinwarden.rules.entitlements.items import EMPTY, Class, Function, Table, Value
+from pinwarden.rules.entitlements.interpreter.items import EMPTY, Class, Function, Table, Value
 from pinwarden.rules.entitlements.values import Source
 
 

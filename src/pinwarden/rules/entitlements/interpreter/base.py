@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
-from pinwarden.core.record import Record
-from pinwarden.rules.entitlements import effects, language
-from pinwarden.rules.entitlements.items import (
+from pinwarden.rules.entitlements import effects
+from pinwarden.rules.entitlements.interpreter import language
+from pinwarden.rules.entitlements.interpreter.items import (
     EMPTY,
     Alias,
     Class,
@@ -21,63 +20,9 @@ from pinwarden.rules.entitlements.items import (
     Text,
     Value,
 )
-from pinwarden.rules.entitlements.program import Activation, Frame, Module
+from pinwarden.rules.entitlements.interpreter.program import Activation, Frame, Module
+from pinwarden.rules.entitlements.interpreter.terms import Given, Registration
 from pinwarden.rules.entitlements.values import Source
-
-MAX_ACTIVATIONS = 20_000
-"""Functions times kinds of calls. The largest server measured needs a tenth; what needs more is told as unknown."""
-
-MAX_DEPTH = 24
-"""Calls within calls that are followed at once; deeper ones are looked at later. Bounds the interpreter's own stack."""
-
-MAX_SHAPES = 64
-"""Kinds of arguments by which calls of one function are told apart; after that its calls are taken together."""
-
-MAX_RUNS = 8
-"""How often a function is followed again because something it reads turned out to hold more than was known."""
-
-_NO_KEYWORDS: Mapping[str, Value] = MappingProxyType({})
-
-
-class Given:
-    """The arguments of one call. Made for every call, so it is lighter than a record."""
-
-    __slots__ = ("keywords", "positional", "spread")
-
-    def __init__(
-        self,
-        positional: tuple[Value, ...] = (),
-        keywords: Mapping[str, Value] = _NO_KEYWORDS,
-        spread: Value = EMPTY,
-    ) -> None:
-        self.positional = positional
-        self.keywords = keywords
-        self.spread = spread
-        """What a ``*`` or ``**`` argument holds without saying where."""
-
-    def at(self, place: int, keyword: str = "") -> Value | None:
-        """The argument in that place or of that name; ``None`` where there is none."""
-        if place < len(self.positional):
-            return self.positional[place]
-        return self.keywords.get(keyword)
-
-    def everything(self) -> Value:
-        """All arguments taken together."""
-        return self.spread.union(*self.positional, *self.keywords.values())
-
-
-NOTHING_GIVEN = Given()
-
-
-class Registration(Record):
-    """A function that the source hands to a server."""
-
-    kind: str
-    name: str | None
-    value: Value
-    module: str
-    qualname: str
-    line: int
 
 
 class EngineBase:

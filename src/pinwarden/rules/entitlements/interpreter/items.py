@@ -10,7 +10,7 @@ import ast
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pinwarden.rules.entitlements.program import Activation, Frame, Module
+    from pinwarden.rules.entitlements.interpreter.program import Activation, Frame, Module
 
 
 class Item:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from pinwarden.rules.entitlements import effects, language
-from pinwarden.rules.entitlements.engine_base import NOTHING_GIVEN, Given, Registration, unmarked
-from pinwarden.rules.entitlements.engine_calls import Calls
-from pinwarden.rules.entitlements.items import (
+from pinwarden.rules.entitlements import effects
+from pinwarden.rules.entitlements.interpreter import language
+from pinwarden.rules.entitlements.interpreter.base import unmarked
+from pinwarden.rules.entitlements.interpreter.items import (
     EMPTY,
     Bound,
     Class,
@@ -20,32 +20,30 @@ from pinwarden.rules.entitlements.items import (
     Namespace,
     Outside,
     Partial,
-    Registrar,
     Table,
-    TableMethod,
-    Text,
     Value,
 )
-from pinwarden.rules.entitlements.program import Frame
+from pinwarden.rules.entitlements.interpreter.program import Frame
+from pinwarden.rules.entitlements.interpreter.servers import Servers
+from pinwarden.rules.entitlements.interpreter.terms import NOTHING_GIVEN, Given
 
-_REGISTERING = ("tool", "call_tool", "list_tools", "add_tool")
 _FRAMEWORKS = ("mcp", "fastmcp")
 _GET, _CALL = "operator.attrgetter()", "operator.methodcaller()"
 _DYNAMIC = "the name of what is used is computed"
 _GIVES_BACK = frozenset(language.GIVES_BACK.split())
 
 
-class OutsideCalls(Calls):
+class OutsideCalls(Servers):
     """What code that is not looked into does with its arguments."""
 
     def __init__(self, *given: object) -> None:
         super().__init__(*given)  # type: ignore[arg-type]  # as EngineBase takes them
         special = self._special
         self.forms: dict[str, Callable[[Given, ast.AST, Frame], Value]] = {
-            "builtins.getattr": self._getattr,
+            "builtins.getattr": self.getattr,
             "builtins.setattr": self._setattr,
-            "builtins.__import__": self._import_by_name,
-            "importlib.import_module": self._import_by_name,
+            "builtins.__import__": self.import_by_name,
+            "importlib.import_module": self.import_by_name,
             "builtins.super": lambda _, __, frame: self.superior(frame),
             "builtins.globals": lambda _, __, frame: frozenset((Namespace(frame.module),)),
             "builtins.locals": lambda _, __, frame: frozenset((Namespace(frame.module),)),
@@ -77,15 +75,16 @@ class OutsideCalls(Calls):
         if path in _GIVES_BACK:
             return self._give_back(path, given, node, frame)
         if path.partition(".")[0] in _FRAMEWORKS:
-            registered = self._framework(path, given)
+            registered = self.framework(path, given)
             if registered is not None:
                 return registered
-        self._note_effect(path, given, node, frame)
+        self.note_effect(path, given, node, frame)
         result = EMPTY if effects.never_calls(path) else self.hand_over(given, node, frame)
         after = effects.result_of(path)
         return result | {Outside(after)} if after is not None else result
 
-    def _note_effect(self, path: str, given: Given, node: ast.AST, frame: Frame) -> None:
+    def note_effect(self, path: str, given: Given, node: ast.AST, frame: Frame) -> None:
+        """Note what the table says about a call."""
         effect = effects.effect_of(path)
         if not effect.known:
             package = path.partition(".")[0]
@@ -178,7 +177,8 @@ class OutsideCalls(Calls):
 
         return wrap
 
-    def _getattr(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+    def getattr(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+        """``getattr`` with a constant is an attribute; with anything else it is whatever the object has."""
         value, name = given.at(0) or EMPTY, given.at(1) or EMPTY
         texts = self.texts(name)
         found = given.at(2) or EMPTY
@@ -189,12 +189,12 @@ class OutsideCalls(Calls):
         for item in value:
             if isinstance(item, ModuleItem | Class | Instance):
                 self.cannot_see(frame, _DYNAMIC, node, "getattr")
-                found |= self._all_methods(item, node, frame)
+                found |= self.all_methods(item, node, frame)
             elif isinstance(item, Outside):
                 self.cannot_see(frame, _DYNAMIC, node, f"getattr({item.path}, …)")
         return found
 
-    def _all_methods(self, item: Item, node: ast.AST, frame: Frame) -> Value:
+    def all_methods(self, item: Item, node: ast.AST, frame: Frame) -> Value:
         """Whatever an own object has: any of it can be the one that is asked for."""
         names: dict[str, Value] = {}
         if isinstance(item, ModuleItem):
@@ -223,7 +223,8 @@ class OutsideCalls(Calls):
                 self.cannot_see(frame, _DYNAMIC, node, "setattr")
         return EMPTY
 
-    def _import_by_name(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+    def import_by_name(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+        """Import a module by a text."""
         texts = self.texts(given.at(0, "name") or EMPTY)
         if not texts or not all(each.whole for each in texts):
             self.cannot_see(frame, "the module that is imported is computed", node, "import")
@@ -262,12 +263,12 @@ class OutsideCalls(Calls):
         *names, value = given.positional
         found: Value = EMPTY
         for name in names:
-            found |= self._getattr(Given(positional=(value, name)), node, frame)
+            found |= self.getattr(Given(positional=(value, name)), node, frame)
         return found
 
     def _call_later(self, given: Given, node: ast.AST, frame: Frame) -> Value:
         name, *arguments, value = given.positional
-        method = self._getattr(Given(positional=(value, name)), node, frame)
+        method = self.getattr(Given(positional=(value, name)), node, frame)
         return self.invoke(method, Given(positional=tuple(arguments), keywords=given.keywords), node, frame)
 
     def _map(self, given: Given, node: ast.AST, frame: Frame) -> Value:
@@ -276,142 +277,6 @@ class OutsideCalls(Calls):
         table = self.table(frame, node, "map")
         self.put(table, None, result.union(*elements))
         return frozenset((table,))
-
-    # Servers
-
-    def _framework(self, path: str, given: Given) -> Value | None:
-        last = path.rpartition(".")[2]
-        name = self._name_of(given)
-        if last in ("Tool", "types.Tool") and name is not None:
-            self.tool_names.setdefault(name)
-        if last in ("from_function", "from_tool"):
-            return frozenset((Partial(given.at(0, "fn") or EMPTY, (), (("name", frozenset((Text(name or ""),))),)),))
-        for kind, keyword in (("call_request", "on_call_tool"), ("list_tools", "on_list_tools")):
-            if keyword in given.keywords:
-                self.register(Registrar(kind, None), Given(positional=(given.keywords[keyword],)))
-        if last not in _REGISTERING or "(" not in path:
-            return None
-        kind = "tool" if last == "add_tool" else last
-        first = given.at(0, "fn") or given.at(0, "tool") or EMPTY
-        if kind == "tool" and any(not isinstance(item, Text) for item in unmarked(first)):
-            name = self.one_text(given.at(1, "name") or EMPTY)
-            return self.register(Registrar("tool", name), Given(positional=(first,)))
-        return frozenset((Registrar(kind, name),))
-
-    def _name_of(self, given: Given) -> str | None:
-        value = given.keywords.get("name")
-        if value is None and given.positional:
-            value = given.positional[0]
-        return self.one_text(value) if value else None
-
-    def register(self, registrar: Registrar, given: Given) -> Value:
-        """Hand a function to a server."""
-        value = unmarked(given.at(0) or EMPTY)
-        for item in value:
-            name, target = registrar.name, item
-            if isinstance(item, Partial) and item.target:
-                named = dict(item.keywords).get("name", EMPTY)
-                name = name or next((each.text for each in named if isinstance(each, Text) and each.text), None)
-                target = next(iter(item.target))
-            function = target.function if isinstance(target, Bound) else target
-            if isinstance(function, Function):
-                line = getattr(function.node, "lineno", 0)
-                key = (function.module.name, function.qualname, line, name)
-                self.registrations.setdefault(
-                    key,
-                    Registration(
-                        kind=registrar.kind,
-                        name=name,
-                        value=frozenset((target,)),
-                        module=function.module.name,
-                        qualname=function.qualname,
-                        line=line,
-                    ),
-                )
-        return value
-
-    # Tables
-
-    def call_table(self, method: TableMethod, given: Given, node: ast.AST, frame: Frame) -> Value:
-        """Call a method of a list or dict."""
-        table, name = method.table, method.name
-        first, second = given.at(0) or EMPTY, given.at(1, "default") or EMPTY
-        if name in ("append", "add", "appendleft", "push"):
-            self.put(table, None, first)
-        elif name in ("insert", "__setitem__"):
-            self.put(table, self.one_text(first), second)
-        elif name in ("extend", "update", "extendleft", "union"):
-            self._merge(table, given)
-        elif name in ("get", "pop", "setdefault", "__getitem__"):
-            if name == "setdefault":
-                self.put(table, self.one_text(first), second)
-            return self.subscript(frozenset((table,)), first, node, frame) | second
-        elif name == "items":
-            return self._items(table, node, frame)
-        elif name == "keys":
-            keys = self.table(frame, node, "keys")
-            for key in table.keys:
-                self.put(keys, None, frozenset((Text(key),)))
-            return frozenset((keys,))
-        elif name in ("values", "copy", "__iter__"):
-            return frozenset((table,))
-        elif name in ("popleft", "popitem"):
-            return self.elements(frozenset((table,)))
-        elif name == "sort":
-            self.invoke(given.at(0, "key") or EMPTY, Given(positional=(table.everything(),)), node, frame)
-        return EMPTY
-
-    def _merge(self, table: Table, given: Given) -> None:
-        for item in given.everything():
-            if isinstance(item, Table):
-                item.readers.add(self.current)
-                for key, value in list(item.keys.items()):
-                    self.put(table, key, value)
-                self.put(table, None, item.rest)
-        for name, value in given.keywords.items():
-            self.put(table, name, value)
-
-    def _items(self, table: Table, node: ast.AST, frame: Frame) -> Value:
-        pair, outer = self.table(frame, node, "item"), self.table(frame, node, "items")
-        table.readers.add(self.current)
-        self.put(pair, "0", frozenset(Text(key) for key in table.keys))
-        self.put(pair, "1", table.everything())
-        self.put(outer, None, frozenset((pair,)))
-        return frozenset((outer,))
-
-    def subscript(self, value: Value, key: Value, node: ast.AST, frame: Frame) -> Value:
-        """What ``value[key]`` can stand for."""
-        found: Value = EMPTY
-        for item in value:
-            if isinstance(item, Table):
-                item.readers.add(self.current)
-                text = self.one_text(key)
-                found |= item.keys.get(text, EMPTY) | item.rest if text is not None else item.everything()
-            elif isinstance(item, Namespace):
-                found |= self._in_namespace(item, key, node, frame)
-            elif isinstance(item, Outside):
-                found |= self._in_outside(item, key, node, frame)
-            elif isinstance(item, Instance):
-                method = self.attribute(frozenset((item,)), "__getitem__", node, frame)
-                if method:
-                    found |= self.invoke(method, Given(positional=(key,)), node, frame)
-            elif isinstance(item, Class) and item.enumeration:
-                found |= self.elements(frozenset((item,)))
-        return found
-
-    def _in_namespace(self, item: Namespace, key: Value, node: ast.AST, frame: Frame) -> Value:
-        text = self.one_text(key)
-        if text is None:
-            self.cannot_see(frame, "looks names up by a computed text", node, "globals()")
-            return self._all_methods(ModuleItem(item.module), node, frame)
-        return self.global_name(text, item.module)
-
-    def _in_outside(self, item: Outside, key: Value, node: ast.AST, frame: Frame) -> Value:
-        if item.path == "sys.modules":
-            return self._import_by_name(Given(positional=(key,)), node, frame)
-        if item.path == "builtins.__builtins__":
-            return self._getattr(Given(positional=(frozenset((Outside("builtins"),)), key)), node, frame)
-        return frozenset((item,))
 
 
 def _partial(given: Given) -> Value:

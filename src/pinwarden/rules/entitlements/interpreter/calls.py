@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from pinwarden.rules.entitlements.engine_attributes import Attributes
-from pinwarden.rules.entitlements.engine_base import (
-    MAX_ACTIVATIONS,
-    MAX_DEPTH,
-    MAX_RUNS,
-    MAX_SHAPES,
-    NOTHING_GIVEN,
-    Given,
-    unmarked,
-    with_reach,
-)
-from pinwarden.rules.entitlements.items import (
+from pinwarden.rules.entitlements.interpreter.attributes import Attributes
+from pinwarden.rules.entitlements.interpreter.base import unmarked, with_reach
+from pinwarden.rules.entitlements.interpreter.items import (
     EMPTY,
     Bound,
     Class,
@@ -32,7 +23,15 @@ from pinwarden.rules.entitlements.items import (
     Value,
     order,
 )
-from pinwarden.rules.entitlements.program import Activation, Frame
+from pinwarden.rules.entitlements.interpreter.program import Activation, Frame
+from pinwarden.rules.entitlements.interpreter.terms import (
+    MAX_ACTIVATIONS,
+    MAX_DEPTH,
+    MAX_RUNS,
+    MAX_SHAPES,
+    NOTHING_GIVEN,
+    Given,
+)
 
 Arguments = dict[str, Value]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from pinwarden.rules.entitlements import language
-from pinwarden.rules.entitlements.engine_base import NOTHING_GIVEN, EngineBase, Given
-from pinwarden.rules.entitlements.items import (
+from pinwarden.rules.entitlements.interpreter import language
+from pinwarden.rules.entitlements.interpreter.base import EngineBase
+from pinwarden.rules.entitlements.interpreter.items import (
     EMPTY,
     Bound,
     Class,
@@ -27,7 +27,8 @@ from pinwarden.rules.entitlements.items import (
     Text,
     Value,
 )
-from pinwarden.rules.entitlements.program import Frame, parts_of
+from pinwarden.rules.entitlements.interpreter.program import Frame, parts_of
+from pinwarden.rules.entitlements.interpreter.terms import NOTHING_GIVEN, Given
 
 BACK_DOORS = frozenset(language.BACK_DOORS.split())
 

@@ -6,11 +6,10 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from pinwarden.rules.entitlements import effects, language
-from pinwarden.rules.entitlements.engine_attributes import BACK_DOORS
-from pinwarden.rules.entitlements.engine_base import Given, unmarked
-from pinwarden.rules.entitlements.engine_outside import OutsideCalls
-from pinwarden.rules.entitlements.items import (
+from pinwarden.rules.entitlements import effects
+from pinwarden.rules.entitlements.interpreter.attributes import BACK_DOORS
+from pinwarden.rules.entitlements.interpreter.base import unmarked
+from pinwarden.rules.entitlements.interpreter.items import (
     EMPTY,
     Class,
     Function,
@@ -21,7 +20,9 @@ from pinwarden.rules.entitlements.items import (
     Text,
     Value,
 )
-from pinwarden.rules.entitlements.program import Frame
+from pinwarden.rules.entitlements.interpreter.program import Frame
+from pinwarden.rules.entitlements.interpreter.tables import Tables
+from pinwarden.rules.entitlements.interpreter.terms import Given
 
 MAX_TEXT = 400
 """Longer constants are prose, not names, modes or statements."""
@@ -30,11 +31,9 @@ MAX_LITERAL = 512
 """Elements of a literal that are looked at one by one; a longer one is data."""
 
 _REGISTERING = {"tool": "tool", "call_tool": "call_tool", "list_tools": "list_tools"}
-_TYPES_OF_TYPES = frozenset(("Optional", "Union", "Annotated", "Final", "ClassVar", "Required", "NotRequired"))
-_CONTAINERS = frozenset(language.CONTAINERS.split())
 
 
-class Expressions(OutsideCalls):
+class Expressions(Tables):
     """What an expression can stand for."""
 
     def __init__(self, *given: object) -> None:
@@ -370,57 +369,3 @@ class Expressions(OutsideCalls):
         value = self.evaluate(node.value, frame)
         frame.activation.yields |= self.elements(value)
         return value
-
-    # Annotations
-
-    def meaning_of_annotation(self, node: ast.expr | None, frame: Frame) -> Value:
-        """The objects that a type annotation promises."""
-        if node is None:
-            return EMPTY
-        if isinstance(node, ast.Name | ast.Attribute):
-            return self._promised(node, frame)
-        if isinstance(node, ast.BinOp):
-            return self.meaning_of_annotation(node.left, frame) | self.meaning_of_annotation(node.right, frame)
-        if isinstance(node, ast.Subscript):
-            return self._promised_by_generic(node, frame)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < MAX_TEXT:
-            try:
-                return self.meaning_of_annotation(ast.parse(node.value, mode="eval").body, frame)
-            except (SyntaxError, ValueError, RecursionError):
-                return EMPTY
-        return EMPTY
-
-    def _promised(self, node: ast.Name | ast.Attribute, frame: Frame) -> Value:
-        if isinstance(node, ast.Name) and node.id in _PLAIN:
-            return EMPTY
-        found: Value = EMPTY
-        for item in self.evaluate(node, frame):
-            if isinstance(item, Class) and not item.enumeration:
-                found |= {Instance(item)}
-            elif isinstance(item, Outside):
-                path = effects.spelt(f"{item.path}()")
-                if effects.has_reach(path) and effects.effect_of(path).known:
-                    found |= {Outside(path)}
-        return found
-
-    def _promised_by_generic(self, node: ast.Subscript, frame: Frame) -> Value:
-        head = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
-        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if head == "Annotated":
-            inner = inner[:1]
-        if head in ("Callable", "Literal", "type", "Type"):
-            return EMPTY
-        found: Value = EMPTY
-        for each in inner:
-            if not isinstance(each, ast.List):
-                found |= self.meaning_of_annotation(each, frame)
-        if head in _CONTAINERS and found:
-            table = self.table(frame, node, "annotation")
-            self.put(table, None, found)
-            return frozenset((table,))
-        if head not in _TYPES_OF_TYPES:
-            return found | self.meaning_of_annotation(node.value, frame)
-        return found
-
-
-_PLAIN = frozenset(language.PLAIN_TYPES.split())
