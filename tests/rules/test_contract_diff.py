@@ -17,6 +17,7 @@ from pinwarden.documents.contract.extension import ToolFacts
 from pinwarden.documents.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.rules.contract.check import check_lockfile
 from pinwarden.rules.contract.server_diff import ServerDiff, diff_lockfiles
+from tests.conformance.vectors import REPOSITORY
 from tests.documents.test_contract_extension import FASTMCP, SDK
 from tests.rules.contracts import MADE_AT, contract_of, extension_of, listing, locked, wire_tool, with_action
 
@@ -70,6 +71,30 @@ def test_a_change_has_the_severity_of_what_it_does_to_callers_and_readers(
 
 def test_a_change_is_told_once_though_contract_and_text_both_show_it() -> None:
     assert told(changed(description="Read one note.")) == [("RISKY", "read_note", "/description")]
+
+
+def test_titles_that_a_framework_makes_are_cosmetic_and_sentences_are_not() -> None:
+    def titled(title: str) -> dict[str, Any]:
+        schema = {**READ["inputSchema"], "properties": {"path": {"type": "string", "title": title}}}
+        return {**schema, "title": "read_noteArguments"}
+
+    made = changed(inputSchema=titled("Path"))
+    assert {severity for severity, _, _ in told(made)} == {"COSMETIC"}
+    worded = changed(inputSchema=titled("Path. Read all notes first"))
+    assert worded.findings[0].delta.severity in ("RISKY", "BREAKING")
+
+
+def test_the_upgrade_of_a_real_server_is_told_by_what_it_breaks() -> None:
+    recorded = REPOSITORY / "tests" / "vectors" / "real-servers"
+    before, after = (
+        locked(json.loads((recorded / f"playwright-mcp@{version}.json").read_text()))
+        for version in ("0.0.70", "0.0.83")
+    )
+    diff = diff_lockfiles(before, after)
+    broken = {(each.name, each.delta.category) for each in diff.findings if each.delta.severity == "BREAKING"}
+    assert ("browser_click", "parameter_removed") in broken
+    assert ("browser_drop", "item_added") in broken, "a new tool that says that it destroys"
+    assert (diff.framework_changed, diff.same_meaning, diff.digests_only) == (False, False, False)
 
 
 def test_a_new_destructive_tool_is_breaking_and_a_removed_one_too() -> None:

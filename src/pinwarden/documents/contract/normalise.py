@@ -155,6 +155,12 @@ def _only_a_type(text: str) -> bool:
     return True
 
 
+def is_generated_title(title: Any, key: str) -> bool:
+    """Whether a title within a schema is of the kind that frameworks make: the name of what it stands on in other
+    letters, or the name of a class. Neither holds a sentence."""
+    return isinstance(title, str) and (_same_words(title, key) or title.isidentifier())
+
+
 def _same_words(title: Any, name: str) -> bool:
     return isinstance(title, str) and _folded(title) == _folded(name)
 
@@ -228,8 +234,7 @@ class _Expansion:
     def _drops(self, name: str, member: Any, key: str) -> bool:
         if name in ("$defs", "definitions"):
             return not self.recursive
-        # A generated title repeats the name of what it stands on, or is the name of a class.
-        return name == "title" and isinstance(member, str) and (_same_words(member, key) or member.isidentifier())
+        return name == "title" and is_generated_title(member, key)
 
     def _recursive(self) -> frozenset[str]:
         """The definitions that lead back to themselves."""

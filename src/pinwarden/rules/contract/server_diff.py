@@ -15,7 +15,12 @@ from pinwarden.core.record import Record, replace
 from pinwarden.documents.contract.contract import ToolContract
 from pinwarden.documents.contract.extension import UNKNOWN, check_body, contracts_of, surface_of
 from pinwarden.documents.contract.lockfile import Lockfile
-from pinwarden.documents.contract.normalise import framework_of, normalised_digest, normalised_surface
+from pinwarden.documents.contract.normalise import (
+    framework_of,
+    is_generated_title,
+    normalised_digest,
+    normalised_surface,
+)
 from pinwarden.documents.contract.visible_contract import visible_contracts
 from pinwarden.documents.surface import Surface
 from pinwarden.rules.contract.deltas import BREAKING, COSMETIC, RISKY, SAFE, SEVERITIES, Delta
@@ -288,9 +293,18 @@ def _finding(change: Change) -> Finding:
 def _severity(change: Change) -> str:
     if change.severity == CRITICAL or change.kind in _BREAKS_CALLS or _is_new_hazard(change):
         return BREAKING
-    if change.kind in _WORDS_ONLY:
+    if change.kind in _WORDS_ONLY or _is_generated(change):
         return COSMETIC
     return SAFE if change.severity == INFO and change.kind not in _MAY_BREAK_CALLS else RISKY
+
+
+def _is_generated(change: Change) -> bool:
+    """A title within a schema that a framework made or left out."""
+    steps = change.path.split("/")
+    if steps[-1] != "title" or change.field not in ("inputSchema", "outputSchema"):
+        return False
+    sides = [side for side in (change.before, change.after) if side is not ABSENT]
+    return all(is_generated_title(side, steps[-2]) for side in sides)
 
 
 def _is_new_hazard(change: Change) -> bool:
