@@ -48,7 +48,7 @@ def _told(root: Path, server: str, lock: Path, python: str, *, update: bool) -> 
     from pinwarden.adapters.probe.probe import ProbeOptions
     from pinwarden.cli.render.text import render_text
     from pinwarden.core.errors import PinwardenError
-    from pinwarden.flows.contract import locking
+    from pinwarden.flows.contract import checking, locking
     from pinwarden.flows.contract.observing import observe_python
 
     try:
@@ -58,7 +58,7 @@ def _told(root: Path, server: str, lock: Path, python: str, *, update: bool) -> 
         if update:
             locking.lock(observed, place, now=now(), dialect=None, name=None)
             return None
-        report = locking.check(observed, place)
+        report = checking.check(observed, place)
     except PinwardenError as err:
         return f"{err.message} [{err.code}]\nhint: {err.hint}"
     return None if report.exit_code == 0 else render_text(report, colour=False)

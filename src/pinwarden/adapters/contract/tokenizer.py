@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
 from pinwarden.core.record import Record
 from pinwarden.rules.contract.costs import estimated_tokens
@@ -18,11 +19,20 @@ class Tokenizer(Record):
 
 
 def tokenizer() -> Tokenizer:
-    """The best one here. tiktoken brings its tables from the network when it has none; then it is not used."""
+    """The best one here. Counting contacts nobody: where tiktoken has no tables on this machine, it is not used."""
     try:
         import tiktoken
+        import tiktoken.load
 
-        encoding = tiktoken.get_encoding(_ENCODING)
+        usual, tiktoken.load.read_file = tiktoken.load.read_file, _refuse
+        try:
+            encoding = tiktoken.get_encoding(_ENCODING)
+        finally:
+            tiktoken.load.read_file = usual
     except Exception:  # noqa: BLE001 - not installed, or its tables are not here: either way there is a formula
         return Tokenizer(name="formula (length / 3.5)", count=estimated_tokens)
     return Tokenizer(name=f"tiktoken {_ENCODING}", count=lambda text: len(encoding.encode_ordinary(text)))
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise OSError("nothing is downloaded in order to count")

@@ -30,8 +30,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Observe, compare and report."""
+    from pinwarden.flows.contract.checking import check
     from pinwarden.flows.contract.costing import Budget
-    from pinwarden.flows.contract.locking import check, locked_at, place_of
+    from pinwarden.flows.contract.locking import locked_at, place_of
 
     place = place_of(args.lock)
     locked_at(place)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.flows.contract.locking import RULE_TEXTS, notices
+from pinwarden.flows.contract.denials import RULE_TEXTS, notices
 from pinwarden.flows.contract.observing import Observed, located
 from pinwarden.flows.report import Report, counted, row_facts
 from pinwarden.rules.entitlements.values import Entitlements
