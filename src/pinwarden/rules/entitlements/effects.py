@@ -81,6 +81,8 @@ def spelt(path: str) -> str:
         return last
     if dot and (shorter := _SAME.get(head)):
         return f"{shorter}.{last}"
+    if "(" in head and not tabled(path.partition(".")[0]):  # nothing is known about what comes back
+        return path.partition("(")[0] + "()"
     if path.count(".") > _MAX_STEPS or head.endswith(f".{last}"):  # a chain that grows by itself, as in a loop
         return head
     if path.count("(") > _MAX_STEPS:

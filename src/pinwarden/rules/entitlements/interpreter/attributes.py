@@ -166,7 +166,7 @@ class Attributes(EngineBase):
 
     def follow_setters(self, cls: Class, name: str, node: ast.AST, frame: Frame) -> None:
         """Look at the methods that set ``self.name``, with whatever arguments their annotations promise."""
-        for method in methods_that_set(cls.node, name):
+        for method in methods_that_set(cls, name):
             for item in cls.body.every.get(method, EMPTY):
                 for each in self._plain(item):
                     self._follow_only(each, Instance(cls), node, frame)
@@ -267,28 +267,31 @@ class Attributes(EngineBase):
         return found
 
 
-def methods_that_set(node: ast.ClassDef, name: str) -> list[str]:
+def methods_that_set(cls: Class, name: str) -> list[str]:
     """The methods of a class that assign ``self.name``."""
-    known: dict[str, list[str]] | None = getattr(node, "_setters", None)
-    if known is None:
-        known = {}
-        for method in node.body:
-            if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.args.args:
-                for attribute in _set_on(method, method.args.args[0].arg):
-                    known.setdefault(attribute, []).append(method.name)
-        node._setters = known  # type: ignore[attr-defined]  # the tree is ours, and lives as long as the answer
-    return known.get(name, [])
+    return [
+        method.name
+        for method in cls.node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        and method.args.args
+        and cls.module.says(name, method)
+        and name in _set_by(cls, method)
+    ]
 
 
-def _set_on(method: ast.FunctionDef | ast.AsyncFunctionDef, receiver: str) -> set[str]:
-    return {
-        node.attr
-        for node in parts_of(method)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Store)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == receiver
-    }
+def _set_by(cls: Class, method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    found = cls.sets.get(id(method))
+    if found is None:
+        receiver = method.args.args[0].arg
+        found = cls.sets[id(method)] = {
+            node.attr
+            for node in parts_of(method)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == receiver
+        }
+    return found
 
 
 _ASKED = Function.__new__(Function)

@@ -12,7 +12,6 @@ from pinwarden.rules.entitlements.interpreter.items import (
     Alias,
     Class,
     Function,
-    Item,
     Mark,
     ModuleItem,
     Outside,
@@ -38,6 +37,9 @@ class EngineBase:
         self.registrations: dict[tuple[str, str, int, str | None], Registration] = {}
         self.tool_names: dict[str, None] = {}
         """Names in ``Tool(name=…)``, in order."""
+        self.shapes: dict[int, int] = {}
+        """With how many kinds of arguments each function of the source was called."""
+        self.runs = 0
         self.depth = 0
         self.exhausted = False
         self.current = Activation("<nobody>", NOWHERE, NOWHERE.frame)
@@ -283,17 +285,11 @@ def unmarked(value: Value) -> Value:
 
 
 def with_reach(value: Value) -> Value:
-    """The part of a value by which calls are told apart: all but texts and tables of texts."""
+    """The value without texts."""
     for item in value:
-        if type(item) is Text or type(item) is Mark or (type(item) is Table and not item.matters()):
-            return frozenset(each for each in value if _tells_apart(each))
+        if type(item) is Text or type(item) is Mark:
+            return frozenset(each for each in value if type(each) is not Text and type(each) is not Mark)
     return value
-
-
-def _tells_apart(item: Item) -> bool:
-    if type(item) is Table:
-        return item.matters()
-    return type(item) is not Text and type(item) is not Mark
 
 
 _BUILTINS = frozenset(language.BUILTINS.split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from pinwarden.rules.entitlements.interpreter.attributes import Attributes
-from pinwarden.rules.entitlements.interpreter.base import unmarked, with_reach
+from pinwarden.rules.entitlements.interpreter.base import with_reach
 from pinwarden.rules.entitlements.interpreter.items import (
     EMPTY,
     Bound,
@@ -19,7 +19,9 @@ from pinwarden.rules.entitlements.interpreter.items import (
     Partial,
     Registrar,
     Returns,
+    Table,
     TableMethod,
+    Text,
     Value,
     order,
 )
@@ -28,9 +30,10 @@ from pinwarden.rules.entitlements.interpreter.terms import (
     MAX_ACTIVATIONS,
     MAX_DEPTH,
     MAX_RUNS,
-    MAX_SHAPES,
+    MAX_RUNS_ALTOGETHER,
     NOTHING_GIVEN,
     Given,
+    most_shapes,
 )
 
 Arguments = dict[str, Value]
@@ -146,7 +149,7 @@ class Calls(Attributes):
             self._ensure_run(activation)
             if len(function.told_by) == told_by:
                 break
-        for name in function.told_by:
+        for name in tuple(function.told_by):
             if name in bound:
                 self.texts(bound[name])  # whoever passed it on is told apart by it too
         self.calls(frame, activation, node)
@@ -179,42 +182,44 @@ class Calls(Attributes):
         return bound
 
     def _activation(self, function: Function, bound: Arguments) -> Activation:
-        shape = tuple(
-            (name, value)
-            for name, value in ((name, self._shape(function, name, value)) for name, value in sorted(bound.items()))
-            if value
-        )
-        key: object = (function, shape)
-        activation = self.activations.get(key)
-        if activation is not None:
-            return activation
-        function.shapes += 1
-        if function.shapes > MAX_SHAPES:
-            return self._merged(function, dict(shape))
-        return self._new_activation(function, key, dict(shape))
-
-    def _shape(self, function: Function, name: str, value: Value) -> Value:
-        return unmarked(value) if name.strip("*") in function.told_by or name[0] == "*" else with_reach(value)
-
-    def _merged(self, function: Function, shape: Arguments) -> Activation:
-        """The one activation for all calls beyond the limit: it has the arguments of each of them."""
-        key = (function, "merged")
+        """The activation for arguments like these. Tables do not tell calls apart: each adds its own to the others'."""
+        shape: list[tuple[str, Value]] = []
+        tables: Arguments = {}
+        for name, value in sorted(bound.items()):
+            texts_count = name.strip("*") in function.told_by or name[0] == "*"
+            telling = frozenset(item for item in value if _tells_apart(item, texts_count))
+            if telling:
+                shape.append((name, telling))
+            if held := frozenset(item for item in value if type(item) is Table):
+                tables[name] = held
+        key: object = (function, tuple(shape))
         activation = self.activations.get(key)
         if activation is None:
-            return self._new_activation(function, key, shape)
-        for name, value in shape.items():
-            known = activation.frame.names.get(f"given {name}", EMPTY)
-            if not value <= known:
-                activation.frame.names[f"given {name}"] = known | value
-                self.again[activation] = None
+            shapes = self.shapes[id(function.node)] = self.shapes.get(id(function.node), 0) + 1
+            if shapes > most_shapes(len(self.activations)):
+                key = (function, "merged")
+                activation = self.activations.get(key)
+            if activation is None:
+                activation = self._new_activation(function, key)
+            self._give(activation, dict(shape))
+        self._give(activation, tables)
         return activation
 
-    def _new_activation(self, function: Function, key: object, shape: Arguments) -> Activation:
+    def _give(self, activation: Activation, arguments: Arguments) -> None:
+        """Add to what a function is called with; if that is news, it is followed again."""
+        given = activation.frame.given
+        for name, value in arguments.items():
+            known = given.get(name)
+            if known is None or not value <= known:
+                given[name] = value if known is None else known | value
+                if activation.runs:
+                    self.again[activation] = None
+
+    def _new_activation(self, function: Function, key: object) -> Activation:
         frame = Frame(function.module, function.home, f"{function.qualname}.<locals>.", function)
         activation = Activation(function.qualname, function.module, frame)
         activation.function = function
         frame.activation = activation
-        frame.names = {f"given {name}": value for name, value in shape.items()}
         self.activations[key] = activation
         if len(self.activations) > MAX_ACTIVATIONS:
             self.exhausted = True
@@ -239,6 +244,9 @@ class Calls(Attributes):
         before = activation.returns, activation.yields
         caller, self.current = self.current, activation
         activation.runs += 1
+        self.runs += 1
+        if self.runs > MAX_RUNS_ALTOGETHER:
+            self.exhausted = True
         activation.running = True
         self.depth += 1
         try:
@@ -257,14 +265,14 @@ class Calls(Attributes):
             self.again.update(dict.fromkeys(activation.callers))
 
     def _set_parameters(self, frame: Frame, function: Function) -> None:
-        given = {name: value for name, value in frame.names.items() if name.startswith("given ")}
-        frame.names = dict(given)
+        given = frame.given
+        frame.names = {}
         arguments = function.node.args
         plain = (*arguments.posonlyargs, *arguments.args)
         defaults: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults)) + [*arguments.defaults]
         pairs = [*zip(plain, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
         for place, (parameter, default) in enumerate(pairs):
-            value = given.get(f"given {parameter.arg}")
+            value = given.get(parameter.arg)
             if value is None:
                 value = self.evaluate(default, function.home) if default is not None else EMPTY
                 value = with_reach(value)
@@ -280,11 +288,15 @@ class Calls(Attributes):
             if parameter is None:
                 continue
             table = self.table(frame, function.node, star)
-            mark = f"given {star}"
             for name, value in given.items():
-                if name.startswith(mark) and (star == "**" or not name.startswith("given **")):
-                    self.put(table, name[len(mark) :] or None, value)
+                if name.startswith(star) and (star == "**" or not name.startswith("**")):
+                    self.put(table, name[len(star) :] or None, value)
             self.store(frame, parameter.arg, frozenset((table,)))
+
+
+def _tells_apart(item: Item, texts_count: bool) -> bool:
+    kind = type(item)
+    return kind is not Table and kind is not Mark and (texts_count or kind is not Text)
 
 
 def _before(given: Given, first: Item) -> Given:

@@ -212,10 +212,10 @@ def _registers(node: ast.stmt) -> str:
 def _global_writers(module: Module) -> dict[str, list[str]]:
     """The functions at the top of a module that assign its global names."""
     found: dict[str, list[str]] = {}
-    if module.tree is None or "global " not in module.source.text:
+    if module.tree is None or "global" not in module.source.text:
         return found
     for statement in module.tree.body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and module.says("global ", statement):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and module.says("global", statement):
             for part in parts_of(statement):
                 if isinstance(part, ast.Global):
                     for name in part.names:

@@ -60,7 +60,7 @@ class Outside(Item):
 class Function(Item):
     """A function or lambda of the source, with the frame that it was made in."""
 
-    __slots__ = ("home", "in_class", "module", "name", "node", "parameters", "qualname", "shapes", "told_by")
+    __slots__ = ("home", "in_class", "module", "name", "node", "parameters", "qualname", "told_by")
 
     def __init__(
         self,
@@ -79,8 +79,6 @@ class Function(Item):
         self.parameters = tuple(each.arg for each in (*given.posonlyargs, *given.args))
         self.told_by: set[str] = set()
         """Parameters whose text decides what the function does: calls with other texts are told apart."""
-        self.shapes = 0
-        """With how many kinds of arguments it was called so far."""
         self.in_class: Class | None = None
 
 
@@ -98,6 +96,7 @@ class Class(Item):
         "node",
         "qualname",
         "readers",
+        "sets",
     )
 
     def __init__(self, node: ast.ClassDef, module: Module, qualname: str, body: Frame) -> None:
@@ -111,6 +110,8 @@ class Class(Item):
         self.attributes: dict[str, Value] = {}
         """What is stored into attributes of its objects, wherever that happens."""
         self.readers: dict[str, set[Activation]] = {}
+        self.sets: dict[int, set[str]] = {}
+        """Which attributes each of its methods assigns, as far as somebody asked."""
         self.methods_run: set[str] = set()
         """Attributes for which the methods that set them were already looked at."""
 
@@ -224,12 +225,6 @@ class Table(Item):
     def everything(self) -> Value:
         """What may be taken out of it without knowing the key."""
         return self.rest.union(*self.keys.values()) if self.keys else self.rest
-
-    def matters(self) -> bool:
-        """Whether a call with it is to be told apart from one without."""
-        if not self.keys and not self.rest:
-            return True
-        return any(not isinstance(item, Text | Mark) for item in self.everything())
 
 
 class TableMethod(Item):

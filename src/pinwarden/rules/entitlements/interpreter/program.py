@@ -57,6 +57,7 @@ class Frame:
         "every",
         "function",
         "functions",
+        "given",
         "module",
         "names",
         "parent",
@@ -86,6 +87,8 @@ class Frame:
         """What each name ever stands for: that is what functions inside see."""
         self.readers: dict[str, set[Activation]] = {}
         """Who else asked for a name; they are followed again if it comes to stand for more."""
+        self.given: dict[str, Value] = {}
+        """The arguments, where this is a function."""
         self.elsewhere: dict[str, Frame] = {}
         """Names declared ``global`` or ``nonlocal``."""
         self.functions: dict[int, Function] = {}
@@ -135,15 +138,20 @@ class Module:
             self.broken = f"the source cannot be read: {type(err).__name__}"
 
     def says(self, text: str, node: ast.stmt) -> bool:
-        """Whether the lines of a statement contain a text: a quick look before a long one."""
+        """Whether the lines of a statement contain a word: a quick look before a long one.
+
+        Only ASCII is looked at so: other letters can spell the same name in several ways.
+        """
+        if not self.source.text.isascii():
+            return True
         if self.lines is None:
-            self.lines = self.source.text.splitlines()
+            self.lines = self.source.text.split("\n")  # as the parser counts lines, but for form feeds
         return any(text in line for line in self.lines[node.lineno - 1 : node.end_lineno])
 
     def line(self, number: int) -> str:
         """The text of a line, without what would make a report unreadable."""
         if self.lines is None:
-            self.lines = self.source.text.splitlines()
+            self.lines = self.source.text.split("\n")
         text = self.lines[number - 1].strip() if 0 < number <= len(self.lines) else ""
         return text if len(text) <= MAX_EVIDENCE else text[: MAX_EVIDENCE - 1] + "…"
 

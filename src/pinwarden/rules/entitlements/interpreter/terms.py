@@ -14,10 +14,20 @@ MAX_ACTIVATIONS = 20_000
 MAX_DEPTH = 24
 """Calls within calls that are followed at once; deeper ones are looked at later. Bounds the interpreter's own stack."""
 
-MAX_SHAPES = 64
-"""Kinds of arguments by which calls of one function are told apart; after that its calls are taken together."""
+MAX_RUNS_ALTOGETHER = 40_000
+"""Runs of all functions together, for the same reason."""
 
-MAX_RUNS = 8
+
+def most_shapes(activations: int) -> int:
+    """By how many kinds of arguments calls of one function are told apart; beyond that they are taken together.
+
+    A server of ordinary size is told apart as finely as its code allows; a large program ever more coarsely, so that
+    the time stays in proportion.
+    """
+    return 64 if activations < 1000 else 16 if activations < 2000 else 4 if activations < 4000 else 0
+
+
+MAX_RUNS = 16
 """How often a function is followed again because something it reads turned out to hold more than was known."""
 
 _NO_KEYWORDS: Mapping[str, Value] = MappingProxyType({})
