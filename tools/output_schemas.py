@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import get_args
 
-from pinwarden.cli.main import COMMANDS
 from pinwarden.core.errors import CODES
 from pinwarden.core.tool_digest import TOOL_PROFILES
 from pinwarden.documents import server_entry, surface
@@ -17,7 +16,6 @@ from pinwarden.documents.sbom import spdx as spdx_bill
 from pinwarden.documents.tier import TIERS_WORST_FIRST
 from pinwarden.flows.artifacts.bill import Kind as BillKind
 from pinwarden.flows.config.decisions import State
-from pinwarden.flows.report import LEVELS
 from pinwarden.rules.advisories import scan as advisories
 from pinwarden.rules.advisories import toolpin as toolpin_advisories
 from pinwarden.rules.config.doctor import IssueKind
@@ -26,7 +24,9 @@ from pinwarden.rules.config.findings import FINDING_KINDS
 from pinwarden.rules.config.kinds import CONFIG_KINDS
 from pinwarden.rules.config.secrets import SecretKind
 from pinwarden.rules.drift.changes import CHANGE_KINDS, SEVERITIES
+from tools import contract_schemas
 from tools.document_schemas import any_digest, lock_body, lock_definitions, manifest, surface_body
+from tools.output_parts import DID, LEVEL, output, report_row
 from tools.schema_words import (
     ANYTHING,
     BARE_SHA256,
@@ -50,24 +50,15 @@ from tools.schema_words import (
     ref,
 )
 
-DID: Schema = {"type": "string", "pattern": "^did:key:z6Mk[1-9A-HJ-NP-Za-km-z]{44}$"}
 CLIENT = one_of(CLIENTS)
 LOCK_CLIENT = one_of(lock_shape.CLIENTS)
 SCOPE = one_of(get_args(Scope))
 LOCK_SCOPE = one_of(lock_shape.SCOPES)
-LEVEL = one_of(LEVELS)
 TIER = one_of(TIERS_WORST_FIRST)
 NAMED: Schema = exactly({"code": CODE, "message": TEXT})
 POINTER: Schema = {"type": "string", "pattern": "^(?:/.*)?$"}
 KEY: Schema = {"type": "string", "pattern": ":"}
 """The key of an entry in a lock: name and client."""
-
-
-def output(command: str, body: Schema, description: str | None = None, **definitions: Schema) -> Schema:
-    """The schema of a command. The line that --help has for it is the description unless there is more to say."""
-    name = command.replace(" ", "-")
-    told = description or f"{COMMANDS[command][:1].upper()}{COMMANDS[command][1:]}."
-    return document(f"{name}:1", f"pinwarden {command} --format json", told, body, **definitions)
 
 
 # Parts that several commands print
@@ -113,14 +104,6 @@ def diff_members() -> dict[str, Schema]:
         "digests": exactly({"before": or_null(SHA256), "after": or_null(SHA256)}),
         "notes": array(TEXT),
     }
-
-
-def report_row() -> Schema:
-    """One thing that a person should look at."""
-    return exactly(
-        {"code": CODE, "severity": LEVEL, "entity": FULL_TEXT, "name": TEXT, "path": TEXT, "message": TEXT},
-        {"before": TEXT, "after": TEXT, "file": FULL_TEXT, "line": {"type": "integer", "minimum": 1}},
-    )
 
 
 def locked_members() -> dict[str, Schema]:
@@ -309,7 +292,12 @@ def verify() -> Schema:
     definitions = lock_definitions()
     used = {name: definitions[name] for name in ("record", "digest")}
     return output(
-        "verify", body, "What the metadata proves, what it only claims, what is missing.", manifest=manifest(), **used
+        "verify",
+        {"oneOf": [body, contract_schemas.verified_contract()]},
+        "What the metadata proves, what it only claims, what is missing; with --contract, how the server differs.",
+        manifest=manifest(),
+        row=report_row(),
+        **used,
     )
 
 
@@ -734,6 +722,7 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "list": list_,
     "doctor": doctor,
     "secrets audit": secrets_audit,
+    **contract_schemas.BY_COMMAND,
 }
 
 OUTPUTS: dict[str, Callable[[], Schema]] = {

@@ -227,6 +227,24 @@ def two_faced(world: World) -> None:
     world.write("script.json", {**script, "for_client": {"other": {"tools": [[POISONED]]}}})
 
 
+def contracted(world: World) -> None:
+    world.serve(TOOL)
+    world.done("keygen", "key")
+    world.done("contract", "lock", "--sign", "key", "--command", *SERVER.split())
+
+
+def relocked(world: World) -> None:
+    contracted(world)
+    (world.root / "mcp-fusion.lock").rename(world.root / "reviewed.lock")
+    world.serve(POISONED)
+    world.done("contract", "lock", "--command", *SERVER.split())
+
+
+def broken_promise(world: World) -> None:
+    contracted(world)
+    world.serve(POISONED)
+
+
 CASES = (
     case("init", on=lambda world: world.configure(notes=NOTES)),
     case("init"),
@@ -287,6 +305,23 @@ CASES = (
     case("advisories", "--osv osv", on=known, code=1),
     case("advisories", "--osv none", on=known, code=3, errs=True),
     case("advisories", "--osv empty", on=known, code=3, errs=True),
+    case("contract lock", f"--command {SERVER}", on=lambda world: world.serve(TOOL)),
+    case("contract lock", f"--command {SERVER}", on=contracted),
+    case("contract lock", "--server none.py", code=2, errs=True),
+    case("contract check", f"--command {SERVER}", on=contracted),
+    case("contract check", f"--command {SERVER}", on=broken_promise, code=1),
+    case("contract check", f"--command {SERVER}", on=lambda world: world.serve(TOOL), code=3, errs=True),
+    case("contract diff", "mcp-fusion.lock mcp-fusion.lock", on=contracted),
+    case("contract diff", "reviewed.lock mcp-fusion.lock", on=relocked, code=1),
+    case("contract diff", "mcp-fusion.lock none.lock", on=contracted, code=3, errs=True),
+    case("contract explain", f"--command {SERVER}", on=contracted),
+    case("contract explain", f"--tool none --command {SERVER}", on=contracted, code=2, errs=True),
+    case("contract tokens", f"--command {SERVER}", on=contracted),
+    case("contract tokens", f"--budget 1 --command {SERVER}", on=contracted, code=1),
+    case("contract verify-signature", "--public-key key.pub", on=contracted),
+    case("contract verify-signature", "--public-key key.pub --lock none", on=contracted, code=3, errs=True),
+    case("verify", f"--contract mcp-fusion.lock --allow-execute {SERVER}", on=contracted),
+    case("verify", f"--contract mcp-fusion.lock --allow-execute {SERVER}", on=broken_promise, code=1),
     case("inspect", f"--allow-execute {SERVER}", on=served),
     case("inspect", f"--allow-execute --compare-client other {SERVER}", on=served),
     case("inspect", f"--allow-execute --compare-client other {SERVER}", on=two_faced, code=1),

@@ -250,6 +250,25 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Run: apt-get install bubblewrap; or pinwarden fetch --scripts-without-sandbox, which lets it do anything.",
     ),
     ErrorCode(
+        "SERVER_IMPORT_FAILED",
+        EXIT_UNCHECKED,
+        "The Python server could not be imported: its code raised an error, ended the process or never came to an end.",
+        "Run the file with the same Python to see the error. Start the server only under if __name__ == "
+        '"__main__", or name another interpreter with --python.',
+    ),
+    ErrorCode(
+        "SERVER_OBJECT_UNKNOWN",
+        EXIT_USAGE,
+        "There is no such file, or no MCP server in it under that name.",
+        "Give path/to/server.py:object, where the object is an MCPServer, a FastMCP or a lowlevel Server.",
+    ),
+    ErrorCode(
+        "SERVER_TOOLS_DUPLICATE",
+        EXIT_UNCHECKED,
+        "A server registers or lists two tools under one name, so that one of them hides the other.",
+        "Give each tool a name of its own; nothing is locked until then.",
+    ),
+    ErrorCode(
         "STORE_UNSAFE",
         EXIT_UNCHECKED,
         "The folder of verified files belongs to somebody else, or others may write to it.",
@@ -386,6 +405,18 @@ CODES: Mapping[str, ErrorCode] = _table(
         EXIT_UNCHECKED,
         "Another process is writing this lockfile and did not finish in time.",
         "Wait for the other command to end, then try again. Nothing was changed.",
+    ),
+    ErrorCode(
+        "CONTRACT_INVALID",
+        EXIT_UNCHECKED,
+        "A file that should hold the contracts of a server, or a part of one, cannot be understood.",
+        "The message names the member. Make the file again; nothing was compared.",
+    ),
+    ErrorCode(
+        "CONTRACT_MISMATCH",
+        EXIT_REFUSED,
+        "A server does not keep the contract that was pinned for it: its digest is another.",
+        "Do not start it; see what changed with pinwarden contract check.",
     ),
     ErrorCode(
         "SERVER_ENTRY_INVALID",

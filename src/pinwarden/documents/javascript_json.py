@@ -7,6 +7,7 @@ Text is raw UTF-8, not our own files' spelling of invisible characters: one esca
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.core.canonical import encode_plain
@@ -25,7 +26,7 @@ def to_javascript_file(value: Any) -> bytes:
         text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         if not _INDEX_NAME.search(text):
             return text
-    return ("".join(_pieces(value, "\n")) + "\n").encode()
+    return ("".join(_pieces(value, "\n")) + "\n").encode("utf-8", "backslashreplace")  # a lone surrogate is escaped
 
 
 def _pieces(value: Any, newline: str) -> list[str]:
@@ -42,7 +43,7 @@ def _pieces(value: Any, newline: str) -> list[str]:
     inner = newline + "  "
     pieces: list[str] = []
     if isinstance(value, dict):
-        for name, member in _ordered(value):
+        for name, member in property_order(value):
             pieces += [",", inner, encode_basestring(name), ": ", *_pieces(member, inner)]
         return ["{", *pieces[1:], newline, "}"] if pieces else ["{}"]
     if isinstance(value, list | tuple):
@@ -59,7 +60,8 @@ def _number(value: float) -> str:
         return "null"
 
 
-def _ordered(value: dict[str, Any]) -> list[tuple[str, Any]]:
+def property_order(value: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The members of an object in the order in which JavaScript lists them: array indexes first, by number."""
     indexes = {name: int(name) for name in value if _is_index(name)}
     if not indexes:
         return list(value.items())

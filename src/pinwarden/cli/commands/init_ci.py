@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
+from pinwarden.cli.workflow_files import install_step, write_workflow
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 
 _FILES = {"github": ".github/workflows/pinwarden.yml", "gitlab": ".gitlab/pinwarden.gitlab-ci.yml"}
@@ -47,17 +46,6 @@ pinwarden:
       junit: pinwarden.xml
 """
 
-_STEPS = {
-    "github": ("      ", "- run: |\n          pipx install {spec}"),
-    "gitlab": ("    ", "- |\n      pip install {spec}"),
-}
-_UNSET = (
-    "SET THIS: where Pinwarden is installed from. It is in no package index yet, and whoever takes the name there",
-    "could answer for it. Name a source that you trust, by its commit: pinwarden init-ci --install SPEC",
-)
-_EXAMPLE = "'git+https://git.example.org/you/pinwarden@COMMIT'"
-_BARE_NAME = re.compile(r"\s*pinwarden\s*(?:\[[^\]]*\]\s*)?(?:$|[=<>!~,;])", re.IGNORECASE)
-
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
@@ -69,9 +57,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write the workflow."""
-    from pinwarden.adapters.files import create_file
-
-    text = (_GITHUB if args.kind == "github" else _GITLAB).replace("{install}", _install_step(args.kind, args.install))
+    text = (_GITHUB if args.kind == "github" else _GITLAB).replace("{install}", install_step(args.kind, args.install))
     if not args.install:
         sys.stderr.write("note: the file does not say yet where Pinwarden is installed from; see SET THIS in it\n")
     if args.dry_run:
@@ -81,37 +67,6 @@ def run(args: Namespace) -> int:
     if not project.lock.is_file():
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} for a workflow to check")
     path = project.root / Path(_FILES[args.kind])
-    _make_folder(project.root, path.parent)
-    create_file(path, text.encode())
+    write_workflow(project.root, path, text)
     sys.stdout.write(f"wrote {_FILES[args.kind]}\n")
     return EXIT_CLEAN
-
-
-def _install_step(kind: str, spec: str | None) -> str:
-    """The step that installs Pinwarden; without a source one that is commented out, so that the job fails until set."""
-    indent, step = _STEPS[kind]
-    if spec is None:
-        lines = (*_UNSET, *step.replace("{spec}", _EXAMPLE).replace("|\n", "").replace("  ", "").splitlines())
-        return "\n".join(f"{indent}# {line}" for line in lines)
-    if not spec.isprintable() or not spec.strip():
-        raise PinwardenError("USAGE", "--install takes one line of text")
-    if _BARE_NAME.match(spec):
-        raise PinwardenError(
-            "USAGE",
-            f"{spec[:80]!a} is only a name, and in a package index it is not ours yet",
-            hint="Name a source by its commit, or a wheel: git+https://…@COMMIT, ./dist/pinwarden.whl",
-        )
-    return indent + step.replace("{spec}", shlex.quote(spec))
-
-
-def _make_folder(root: Path, folder: Path) -> None:
-    """The folder of the workflow. A repository's link must not decide where it is written."""
-    for step in (folder, *folder.parents):
-        if step == root:
-            break
-        if step.is_symlink():
-            raise PinwardenError("CONFIG_UNEDITABLE", f"{step} is a symbolic link", hint="Remove the link.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err

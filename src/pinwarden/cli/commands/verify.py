@@ -2,32 +2,50 @@
 
 The bytes of its package or image are fetched and hashed, unless --offline is given. Nothing is installed, and nothing
 is started unless --live and --allow-execute are given.
+
+With --contract, hold a live server (a URL, a name from a client config, or a command after --) against the contract
+that its author published, and with --public-key against the author's signature on it.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from pinwarden.cli.fetch_arguments import workshop
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.probe_arguments import add_probe_arguments
+from pinwarden.cli.probe_arguments import add_probe_arguments, add_target_arguments
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
+from pinwarden.core.errors import PinwardenError
+
+TAKES_COMMAND = True
 
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
-    parser.add_argument("server", help="the server's registry name")
+    parser.add_argument(
+        "server", nargs="?", help="the server's registry name; with --contract a URL or a config's name"
+    )
+    parser.add_argument("--contract", metavar="FILE", help="the author's lockfile, to hold the live server against")
+    parser.add_argument(
+        "--public-key", nargs="+", action="extend", default=[], metavar="KEY", help="[NAME=]FILE or [NAME=]did:key:…"
+    )
     parser.add_argument("--version", metavar="VERSION", help="another version than the latest")
     parser.add_argument("--source", metavar="ID", help="the registry to ask")
     parser.add_argument("--offline", action="store_true", help="only local sources and caches")
     parser.add_argument("--live", action="store_true", help="ask the live server as well")
     add_project_arguments(parser)
     add_format_argument(parser)
+    add_target_arguments(parser)
     add_probe_arguments(parser)
 
 
 def run(args: Namespace) -> int:
     """Verify and report."""
+    if args.contract:
+        return _against_contract(args)
+    if not args.server or args.command:
+        raise PinwardenError("USAGE", "name a server of a registry", hint="A command after -- needs --contract.")
     from pinwarden.adapters.clock import now
     from pinwarden.flows.lock.verifying import verify_server
 
@@ -41,3 +59,17 @@ def run(args: Namespace) -> int:
     with workshop(args, project, "fetching") as shop:
         report = verify_server(entry, now=now(), probe=probe, shop=None if args.offline else shop)
     return emit(report, args.format)
+
+
+def _against_contract(args: Namespace) -> int:
+    from pinwarden.cli.key_arguments import public_keys
+    from pinwarden.cli.targets import command_target, is_address, probe_target, shown_command, shown_target, target_of
+    from pinwarden.flows.contract.consuming import verify_contract
+
+    if bool(args.server) == bool(args.command):
+        raise PinwardenError("USAGE", "name one server, or give a command after --")
+    target = command_target(args.command, args) if args.command else target_of(args.server, args)
+    subject = shown_target(args.server) if args.server else shown_command(args.command)
+    seen = probe_target(target, args, typed=not args.server or is_address(args.server))
+    keys = tuple(public_keys(args.public_key).values())
+    return emit(verify_contract(Path(args.contract), seen, keys, subject), args.format)

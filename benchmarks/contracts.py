@@ -1,0 +1,90 @@
+"""The author's lock: what checking adds to importing the server, and how generating and checking grow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import Goal, compare, table
+from pinwarden.documents.contract.contract import ActionContract, SurfaceContract, ToolContract
+from pinwarden.documents.contract.lockfile import generate_lockfile, parse_lockfile, serialize_lockfile
+from pinwarden.rules.contract.check import check_lockfile
+
+TOOLS = 200
+_HEAD = "from mcp.server.mcpserver import MCPServer\n\nserver = MCPServer('bench', log_level='ERROR')\n"
+_TOOL = '''
+
+@server.tool()
+def tool_{number}(path: str, limit: int = 10, unit: str = "C") -> str:
+    """Tool number {number}: tell what is known about a path, up to a limit."""
+    return f"{{path}} {{limit}} {{unit}}"
+'''
+
+
+def checking_report() -> str:
+    """``contract check`` of an unchanged server of 200 tools against importing it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "server.py").write_text(_HEAD + "".join(_TOOL.format(number=each) for each in range(TOOLS)))
+        ours = str(Path(sys.executable).parent / "pinwarden")
+        subprocess.run([ours, "contract", "lock", "--server", "server.py"], cwd=folder, check=True, capture_output=True)
+
+        def command(*words: str) -> Callable[[], object]:
+            return lambda: subprocess.run(words, cwd=folder, check=True, capture_output=True)
+
+        rows = compare(
+            {
+                "import server": command(sys.executable, "-c", "import server"),
+                "pinwarden contract check": command(ours, "contract", "check", "--server", "server.py"),
+            },
+            baseline="import server",
+            rounds=9,
+        )
+    goals = [Goal(name="pinwarden contract check", against="import server", at_most=1.3)]
+    return table(f"Checking a server of {TOOLS} tools that did not change", rows, 1, goals)
+
+
+def contracts_report() -> str:
+    """Generating, writing, reading and checking a lockfile, per tool, as it grows."""
+
+    def whole(count: int) -> Callable[[], object]:
+        contracts = {f"tool_{number}": _contract(number) for number in range(count)}
+
+        def run() -> None:
+            data = serialize_lockfile(generate_lockfile("bench", contracts, generated_at="2026-01-01T00:00:00.000Z"))
+            if not check_lockfile(parse_lockfile(data), contracts).ok:
+                raise AssertionError("a fresh lockfile is not up to date")
+
+        return run
+
+    few, many = 1_000, 10_000
+    rows = compare(
+        {f"{few} tools, ten times": _times(whole(few), many // few), f"{many} tools": whole(many)},
+        baseline=f"{few} tools, ten times",
+        rounds=5,
+    )
+    goals = [Goal(name=f"{many} tools", against=f"{few} tools, ten times", at_most=1.5)]
+    return table("Generating and checking contracts, per tool", rows, many, goals)
+
+
+def _times(run: Callable[[], object], count: int) -> Callable[[], object]:
+    def repeated() -> None:
+        for _ in range(count):
+            run()
+
+    return repeated
+
+
+def _contract(number: int) -> ToolContract:
+    action = ActionContract(input_schema_digest=f"{number:064x}", required_fields=("path",))
+    return ToolContract(
+        surface=SurfaceContract(
+            name=f"tool_{number}",
+            description=f"Tool number {number}: tell what is known about a path.",
+            actions={"default": action},
+            input_schema_digest=f"{number:064x}",
+        )
+    )

@@ -1,0 +1,87 @@
+"""What is found in the handlers of published servers, against what people read there; and how long that takes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.measure import Goal, compare, table
+from pinwarden.rules.entitlements.analysis import entitlements_of, handlers_in
+from pinwarden.rules.entitlements.values import Handler, Source
+from tests.published import TRUTH, IndexUnreachableError, Score, sources, wheels
+
+AT_LEAST = 0.95
+AT_MOST = 4.0
+ROUNDS = 7
+
+
+def report() -> str:
+    with TemporaryDirectory() as folder:
+        try:
+            found = wheels(TRUTH, Path(folder))
+        except IndexUnreachableError as err:
+            return f"Entitlements of published servers: the package index cannot be asked: NOT MET\n{err}"
+        servers = {name: sources(wheel) for name, wheel in found.items()}
+    handlers = {name: handlers_in(modules) for name, modules in servers.items()}
+    return "\n\n".join([_agreement(servers, handlers), _speed(servers, handlers)])
+
+
+def _agreement(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, tuple[Handler, ...]]) -> str:
+    scores = {"development": Score(), "held out": Score()}
+    counts = dict.fromkeys(scores, 0)
+    for name, truth in TRUTH.items():
+        told = entitlements_of(servers[name], handlers[name])
+        for handler, expected in truth["handlers"].items():
+            kinds = told[handler].kinds if handler in told else ()
+            scores[truth["set"]].add(f"{name} {handler}", expected["entitlements"], kinds)
+            counts[truth["set"]] += 1
+    lines = [f"Entitlements of {sum(counts.values())} handlers of {len(TRUTH)} published servers"]
+    for part, score in scores.items():
+        met = "met" if min(score.precision, score.recall) >= AT_LEAST else "NOT MET"
+        lines.append(
+            f"  goal: {part} ({counts[part]} handlers): precision {score.precision:.3f}, recall {score.recall:.3f}"
+            f" (at least {AT_LEAST} each): {met}"
+        )
+        lines += [f"    {difference}" for difference in score.differences]
+    return "\n".join(lines)
+
+
+class _Recording(Mapping[str, Source]):
+    """Modules of a server that remember which of them were asked for."""
+
+    def __init__(self, modules: Mapping[str, Source]) -> None:
+        self.modules = modules
+        self.asked: dict[str, Source] = {}
+
+    def __getitem__(self, name: str) -> Source:
+        self.asked[name] = self.modules[name]
+        return self.modules[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.modules)
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+
+def _speed(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, tuple[Handler, ...]]) -> str:
+    texts = []
+    for name, modules in servers.items():
+        recording = _Recording(modules)
+        entitlements_of(recording, handlers[name])
+        texts += [source.text for source in recording.asked.values()]  # those that are read; the others cost nothing
+
+    def parse() -> None:
+        for text in texts:
+            ast.parse(text)
+
+    def scan() -> None:
+        for name, modules in servers.items():
+            entitlements_of(modules, handlers[name])
+
+    rows = compare({"ast.parse": parse, "entitlements": scan}, baseline="ast.parse", rounds=ROUNDS)
+    count = sum(len(each) for each in handlers.values())
+    title = f"Reading {len(texts)} modules, and following {count} handlers through them (microseconds for a module)"
+    return table(title, rows, len(texts), [Goal(name="entitlements", against="ast.parse", at_most=AT_MOST)])

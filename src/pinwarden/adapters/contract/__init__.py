@@ -1,0 +1,1 @@
+"""The author's server and the author's files."""

@@ -1,0 +1,296 @@
+"""Run inside the server's own Python, by path: import a server, write down what only its process knows, then serve it.
+
+    python introspector.py FACTS FOLDER MODULE [OBJECT]
+
+What a client sees is not taken from objects: after the facts are written the server speaks MCP on its standard
+streams, and is asked like any other. Nothing but the standard library is imported here (the server's environment need
+not have Pinwarden), and nothing newer than Python 3.10 is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import inspect
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("mcp", "fastmcp", "pydantic")
+_OF_THE_FRAMEWORK = ("mcp.", "fastmcp.")
+_CALLED_FOR = {
+    "tools": ("on_call_tool", "on_request", "on_message"),
+    "prompts": ("on_get_prompt", "on_request", "on_message"),
+}
+_NAMES = ("mcp", "server", "app")  # where several servers are in one module, the one that the tools start by default
+
+
+class NoServer(Exception):  # noqa: N818 - it never leaves this file
+    """The module was imported, and there is no server in it to speak of."""
+
+
+def main(arguments: list[str]) -> int:
+    """Import, write the facts, serve."""
+    target, folder, module_name = Path(arguments[0]), arguments[1], arguments[2]
+    wanted = arguments[3] if len(arguments) > 3 else None
+    duplicates = _Duplicates()
+    logging.getLogger().addHandler(duplicates)
+    try:
+        with _standard_output_kept_free():
+            sys.path.insert(0, folder)
+            module = importlib.import_module(module_name)
+            server = _server_in(module, wanted)
+            facts = _facts(server, Path(folder), duplicates.names)
+    except NoServer as err:
+        return _give_up(target, "no-server", str(err))
+    except SystemExit as err:
+        return _give_up(target, "exited", f"it called sys.exit({err.code!r}) while it was imported")
+    except BaseException as err:  # noqa: BLE001 - the server's own code may raise anything
+        import traceback
+
+        traceback.print_exc()
+        return _give_up(target, "import-failed", f"{type(err).__name__}: {err}"[:2000])
+    _write(target, facts)
+    _serve(server)
+    return 0
+
+
+@contextmanager
+def _standard_output_kept_free() -> Iterator[None]:
+    """What the server prints while it is imported goes to standard error: standard output is the protocol's."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+class _Duplicates(logging.Handler):
+    """Both frameworks only log that a second tool of one name came: the loser would vanish without a word."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.names: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith(_OF_THE_FRAMEWORK) or record.name in ("mcp", "fastmcp"):
+            text = record.getMessage()
+            if "already exists" in text:
+                self.names.append(text[:200])
+
+
+def _server_in(module: Any, wanted: str | None) -> Any:
+    if wanted is not None:
+        found = module
+        for part in wanted.split("."):
+            found = getattr(found, part, None)
+        if _kind(found) is None and callable(found):
+            found = found()  # a factory, named by the person who asked
+        if _kind(found) is None:
+            raise NoServer(f"{wanted} in {module.__name__} is no MCP server")
+        return found
+    servers: dict[int, tuple[str, Any]] = {}
+    for name, value in vars(module).items():
+        if _kind(value) is not None:
+            servers.setdefault(id(value), (name, value))
+    if not servers:
+        raise NoServer(f"{module.__name__} has no MCP server at its top level")
+    usual = [value for name, value in servers.values() if name in _NAMES]
+    if len(servers) > 1 and len(usual) != 1:
+        names = ", ".join(sorted(name for name, _ in servers.values()))
+        raise NoServer(f"{module.__name__} has several MCP servers: {names}")
+    return usual[0] if usual else next(iter(servers.values()))[1]
+
+
+def _kind(value: Any) -> str | None:
+    """Which framework a server object is of."""
+    for each in type(value).__mro__:
+        if each.__module__.startswith("fastmcp.") and each.__name__ == "FastMCP":
+            return "fastmcp"
+        if each.__module__.startswith("mcp.server.") and each.__name__ in ("MCPServer", "FastMCP"):
+            return "mcp"
+        if each.__module__.startswith("mcp.server.lowlevel") and each.__name__ == "Server":
+            return "lowlevel"
+    return None
+
+
+def _facts(server: Any, folder: Path, duplicates: list[str]) -> dict[str, Any]:
+    kind = _kind(server)
+    middleware = [_middleware(each) for each in getattr(server, "middleware", None) or ()]
+    own = [each for each in middleware if each is not None]
+    return {
+        "framework": kind,
+        "versions": {"python": sys.version.split()[0], **_versions()},
+        "tools": {name: _component(tool) for name, tool in _tools(server, kind)},
+        "prompts": {name: _component(prompt) for name, prompt in _prompts(server, kind)},
+        "middleware": own,
+        "modules": _modules(folder),
+        "packages": [each for each in sys.path if Path(each).name in ("site-packages", "dist-packages")],
+        "duplicates": duplicates,
+    }
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in _PACKAGES:
+        if name not in sys.modules:
+            continue
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _tools(server: Any, kind: str | None) -> list[tuple[str, Any]]:
+    if kind == "mcp":
+        return list(getattr(server._tool_manager, "_tools", {}).items())
+    if kind == "fastmcp":
+        return _listed(server, "tool")
+    return []
+
+
+def _prompts(server: Any, kind: str | None) -> list[tuple[str, Any]]:
+    if kind == "mcp":
+        return list(getattr(server._prompt_manager, "_prompts", {}).items())
+    if kind == "fastmcp":
+        return _listed(server, "prompt")
+    return []
+
+
+def _listed(server: Any, what: str) -> list[tuple[str, Any]]:
+    """All that a server and those mounted in it offer. Middleware is left out: what it shows is asked on the wire."""
+    import asyncio
+
+    async def ask() -> Any:
+        return await getattr(server, f"list_{what}s")(run_middleware=False)
+
+    return [(each.name, each) for each in asyncio.run(ask())]
+
+
+def _component(component: Any) -> dict[str, Any]:
+    meta = getattr(component, "meta", None)
+    tags = getattr(component, "tags", None) or (meta.get("tags") if isinstance(meta, dict) else None) or ()
+    rules = meta.get("systemRules") if isinstance(meta, dict) else None
+    return {
+        "handler": _place(getattr(component, "fn", None)),
+        "tags": sorted(str(each) for each in tags),
+        "timeout": _number(getattr(component, "timeout", None)),
+        "auth": getattr(component, "auth", None) is not None,
+        "system_rules": [str(each) for each in rules] if isinstance(rules, list | tuple) else None,
+    }
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _place(function: Any) -> dict[str, Any] | None:
+    """Where a handler's code begins. A decorated one is followed to the function that its author wrote."""
+    if function is None:
+        return None
+    while hasattr(function, "func") and callable(function.func):  # functools.partial
+        function = function.func
+    whole = function
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return {
+        "module": getattr(function, "__module__", None),
+        "qualname": getattr(function, "__qualname__", type(function).__qualname__),
+        "path": None if code is None else code.co_filename,
+        "line": None if code is None else code.co_firstlineno,
+        "wrapped": whole is not function,
+    }
+
+
+def _middleware(value: Any) -> dict[str, Any] | None:
+    """What runs around every request and is the author's own. What the framework itself puts there is not."""
+    kind = value if inspect.isfunction(value) else type(value)
+    module = getattr(kind, "__module__", "")
+    own = not (module.startswith(("mcp.server", "fastmcp.server.middleware.dereference")))
+    if not own:
+        return None
+    return {
+        "name": f"{module}.{kind.__qualname__}",
+        "sourceDigest": _source_digest(kind),
+        "tools": _overrides(kind, _CALLED_FOR["tools"]),
+        "prompts": _overrides(kind, _CALLED_FOR["prompts"]),
+        "maxSize": _number(getattr(value, "max_size", None)),
+        "onlyFor": sorted(str(each) for each in getattr(value, "tools", None) or ()),
+    }
+
+
+def _overrides(kind: Any, hooks: tuple[str, ...]) -> bool:
+    if not inspect.isclass(kind):
+        return True
+    if not any(each.__module__.startswith("fastmcp.") for each in kind.__mro__):
+        return True  # of the official SDK: it is called for everything
+    return any(
+        hook in vars(each) for each in kind.__mro__ if each.__name__ != "Middleware" for hook in (*hooks, "__call__")
+    )
+
+
+def _source_digest(kind: Any) -> str | None:
+    try:
+        text = inspect.getsource(kind)
+    except (OSError, TypeError):
+        return None
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _modules(folder: Path) -> dict[str, str]:
+    """The server's own modules: what was imported from its folder."""
+    found: dict[str, str] = {}
+    root = folder.resolve()
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if not isinstance(path, str) or not path.endswith(".py"):
+            continue
+        place = Path(path).resolve()
+        if root in place.parents and not {"site-packages", "dist-packages"} & set(place.relative_to(root).parts):
+            found[name] = str(place)
+    return found
+
+
+def _serve(server: Any) -> None:
+    kind = _kind(server)
+    if kind == "fastmcp":
+        server.run("stdio", show_banner=False)
+    elif kind == "mcp":
+        server.run("stdio")
+    else:
+        import asyncio
+
+        asyncio.run(_serve_lowlevel(server))
+
+
+async def _serve_lowlevel(server: Any) -> None:
+    from mcp.server.stdio import stdio_server
+
+    streams: Callable[[], Any] = stdio_server
+    async with streams() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+def _give_up(target: Path, reason: str, message: str) -> int:
+    _write(target, {"failed": {"reason": reason, "message": message}})
+    return 1
+
+
+def _write(target: Path, facts: dict[str, Any]) -> None:
+    temporary = target.with_suffix(".part")
+    temporary.write_text(json.dumps(facts), "utf-8")
+    temporary.replace(target)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,52 @@
+"""Lock what a server of your own promises: surface, behaviour, token cost and what its code can reach.
+
+    pinwarden contract lock --server src/server.py
+    pinwarden contract lock --command -- node dist/server.js
+    pinwarden contract lock --url https://mcp.example.org/mcp
+
+A Python server is imported in a process of its own; naming its file is the consent to run it. The file has the format
+of mcp-fusion.lock, with the texts and digests that make it checkable by others added.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.contract_arguments import (
+    add_dialect_argument,
+    add_lockfile_argument,
+    add_server_arguments,
+    dialect_of,
+    observed_by,
+    warn_about_unknown,
+)
+from pinwarden.cli.output import add_format_argument, emit
+
+TAKES_COMMAND = True
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    add_lockfile_argument(parser)
+    add_dialect_argument(parser)
+    parser.add_argument("--name", help="the server's name in the lockfile (what it calls itself)")
+    parser.add_argument("--sign", action="append", default=[], metavar="KEY", help="sign the lockfile with this key")
+    add_server_arguments(parser)
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """Observe, write and report."""
+    from pinwarden.adapters.clock import now
+    from pinwarden.flows.contract.locking import lock, place_of, sign
+
+    dialect = dialect_of(args)
+    place = place_of(args.lock, dialect)
+    observed = observed_by(args)
+    warn_about_unknown(observed)
+    report = lock(observed, place, now=now(), dialect=dialect, name=args.name)
+    if args.sign:
+        from pinwarden.cli.key_arguments import private_keys
+
+        sign(place.path, private_keys(args.sign))
+    return emit(report, args.format)

@@ -1,0 +1,91 @@
+"""The dialects of one lockfile format.
+
+``lockfileVersion`` stayed 1 through every change of algorithm, so the number does not say how a file was made. What a
+dialect decides is listed here; what the file itself can tell of its dialect, ``dialects_of`` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
+
+
+class Dialect(Record):
+    """How one range of releases derives, hashes and writes."""
+
+    name: str
+    releases: str
+    program: str
+    """What the command line calls itself."""
+    file_name: str
+    version_key: str
+    """The member with the framework's version; a reader of another name refuses the file."""
+    framework_version: str
+    """What that member holds unless another is given."""
+    title: str
+    """The name in messages."""
+    code_evaluation: bool
+    """Whether the fifth entitlement is in the body and in the digest."""
+    rules: str
+    """What the rules fingerprint is made of: ``schema-keys``, ``gated`` or ``rules``."""
+    one_prompt_per_name: bool
+    scans_handlers: bool
+    """Whether handlers were really scanned; before, all entitlements were always false."""
+
+
+F5 = Dialect(
+    name="F5",
+    releases="mcp-fusion 3.1.22 to 3.1.31",
+    program="fusion",
+    file_name="mcp-fusion.lock",
+    version_key="fusionVersion",
+    framework_version="1.1.0",
+    title="MCP Fusion",
+    code_evaluation=True,
+    rules="rules",
+    one_prompt_per_name=True,
+    scans_handlers=True,
+)
+F4 = replace(F5, name="F4", releases="mcp-fusion 3.1.14 to 3.1.21", scans_handlers=False)
+F3 = replace(F4, name="F3", releases="mcp-fusion 3.1.9 to 3.1.13", rules="gated")
+F2 = replace(F3, name="F2", releases="mcp-fusion 2.8.1 to 3.1.8", rules="schema-keys", one_prompt_per_name=False)
+F1 = replace(F2, name="F1", releases="mcp-fusion 2.8.0", code_evaluation=False)
+V = replace(
+    F5,
+    name="V",
+    releases="vurb 3.2.0 to 3.17.2",
+    program="vurb",
+    file_name="vurb.lock",
+    version_key="vurbVersion",
+    framework_version="3.17.2",
+    title="Vurb",
+)
+DIALECTS: Mapping[str, Dialect] = {each.name: each for each in (F1, F2, F3, F4, F5, V)}
+DEFAULT_DIALECT = F5
+"""What is written for ``mcp-fusion.lock`` when nothing else is said: the last release of that name."""
+
+
+def dialect_named(name: str) -> Dialect:
+    """The dialect of that name."""
+    if name not in DIALECTS:
+        raise PinwardenError("PROFILE_UNKNOWN", f"no dialect is named {name!a}; known: {', '.join(DIALECTS)}")
+    return DIALECTS[name]
+
+
+def dialects_of(document: Mapping[str, Any]) -> tuple[Dialect, ...]:
+    """The dialects a lockfile may be written in, newest first. F2 to F5 cannot be told apart from the file alone:
+    a caller recomputes under each and takes the first that matches."""
+    if isinstance(document.get(V.version_key), str) and not isinstance(document.get(F5.version_key), str):
+        return (V,)
+    fusion = (F5, F4, F3, F2)
+    if isinstance(document.get(V.version_key), str):
+        return (V, *fusion)
+    tools = document.get("capabilities", {}).get("tools", {})
+    entries = list(tools.values()) if isinstance(tools, Mapping) else []
+    stated = [entry.get("entitlements") for entry in entries if isinstance(entry, Mapping)]
+    if stated and not any(isinstance(each, Mapping) and "codeEvaluation" in each for each in stated):
+        return (F1,)
+    return fusion if stated else (*fusion, F1)  # an empty server says nothing about it

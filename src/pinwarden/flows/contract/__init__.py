@@ -1,0 +1,1 @@
+"""The author's lock: made, checked, explained, compared."""

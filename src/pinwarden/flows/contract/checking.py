@@ -1,0 +1,95 @@
+"""Holding a server against its lock. Whatever changed makes the lock stale, an unexpected entitlement more so."""
+
+from __future__ import annotations
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
+from pinwarden.documents.contract.dialect import Dialect, dialects_of
+from pinwarden.documents.contract.extension import surface_of
+from pinwarden.documents.contract.lockfile import Lockfile, generate_lockfile
+from pinwarden.documents.contract.normalise import normalised_digest
+from pinwarden.flows.contract.costing import Budget, cost_change, over_budget
+from pinwarden.flows.contract.denials import RULE_TEXTS, gained_rows, notices
+from pinwarden.flows.contract.locking import Place, digests_of, locked_at
+from pinwarden.flows.contract.observing import Observed
+from pinwarden.flows.report import Report, Row, is_grave, row_facts, weight
+from pinwarden.flows.rows import row_of
+from pinwarden.rules.contract.check import check_lockfile
+from pinwarden.rules.drift.surface import compare
+
+
+def check(observed: Observed, place: Place, *, compat: bool = False, budget: Budget | None = None) -> Report:
+    """Hold the server against its lock, and what it costs against its budget."""
+    path, locked = place.path, locked_at(place)
+    result = check_lockfile(
+        locked,
+        observed.contracts,
+        observed.prompts,
+        current=observed.extension,
+        dialect=_matching(locked, observed),
+        compat=compat,
+    )
+    costs = cost_change(surface_of(locked), observed.extension.surface)
+    over = () if budget is None else over_budget(observed.name, costs, budget)
+    found = () if compat else (*changes(locked, observed, result.changed), *notices(observed, locked))
+    rows = tuple(sorted((*found, *over), key=weight))
+    ok = result.ok and not any(is_grave(row) for row in rows)
+    notes = (*_notes(locked, observed), *costs.notes())
+    return Report(
+        command="contract check",
+        subject=observed.name,
+        summary=result.message,
+        exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
+        rows=rows,
+        notes=notes,
+        facts={
+            "ok": ok,
+            "check": result.to_json(),
+            **digests_of(locked),
+            "path": str(path),
+            "tokens": costs.to_json(),
+            "findings": [row_facts(row) for row in rows],
+            "notes": list(notes),
+        },
+        rule_texts=RULE_TEXTS,
+    )
+
+
+def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> tuple[Row, ...]:
+    """What moved since the lock was written, as a person would want to read it."""
+    before = surface_of(locked)
+    rows = [] if before is None else [row_of(each) for each in compare(before, observed.extension.surface)]
+    rows += gained_rows(locked, observed)
+    told = {row.name for row in rows}
+    rows += [
+        Row(
+            code="contract_changed",
+            level="review",
+            entity="tool",
+            name=name,
+            path="",
+            message="the contract changed in a part that no client sees",
+        )
+        for name in changed
+        if name not in told
+    ]
+    return tuple(rows)
+
+
+def _matching(locked: Lockfile, observed: Observed) -> Dialect:
+    """Of the dialects that a file may be in, the first that gives its digest; the newest if none does."""
+    possible = dialects_of(locked.document)
+    for dialect in possible:
+        made = generate_lockfile("", observed.contracts, observed.prompts, generated_at="", dialect=dialect)
+        if made.integrity_digest == locked.integrity_digest:
+            return dialect
+    return possible[0]
+
+
+def _notes(locked: Lockfile, observed: Observed) -> tuple[str, ...]:
+    before = surface_of(locked)
+    if before is None:
+        return ("the lockfile has no texts of its own, so only digests were compared; lock again to see what moves",)
+    now = observed.extension.surface
+    if before.digest != now.digest and normalised_digest(before) == normalised_digest(now):
+        return ("the server moved between frameworks or versions without a change of meaning",)
+    return ()

@@ -1,0 +1,97 @@
+"""Where the code of a server denies what its tools or its lock say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pinwarden.documents.contract.lockfile import Lockfile
+from pinwarden.documents.surface import TOOL
+from pinwarden.flows.contract.observing import Observed, located
+from pinwarden.flows.report import Row
+from pinwarden.rules.entitlements.contradictions import Contradiction, contradictions, gained
+from pinwarden.rules.entitlements.values import NATIVE, SUBPROCESS
+
+RULE_TEXTS = {
+    "read_only_contradicted": "A tool declares readOnlyHint, and its code writes, starts programs or evaluates code.",
+    "entitlement_gained": "The code of a tool can do more than the lock knows.",
+    "entitlement_lost": "The code of a tool can do less than the lock knows.",
+    "over_budget": "What the tools cost in every conversation is more than the budget allows.",
+    "contract_changed": "The contract of a tool is not the one in the lock, in a part that no client sees.",
+    "framework_moved": "The server moved to another framework or version without a change of meaning.",
+}
+
+
+def notices(observed: Observed, locked: Lockfile | None = None) -> tuple[Row, ...]:
+    """Where the code denies what its definition says. What the lock has, its author has seen: it is only noted."""
+    if observed.analysis is None:
+        return ()
+    wire = {item.key: item.value for item in observed.extension.surface.list_of(TOOL)}
+    return tuple(
+        _row(each, "info" if locked is not None and _accepted(locked, each) else _LEVELS.get(each.kind, "critical"))
+        for name, found in observed.analysis.handlers.items()
+        for each in contradictions(name, wire.get(name, {}).get("annotations") or {}, found)
+    )
+
+
+def gained_rows(locked: Lockfile, observed: Observed) -> list[Row]:
+    """What the code of each tool can do now and could not, and what it no longer can."""
+    rows: list[Row] = []
+    if observed.analysis is None:
+        return rows
+    for name, found in observed.analysis.handlers.items():
+        known = _locked_kinds(locked, name)
+        if known is None:
+            continue
+        rows += [_row(each, "critical") for each in gained(name, known, found)]
+        rows += [
+            Row(
+                code="entitlement_lost",
+                level="info",
+                entity="tool",
+                name=name,
+                path="entitlements",
+                message=f"{name} no longer has {kind}",
+            )
+            for kind in known
+            if kind not in found.kinds
+        ]
+    return rows
+
+
+_LEVELS = {SUBPROCESS: "review", NATIVE: "review"}
+"""Another program may well only read; writing and evaluating code may not be called reading."""
+
+
+def _accepted(locked: Lockfile, each: Contradiction) -> bool:
+    """Whether the author locked the tool with this very claim and this very entitlement."""
+    tools = (locked.extension or {}).get("tools")
+    entry = tools.get(each.tool) if isinstance(tools, Mapping) else None
+    claims = entry.get("annotations") if isinstance(entry, Mapping) else None
+    return (
+        isinstance(claims, Mapping)
+        and claims.get("readOnlyHint") is True
+        and each.kind in (_locked_kinds(locked, each.tool) or ())
+    )
+
+
+def _locked_kinds(locked: Lockfile, name: str) -> tuple[str, ...] | None:
+    """What the lock knows of a tool's entitlements; None where its source was not read."""
+    tools = (locked.extension or {}).get("tools")
+    entry = tools.get(name) if isinstance(tools, Mapping) else None
+    found = entry.get("entitlements") if isinstance(entry, Mapping) else None
+    kinds = found.get("kinds") if isinstance(found, Mapping) else None
+    return tuple(each for each in kinds if isinstance(each, str)) if isinstance(kinds, list) else None
+
+
+def _row(each: Contradiction, level: str) -> Row:
+    first = each.findings[0] if each.findings else None
+    return Row(
+        code=each.code,
+        level=level,
+        entity="tool",
+        name=each.tool,
+        path="entitlements",
+        message=each.message + (f": {located(first)}" if first else ""),
+        file=first.path if first else None,
+        line=first.line if first else None,
+    )

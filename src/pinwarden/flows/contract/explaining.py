@@ -1,0 +1,84 @@
+"""What is known of a server, and how it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.flows.contract.denials import RULE_TEXTS, notices
+from pinwarden.flows.contract.observing import Observed, located
+from pinwarden.flows.report import Report, counted, row_facts
+from pinwarden.rules.entitlements.values import Entitlements
+
+
+def explain(observed: Observed, only: tuple[str, ...] = ()) -> Report:
+    """Every fact of every tool, with where it comes from."""
+    unknown = [name for name in only if name not in observed.contracts]
+    if unknown:
+        raise PinwardenError("USAGE", f"the server has no tool {unknown[0][:120]!a}")
+    findings = tuple(row for row in notices(observed) if not only or row.name in only)
+    names = [name for name in observed.contracts if not only or name in only]
+    return Report(
+        command="contract explain",
+        subject=observed.name,
+        summary=f"{counted(len(names), 'tool')}; known from: {observed.extension.evidence}",
+        exit_code=EXIT_CLEAN,
+        rows=findings,
+        facts={
+            "evidence": observed.extension.evidence,
+            "versions": dict(observed.extension.versions),
+            "tools": {name: _tool(observed, name) for name in names},
+            "startup": _entitlements(observed.analysis.startup) if observed.analysis is not None else None,
+            "findings": [row_facts(row) for row in findings],
+        },
+        rule_texts=RULE_TEXTS,
+    )
+
+
+def _tool(observed: Observed, name: str) -> dict[str, Any]:
+    facts = observed.extension.tools[name]
+    found = observed.analysis.handlers.get(name) if observed.analysis is not None else None
+    return {
+        "evidence": dict(facts.evidence),
+        "entitlements": None if found is None else _entitlements(found),
+        "details": dict(facts.details),
+    }
+
+
+def _entitlements(found: Entitlements) -> dict[str, Any]:
+    return {
+        "kinds": list(found.kinds),
+        "findings": [{"kind": each.kind, "where": located(each)} for each in found.findings],
+        "unknown": [{"reason": each.reason, "where": located(each)} for each in found.unknown],
+    }
+
+
+def lines_of(report: Report) -> Iterator[str]:
+    """The facts for a person, tool by tool."""
+    for name, tool in report.facts["tools"].items():
+        yield name
+        by_source: dict[str, list[str]] = {}
+        for fact, source in tool["evidence"].items():
+            by_source.setdefault(source, []).append(fact)
+        for source, facts in by_source.items():
+            yield f"  {source + ':':11}{', '.join(facts)}"
+        yield from _reach(tool["entitlements"])
+
+
+def _reach(found: dict[str, Any] | None) -> Iterator[str]:
+    if found is None:
+        yield "  reaches:   unknown, its source was not read"
+        return
+    yield f"  reaches:   {', '.join(found['kinds']) or 'nothing outside its own process'}"
+    for kind in found["kinds"]:
+        places = [each["where"] for each in found["findings"] if each["kind"] == kind]
+        yield f"    {kind}: {min(places, key=len)}{_more(places)}"
+    for reason in dict.fromkeys(each["reason"] for each in found["unknown"]):
+        places = [each["where"] for each in found["unknown"] if each["reason"] == reason]
+        yield f"    unknown reach ({reason}): {min(places, key=len)}{_more(places)}"
+
+
+def _more(places: list[str]) -> str:
+    """The nearest place is enough for a person; all of them are in the JSON."""
+    return f" (and {len(places) - 1} more)" if len(places) > 1 else ""

@@ -1,0 +1,1 @@
+"""Judgement over contracts: checked against a lockfile, compared, weighed, attested."""

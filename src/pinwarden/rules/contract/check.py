@@ -1,0 +1,238 @@
+"""Does a server still keep the contracts that its lockfile pins?
+
+The original compares one digest and believes the file for the rest, so an edited body passes. Here the file is held
+against itself first, then against the contracts. ``compat`` gives the original's answer, defects included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
+from pinwarden.documents.contract.canonical import utf16_sorted
+from pinwarden.documents.contract.contract import Contracts, PromptContract
+from pinwarden.documents.contract.dialect import Dialect, dialects_of
+from pinwarden.documents.contract.digests import file_digest, server_digest_of
+from pinwarden.documents.contract.extension import Extension, check_body, surface_of
+from pinwarden.documents.contract.lockfile import Lockfile, LockfileCheckResult, generate_lockfile
+from pinwarden.documents.javascript_json import property_order
+from pinwarden.documents.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Kind, Surface
+from pinwarden.rules.drift.json_values import same
+
+UP_TO_DATE = "Lockfile is up to date."
+_NO_TIME = ""  # the time of generation is compared by nobody
+
+
+def check_lockfile(  # noqa: PLR0913  all but the first two have a usual value
+    lockfile: Lockfile,
+    contracts: Contracts,
+    prompts: Iterable[PromptContract] | None = None,
+    *,
+    current: Extension | None = None,
+    dialect: Dialect | None = None,
+    compat: bool = False,
+) -> LockfileCheckResult:
+    """Compare a lockfile with the contracts as they are now.
+
+    1. The file is held against itself: body digest, or else the digests that can be recomputed. An edited one raises
+       ``LOCK_TAMPERED``. (Not in the original.)
+    2. Equal digests: up to date, and nothing else of the format is looked at.
+    3. Otherwise tools and prompts are compared one by one.
+    4. What only the extension pins (``current``) is compared. (Not in the original.)
+    """
+    spoken = dialect or dialects_of(lockfile.document)[0]
+    sealed = not compat and check_body(lockfile)
+    fresh = generate_lockfile(
+        lockfile.server_name, contracts, prompts or (), generated_at=_NO_TIME, dialect=spoken, compat=compat
+    )
+    if compat:
+        return _compared(lockfile, fresh, contracts, f"{spoken.program} lock")
+    _check_own_digests(lockfile)
+    result = _compared(lockfile, fresh, contracts, "pinwarden contract lock")
+    _check_visible(lockfile, fresh)
+    if not sealed or current is None:
+        return result
+    return _with_extension_changes(result, lockfile, current)
+
+
+# The original's comparison
+
+
+def _compared(lockfile: Lockfile, fresh: Lockfile, contracts: Contracts, update: str) -> LockfileCheckResult:
+    if lockfile.integrity_digest == fresh.integrity_digest:
+        return LockfileCheckResult(
+            ok=True,
+            message=UP_TO_DATE,
+            unchanged=tuple(utf16_sorted(contracts)),
+            unchanged_prompts=tuple(utf16_sorted(fresh.prompts)),
+        )
+    tools = _sorted_out(lockfile.tools, {name: fresh.tools[name] for name, _ in property_order(contracts)})
+    prompts = _sorted_out(lockfile.prompts, fresh.prompts)
+    result = LockfileCheckResult(
+        ok=False,
+        message="",
+        added=tools[0],
+        removed=tools[1],
+        changed=tools[2],
+        unchanged=tools[3],
+        added_prompts=prompts[0],
+        removed_prompts=prompts[1],
+        changed_prompts=prompts[2],
+        unchanged_prompts=prompts[3],
+    )
+    return replace(result, message=stale_message(result, update))
+
+
+def stale_message(result: LockfileCheckResult, update: str) -> str:
+    """The sentence that tells people what moved and what to run."""
+    moved = (
+        ("tools added", result.added),
+        ("tools removed", result.removed),
+        ("tools changed", result.changed),
+        ("prompts added", result.added_prompts),
+        ("prompts removed", result.removed_prompts),
+        ("prompts changed", result.changed_prompts),
+        ("also changed", result.other),
+    )
+    parts = "; ".join(f"{what}: [{', '.join(names)}]" for what, names in moved if names)
+    return f"Lockfile is stale. {parts}. Run `{update}` to update."
+
+
+_Names = tuple[str, ...]
+
+
+def _sorted_out(locked: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_Names, _Names, _Names, _Names]:
+    """Names added, removed, changed and unchanged, in the order in which JavaScript would come upon them."""
+    added: list[str] = []
+    changed: list[str] = []
+    unchanged: list[str] = []
+    for name, entry in property_order(now):
+        if name not in locked:
+            added.append(name)
+        elif _digest(locked[name], name) == entry["integrityDigest"]:
+            unchanged.append(name)
+        else:
+            changed.append(name)
+    removed = tuple(name for name, _ in property_order(locked) if name not in now)
+    return tuple(added), removed, tuple(changed), tuple(unchanged)
+
+
+def _digest(entry: Any, name: str) -> Any:
+    if not isinstance(entry, Mapping):  # here the original ends with a TypeError
+        raise PinwardenError("LOCK_INVALID", f"the entry of {name[:80]!a} is not an object")
+    return entry.get("integrityDigest")
+
+
+# What the original does not look at
+
+
+def _check_own_digests(lockfile: Lockfile) -> None:
+    """The digest of the file follows from those of its entries, with or without our extension."""
+    server = server_digest_of(
+        {name: entry["integrityDigest"].removeprefix("sha256:") for name, entry in lockfile.tools.items()}
+    )
+    prompts = [(name, lockfile.prompts[name]["integrityDigest"]) for name in utf16_sorted(lockfile.prompts)]
+    if lockfile.integrity_digest != f"sha256:{file_digest(server, prompts)}":
+        _tampered("the digest of the file is not that of its tools and prompts")
+
+
+def _check_visible(lockfile: Lockfile, fresh: Lockfile) -> None:
+    """What a reviewer reads of an unchanged tool or prompt is what its digest stands for."""
+    for what, locked, now in (("tool", lockfile.tools, fresh.tools), ("prompt", lockfile.prompts, fresh.prompts)):
+        for name, entry in locked.items():
+            if (
+                name in now
+                and entry["integrityDigest"] == now[name]["integrityDigest"]
+                and not _holds(entry, now[name])
+            ):
+                _tampered(f"the entry of {what} {name[:80]!a} does not say what its digest stands for")
+
+
+def _holds(entry: Any, fresh: Any) -> bool:
+    """Whether an entry says all that a fresh one says. Members that we do not know may stand beside it."""
+    if isinstance(fresh, Mapping):
+        return isinstance(entry, Mapping) and all(
+            name in entry and _holds(entry[name], member) for name, member in fresh.items()
+        )
+    return same(entry, fresh)
+
+
+def _with_extension_changes(result: LockfileCheckResult, lockfile: Lockfile, current: Extension) -> LockfileCheckResult:
+    locked = surface_of(lockfile)
+    tools: set[str] = _changed_facts(lockfile, current)
+    prompts: set[str] = set()
+    other: tuple[str, ...] = ()
+    if locked is not None and locked.digest != current.surface.digest:
+        tools |= _changed_items(locked, current.surface, TOOL)
+        prompts = _changed_items(locked, current.surface, PROMPT)
+        other = _other_changes(locked, current.surface)
+    changed = (*result.changed, *(name for name in result.unchanged if name in tools))
+    changed_prompts = (*result.changed_prompts, *(name for name in result.unchanged_prompts if name in prompts))
+    if (changed, changed_prompts, other) == (result.changed, result.changed_prompts, ()):
+        return result
+    stale = replace(
+        result,
+        ok=False,
+        changed=changed,
+        unchanged=tuple(name for name in result.unchanged if name not in tools),
+        changed_prompts=changed_prompts,
+        unchanged_prompts=tuple(name for name in result.unchanged_prompts if name not in prompts),
+        other=other,
+    )
+    return replace(stale, message=stale_message(stale, "pinwarden contract lock"))
+
+
+def _changed_items(locked: Surface, now: Surface, kind: Kind) -> set[str]:
+    before, after = _digests(locked, kind), _digests(now, kind)
+    return {key for key in before.keys() & after.keys() if before[key] != after[key]}
+
+
+def _digests(surface: Surface, kind: Kind) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for item in surface.list_of(kind):
+        found.setdefault(item.key, []).append(_mark(item))
+    return {key: sorted(marks) for key, marks in found.items()}
+
+
+def _mark(item: Item) -> str:
+    return str(item.digest)  # "None" for one that cannot be digested: never equal to a locked one
+
+
+def _other_changes(locked: Surface, now: Surface) -> tuple[str, ...]:
+    """Whatever is neither tool nor prompt, by name."""
+    before, after = locked.server or {}, now.server or {}
+    found = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    for kind in (RESOURCE, TEMPLATE):
+        gone, come = _digests(locked, kind), _digests(now, kind)
+        found += [f"{kind.entity} {key}" for key in sorted({*gone, *come}) if gone.get(key) != come.get(key)]
+        if (kind.member in locked.items) != (kind.member in now.items):
+            found.append(kind.member)
+    return tuple(found)
+
+
+def _changed_facts(lockfile: Lockfile, current: Extension) -> set[str]:
+    """Tools of which something moved that no client sees: what the source reaches, or the code of a middleware."""
+    locked = (lockfile.extension or {}).get("tools", {})
+    changed: set[str] = set()
+    for name, facts in current.tools.items():
+        before = locked.get(name)
+        if not isinstance(before, Mapping):
+            continue
+        known = {fact for fact, level in facts.evidence.items() if level != "unknown"}
+        known &= {fact for fact, level in before.get("evidence", {}).items() if level != "unknown"}
+        if "entitlements" in known and _kinds(before.get("entitlements")) != _kinds(facts.entitlements):
+            changed.add(name)
+        if "middlewareChain" in known and before.get("middleware") != [dict(each) for each in facts.middleware]:
+            changed.add(name)
+    return changed
+
+
+def _kinds(entitlements: Any) -> Any:
+    """What is compared of findings: the kinds, not the lines they stand on."""
+    return entitlements.get("kinds", entitlements) if isinstance(entitlements, Mapping) else entitlements
+
+
+def _tampered(why: str) -> NoReturn:
+    raise PinwardenError("LOCK_TAMPERED", why)

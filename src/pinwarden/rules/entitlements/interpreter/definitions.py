@@ -1,0 +1,152 @@
+"""Definitions and imports: functions with their decorators, classes, other modules."""
+
+from __future__ import annotations
+
+import ast
+
+from pinwarden.rules.entitlements.interpreter.branches import Branches
+from pinwarden.rules.entitlements.interpreter.items import (
+    Alias,
+    Class,
+    Function,
+    ModuleItem,
+    Outside,
+    Registrar,
+    Value,
+)
+from pinwarden.rules.entitlements.interpreter.program import Frame, Module
+from pinwarden.rules.entitlements.interpreter.terms import Given
+
+
+class Definitions(Branches):
+    """What ``def``, ``class`` and ``import`` bind."""
+
+    def function_definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: Frame) -> bool:
+        """Bind a function as its decorators leave it."""
+        function = self.function_at(node, frame, node.name)
+        value: Value = frozenset((function,))
+        for decorator in reversed(node.decorator_list):
+            value = self._decorated(decorator, value, function, frame)
+        self.store(frame, node.name, value)
+        places = self.definitions.setdefault((frame.module.name, function.qualname), [])
+        if (node.lineno, value) not in places:
+            places.append((node.lineno, value))
+        return True
+
+    def _decorated(self, node: ast.expr, value: Value, function: Function, frame: Frame) -> Value:
+        decorator = self.evaluate(node, frame)
+        if any(isinstance(item, Registrar) for item in decorator) or self._registers_directly(node, decorator):
+            for kind, name in self._registrars(node, decorator):
+                self.register(Registrar(kind, name), Given(positional=(frozenset((function,)),)))
+            return value
+        own = frozenset(item for item in decorator if not isinstance(item, Outside))
+        if own:
+            return self.invoke(own, Given(positional=(value,)), node, frame) or value
+        for item in decorator:
+            if isinstance(item, Outside):
+                form = self.forms.get(item.path)
+                if form is not None:
+                    return form(Given(positional=(value,)), node, frame) or value
+                if item.path.endswith(".setter"):
+                    return value
+                self.note_effect(item.path, Given(), node, frame)
+        return value
+
+    def _registers_directly(self, node: ast.expr, decorator: Value) -> bool:
+        """Whether this is ``@server.tool`` without a call."""
+        if not isinstance(node, ast.Attribute) or node.attr not in ("tool", "call_tool", "list_tools"):
+            return False
+        return not decorator or any(
+            isinstance(item, Outside) and item.path.partition(".")[0] in ("mcp", "fastmcp") for item in decorator
+        )
+
+    def _registrars(self, node: ast.expr, decorator: Value) -> list[tuple[str, str | None]]:
+        found = [(item.kind, item.name) for item in decorator if isinstance(item, Registrar)]
+        return found or [(node.attr, None)] if isinstance(node, ast.Attribute) else found
+
+    def class_definition(self, node: ast.ClassDef, frame: Frame) -> bool:
+        """Follow the body of a class, and bind it."""
+        cls = frame.classes.get(id(node))
+        if cls is None:
+            body = Frame(frame.module, frame, f"{frame.qualname}{node.name}.")
+            body.activation = frame.activation
+            cls = frame.classes[id(node)] = Class(node, frame.module, frame.qualname + node.name, body)
+            body.cls = cls
+        for base in node.bases:
+            target = base.value if isinstance(base, ast.Subscript) else base
+            for item in self.evaluate(target, frame):
+                if isinstance(item, Class | Outside) and item not in cls.bases and item is not cls:
+                    cls.bases.append(item)
+                    if isinstance(item, Class):
+                        item.children.append(cls)
+        cls.body.activation = frame.activation
+        self.run(node.body, cls.body)
+        value: Value = frozenset((cls,))
+        for decorator in reversed(node.decorator_list):
+            decorators = frozenset(item for item in self.evaluate(decorator, frame) if not isinstance(item, Outside))
+            if decorators:
+                value |= self.invoke(decorators, Given(positional=(value,)), node, frame)
+        self.store(frame, node.name, value)
+        self._tell_bases(cls, node, frame)
+        return True
+
+    def _tell_bases(self, cls: Class, node: ast.ClassDef, frame: Frame) -> None:
+        """Making a subclass runs ``__init_subclass__`` of its bases."""
+        for base in cls.bases:
+            if isinstance(base, Class):
+                for item in self.in_class(base, "__init_subclass__", set()):
+                    if isinstance(item, Function):
+                        self.enter(item, Given(positional=(frozenset((cls,)),)), node, frame)
+
+    # Imports
+
+    def import_statement(self, node: ast.Import, frame: Frame) -> bool:
+        """Bind modules, which runs them."""
+        for alias in node.names:
+            value = self.import_module(alias.name, frame, node)
+            if alias.asname is None:
+                root = alias.name.partition(".")[0]
+                value = value if root == alias.name else self.import_module(root, frame, node)
+                self.store(frame, root, value)
+            else:
+                self.store(frame, alias.asname, value)
+        return True
+
+    def import_from(self, node: ast.ImportFrom, frame: Frame) -> bool:
+        """Bind names of a module, which runs it."""
+        name = self._absolute(node, frame.module)
+        module = self.module(name) if name else None
+        if module is not None:
+            self.calls(frame, module.activation, node)
+        for alias in node.names:
+            if alias.name == "*":
+                frame.module.stars.append(module if module is not None else name)
+            elif module is not None:
+                self._import_member(module, alias, node, frame)
+            else:
+                self.store(frame, alias.asname or alias.name, self.touch_import(f"{name}.{alias.name}", node, frame))
+        return True
+
+    def touch_import(self, path: str, node: ast.AST, frame: Frame) -> Value:
+        """What an import from a module that is not looked into binds."""
+        below = self.module(path)
+        if below is not None:
+            self.calls(frame, below.activation, node)
+            return frozenset((ModuleItem(below),))
+        return self.touch(path, node, frame)
+
+    def _import_member(self, module: Module, alias: ast.alias, node: ast.AST, frame: Frame) -> None:
+        bound = alias.asname or alias.name
+        below = None if alias.name in module.frame.every else self.module(f"{module.name}.{alias.name}")
+        if below is not None:
+            self.calls(frame, below.activation, node)
+            self.store(frame, bound, frozenset((ModuleItem(below),)))
+        else:
+            self.store(frame, bound, frozenset((Alias(module, alias.name),)))
+
+    def _absolute(self, node: ast.ImportFrom, module: Module) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = module.name.split(".")
+        keep = len(parts) - node.level + (1 if module.source.package else 0)
+        return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])

@@ -1,0 +1,74 @@
+"""Servers: how tools are registered with the MCP SDK and with fastmcp."""
+
+from __future__ import annotations
+
+from pinwarden.rules.entitlements.interpreter.base import unmarked
+from pinwarden.rules.entitlements.interpreter.calls import Calls
+from pinwarden.rules.entitlements.interpreter.items import (
+    EMPTY,
+    Bound,
+    Function,
+    Partial,
+    Registrar,
+    Text,
+    Value,
+)
+from pinwarden.rules.entitlements.interpreter.terms import Given, Registration
+
+_REGISTERING = ("tool", "call_tool", "list_tools", "add_tool")
+
+
+class Servers(Calls):
+    """Which functions are handed to a server, under which name."""
+
+    def framework(self, path: str, given: Given) -> Value | None:
+        """What a call of the SDK or of fastmcp registers or returns; ``None`` where it does neither."""
+        last = path.rpartition(".")[2]
+        name = self._name_of(given)
+        if last in ("Tool", "types.Tool") and name is not None:
+            self.tool_names.setdefault(name)
+        if last in ("from_function", "from_tool"):
+            return frozenset((Partial(given.at(0, "fn") or EMPTY, (), (("name", frozenset((Text(name or ""),))),)),))
+        for kind, keyword in (("call_request", "on_call_tool"), ("list_tools", "on_list_tools")):
+            if keyword in given.keywords:
+                self.register(Registrar(kind, None), Given(positional=(given.keywords[keyword],)))
+        if last not in _REGISTERING or "(" not in path:
+            return None
+        kind = "tool" if last == "add_tool" else last
+        first = given.at(0, "fn") or given.at(0, "tool") or EMPTY
+        if kind == "tool" and any(not isinstance(item, Text) for item in unmarked(first)):
+            name = self.one_text(given.at(1, "name") or EMPTY)
+            return self.register(Registrar("tool", name), Given(positional=(first,)))
+        return frozenset((Registrar(kind, name),))
+
+    def _name_of(self, given: Given) -> str | None:
+        value = given.keywords.get("name")
+        if value is None and given.positional:
+            value = given.positional[0]
+        return self.one_text(value) if value else None
+
+    def register(self, registrar: Registrar, given: Given) -> Value:
+        """Hand a function to a server."""
+        value = unmarked(given.at(0) or EMPTY)
+        for item in value:
+            name, target = registrar.name, item
+            if isinstance(item, Partial) and item.target:
+                named = dict(item.keywords).get("name", EMPTY)
+                name = name or next((each.text for each in named if isinstance(each, Text) and each.text), None)
+                target = next(iter(item.target))
+            function = target.function if isinstance(target, Bound) else target
+            if isinstance(function, Function):
+                line = getattr(function.node, "lineno", 0)
+                key = (function.module.name, function.qualname, line, name)
+                self.registrations.setdefault(
+                    key,
+                    Registration(
+                        kind=registrar.kind,
+                        name=name,
+                        value=frozenset((target,)),
+                        module=function.module.name,
+                        qualname=function.qualname,
+                        line=line,
+                    ),
+                )
+        return value

@@ -1,0 +1,61 @@
+"""Real Python servers from the user's own package index: locked, checked, upgraded to another release, compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.run import pinwarden
+from tests.needs import needs
+
+UV = str(Path(sys.executable).with_name("uv"))
+
+SERVERS = [
+    pytest.param("mcp-server-time", "2025.9.25", "2026.10.19", id="mcp-server-time"),
+    pytest.param("mcp-server-git", "2025.9.25", "2026.10.19", id="mcp-server-git", marks=pytest.mark.soak),
+    pytest.param("mcp-server-fetch", "2025.4.7", "2026.10.24", id="mcp-server-fetch", marks=pytest.mark.soak),
+    pytest.param("duckduckgo-mcp-server", "0.1.1", "0.7.0", id="duckduckgo", marks=pytest.mark.soak),
+    pytest.param("wikipedia-mcp", "1.5.8", "2.0.1", id="wikipedia-mcp", marks=pytest.mark.soak),
+]
+
+
+def installed(folder: Path, package: str, version: str, *more: str) -> tuple[Path, Path]:
+    """The program of a server in an environment of its own, and the folder of its source."""
+    for command in (
+        [UV, "venv", "-q", "--python", sys.executable, str(folder)],
+        [UV, "pip", "install", "-q", "--python", str(folder / "bin" / "python"), f"{package}=={version}", *more],
+    ):
+        subprocess.run(command, check=True, timeout=110, env={**os.environ, "VIRTUAL_ENV": ""})
+    source = next(folder.glob(f"lib/python*/site-packages/{package.replace('-', '_')}"))
+    return folder / "bin" / package, source
+
+
+@pytest.mark.parametrize(("package", "before", "after"), SERVERS)
+@needs("git", install="sudo apt-get install git")
+def test_a_real_server_is_locked_checked_upgraded_and_compared(
+    package: str, before: str, after: str, tmp_path: Path
+) -> None:
+    locks = []
+    for version in (before, after):
+        older = ("mcp<2",) if version == before else ()  # what that release was written for
+        program, source = installed(tmp_path / version, package, version, *older)
+        lock = f"{version}.lock"
+        server = ("--lock", lock, "--source", str(source), "--command", "--", str(program))
+        made = pinwarden("contract", "lock", *server, cwd=tmp_path)
+        assert made.code == 0, made
+        assert pinwarden("contract", "check", *server, cwd=tmp_path).code == 0
+        locks.append(lock)
+    tools = [json.loads((tmp_path / lock).read_bytes())["pinwarden"]["tools"] for lock in locks]
+    levels = [tool["evidence"]["entitlements"] for each in tools for tool in each.values()]
+    assert levels.count("source") >= len(levels) / 2  # a tool that is registered in a loop has no name in the source
+    upgraded = pinwarden("contract", "check", *server[:1], locks[0], *server[2:], cwd=tmp_path)
+    assert upgraded.code == 1
+    assert "contract lock" in upgraded.out
+    compared = pinwarden("contract", "diff", *locks, "--format", "json", cwd=tmp_path)
+    assert compared.code in (0, 1)
+    assert json.loads(compared.out)
