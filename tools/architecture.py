@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import sqrt
 from pathlib import Path
 
@@ -58,12 +59,13 @@ def modules(source: Path = SOURCE) -> dict[str, Path]:
 
 def imports(known: Mapping[str, Path]) -> set[Import]:
     """Every import of one known module by another, also inside functions; not those that only a type checker sees."""
-    return {
-        (module, name)
-        for module, path in known.items()
-        for name in _imported(ast.parse(path.read_text(encoding="utf-8")), known)
-        if name != module
-    }
+    return {(module, name) for module, path in known.items() for name in _imported(tree(path), known) if name != module}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """What a file of Python says, read once however many ask."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _imported(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[str]:
