@@ -580,25 +580,39 @@ REAL = {
 }
 
 
-@pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Four published servers, proved and built once for all workers."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Servers that were proved and built, and what was reported of that."""
+
+    world: World
+    names: tuple[str, ...]
+    reports: dict[str, tuple[int, Any]]
+
+
+@pytest.fixture(
+    scope="session",
+    params=[("everything", "time"), pytest.param(("files", "git"), marks=pytest.mark.soak)],
+    ids="-".join,
+)
+def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Published:
+    """A published server of each kind, proved and built once for all workers."""
     from pinwarden.adapters.lock_store import exclusive
 
+    names = request.param
     shared = tmp_path_factory.getbasetemp()
-    shared = (shared.parent if os.environ.get("PYTEST_XDIST_WORKER") else shared) / "real-servers"
+    shared = (shared.parent if os.environ.get("PYTEST_XDIST_WORKER") else shared) / f"real-servers-{names[0]}"
     world = World(folder=shared, variables={"HOME": str(Path.home())})
     with exclusive(shared, wait_seconds=110):
         if not shared.exists():
             world.root.mkdir(parents=True)
-            world.configure(**{name: {"command": words[0], "args": words[1]} for name, words in REAL.items()})
+            world.configure(**{name: {"command": REAL[name][0], "args": REAL[name][1]} for name in names})
             world.done("init", "--scope", "project")
-            reports = {"prove": world.told("prove"), "fetch": world.told("fetch", "--frozen")}
-            (shared / "reports.json").write_text(json.dumps(reports))
+            made = {"prove": world.told("prove"), "fetch": world.told("fetch", "--frozen")}
+            (shared / "reports.json").write_text(json.dumps(made))
     reports = json.loads((shared / "reports.json").read_text())
     if any(code == 3 for code, _ in reports.values()):
         missing("a connection to the registries of npm and PyPI", f"npm ping; pip index versions pip ({reports})")
-    return world
+    return Published(world=world, names=names, reports=reports)
 
 
 def tools_of(world: World, server: str, before: tuple[str, ...] = ()) -> list[str]:
@@ -628,19 +642,21 @@ def without_network() -> tuple[str, ...]:
 
 @needs_node
 class TestRealRegistries:
-    def test_published_servers_are_proved_and_built_and_the_reports_are_as_their_schemas_say(self, real: World) -> None:
-        reports = json.loads((real.folder / "reports.json").read_text())
-        for command, (code, report) in reports.items():
+    def test_published_servers_are_proved_and_built_and_the_reports_are_as_their_schemas_say(
+        self, real: Published
+    ) -> None:
+        assert set(real.reports) == {"prove", "fetch"}
+        for command, (code, report) in real.reports.items():
             assert (code, problems(command, report)) == (0, [])
-            assert sorted(row["server"] for row in report["servers"]) == sorted(REAL)
+            assert sorted(row["server"] for row in report["servers"]) == sorted(real.names)
 
-    @pytest.mark.parametrize("server", REAL)
-    def test_a_published_server_runs_from_verified_bytes(self, real: World, server: str) -> None:
-        assert REAL[server][2] in tools_of(real, server)
+    def test_a_published_server_runs_from_verified_bytes(self, real: Published) -> None:
+        for server in real.names:
+            assert REAL[server][2] in tools_of(real.world, server)
 
-    @pytest.mark.parametrize("server", REAL)
-    def test_a_published_server_runs_where_there_is_no_network(self, real: World, server: str) -> None:
-        assert REAL[server][2] in tools_of(real, server, without_network())
+    def test_a_published_server_runs_where_there_is_no_network(self, real: Published) -> None:
+        for server in real.names:
+            assert REAL[server][2] in tools_of(real.world, server, without_network())
 
 
 def test_a_program_that_cannot_be_started_is_an_error_with_a_hint_and_not_ours(tmp_path: Path) -> None:
