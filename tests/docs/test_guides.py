@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.run import pinwarden_in
 from tests.servers.acme_packages import acme_registries
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -61,10 +62,16 @@ def _run(command: str, project: Path, environment: dict[str, str]) -> None:
     if not words:
         return
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = {**os.environ, "PATH": path, **environment}
+    if words[0] == "pinwarden":
+        outcome = pinwarden_in(variables, *words[1:], cwd=project)
+        assert outcome.code in (0, 1), f"{command}\n{outcome.err}"
+        assert "Traceback" not in outcome.err
+        return
     done = subprocess.run(
         words,
         cwd=project,
-        env={**os.environ, "PATH": path, **environment},
+        env=variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=120,
