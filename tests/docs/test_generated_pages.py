@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from pinwarden.core.errors import CODES
-from tools import reference_docs
+from tools import architecture, reference_docs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -16,12 +16,8 @@ def test_the_reference_pages_are_up_to_date() -> None:
 
 
 def test_every_code_in_the_table_is_raised_somewhere_and_no_other_is() -> None:
-    trees = [
-        ast.parse(path.read_text(encoding="utf-8"))
-        for path in (REPOSITORY / "src").rglob("*.py")
-        if path.name != "errors.py"
-    ]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
+    paths = [path for path in (REPOSITORY / "src").rglob("*.py") if path.name != "errors.py"]
+    nodes = [node for path in paths for node in ast.walk(architecture.tree(path))]
     named = {node.value for node in nodes if isinstance(node, ast.Constant)}
     assert set(CODES) - named == set()
     made = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "PinwardenError"]
