@@ -21,8 +21,6 @@ WATCH = """
 import os, sys
 from pathlib import Path
 
-import pytest
-
 FOLDER = os.environ["WATCHED_FOLDER"] + os.sep
 opened = set()
 
@@ -33,21 +31,6 @@ def watch(event, arguments):
             opened.add(path.removeprefix(FOLDER).replace(os.sep, "/"))
 
 sys.addaudithook(watch)
-
-# Cases of one test read the same recordings: when a dozen in a row have opened none that was new, the rest is left
-# out. Their outcome is shown elsewhere, and leaving one out can only make a recording look unread, never read.
-idle = {}
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem):
-    return True if idle.get(pyfuncitem.function, 0) >= 12 else None
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item):
-    before = len(opened)
-    done = yield
-    idle[item.function] = 0 if len(opened) > before else idle.get(item.function, 0) + 1
-    return done
 
 def pytest_sessionfinish(session, exitstatus):
     Path(os.environ["WATCHED_LIST"]).write_text("\\n".join(sorted(opened)))
