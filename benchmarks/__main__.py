@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import artifacts, contracts, core, detection, gate, running, startup, surfaces
+from benchmarks import artifacts, contracts, core, detection, entitlements, gate, running, startup, surfaces
 
 REPORTS: dict[str, Callable[[], str]] = {
     "digest": core.digest_report,
@@ -16,6 +16,7 @@ REPORTS: dict[str, Callable[[], str]] = {
     "growth": surfaces.growth_report,
     "probing": surfaces.probing_report,
     "detection": detection.report,
+    "entitlements": entitlements.report,
     "gate": gate.report,
     "hashing": artifacts.hashing_report,
     "starting": running.starting_report,
