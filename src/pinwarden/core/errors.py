@@ -238,6 +238,24 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Install it, for example with: pipx install uv",
     ),
     ErrorCode(
+        "DATABASE_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "The database cannot be opened or did not answer.",
+        "Check that it runs and that its address and its rights are right, then try again. Nothing was lost.",
+    ),
+    ErrorCode(
+        "DATABASE_CORRUPT",
+        EXIT_UNCHECKED,
+        "The database's file is damaged, or is no database.",
+        "Keep a copy of the file, and bring it back from a backup. It is not overwritten.",
+    ),
+    ErrorCode(
+        "DATABASE_NEWER",
+        EXIT_UNCHECKED,
+        "The database was made by a release of Pinwarden with other tables.",
+        "Use the release that made it, or another database.",
+    ),
+    ErrorCode(
         "STORE_UNSAFE",
         EXIT_UNCHECKED,
         "The folder of verified files belongs to somebody else, or others may write to it.",
