@@ -256,6 +256,42 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Use the release that made it, or another database.",
     ),
     ErrorCode(
+        "AUDIT_INVALID",
+        EXIT_UNCHECKED,
+        "Something that should be an event of the audit log is not one, or was written by a newer release.",
+        "Verify the log with: pinwarden audit verify",
+    ),
+    ErrorCode(
+        "AUDIT_TAMPERED",
+        EXIT_REFUSED,
+        "The audit log is not what was written: an event was changed, removed, moved, put in or cut off.",
+        "Keep a copy of the database, and compare it with the last export. The message names the first place.",
+    ),
+    ErrorCode(
+        "AUDIT_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "An event could not be written to the audit log, so what it tells of was not done.",
+        "Bring the database back, or let events wait in a file with the setting spool.",
+    ),
+    ErrorCode(
+        "REVIEW_NOT_FOUND",
+        EXIT_USAGE,
+        "No change with that number waits for review.",
+        "Run pinwarden review list to see what waits.",
+    ),
+    ErrorCode(
+        "REVIEW_STALE",
+        EXIT_REFUSED,
+        "What was to be approved is not what was shown, or somebody decided about it already.",
+        "Look at it again with pinwarden review show, and approve what it shows now.",
+    ),
+    ErrorCode(
+        "REVIEW_FROM_SERVER",
+        EXIT_REFUSED,
+        "An approval was asked for from inside a server that the gateway started, or from a client of it.",
+        "Approve from a terminal of your own. A server never approves itself.",
+    ),
+    ErrorCode(
         "STORE_UNSAFE",
         EXIT_UNCHECKED,
         "The folder of verified files belongs to somebody else, or others may write to it.",
