@@ -1,0 +1,230 @@
+"""The audit log as a gateway uses it: events go in at the cost of microseconds, and into the chain on another thread.
+
+1. `AuditLog.record` appends to a journal on this machine, and returns. A killed process loses nothing.
+2. A thread of its own takes what is in the journal to the database, many events in one commit.
+3. `AuditLog.record_durably` returns when the event is committed. A refusal is recorded so before it is answered.
+
+While the database is away, events wait in the journal and reach the chain in their order when it is back. What the
+gateway may do meanwhile is a choice: with ``when_away="refuse"`` `record` raises, so that nothing passes that the log
+does not have; with ``"spool"`` it goes on until the journal is full. Refusals are recorded in either case.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Literal, Self
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.documents.gateway_event import Fact
+from pinwarden.store.audit_chain import append
+from pinwarden.store.audit_journal import Journal, Mark, left_behind, pack
+from pinwarden.store.database import Database
+
+WhenAway = Literal["refuse", "spool"]
+
+
+class AuditLimits(Record):
+    """How much, how long, and why."""
+
+    gather: float = 0.05
+    """Seconds in which events are gathered for one commit: a call pays for none, and a reader sees them at once."""
+    batch: int = 1 << 20
+    """Bytes of the journal that become one commit: what the log holds in memory."""
+    backlog: int = 16 << 20
+    """Bytes that may wait for a database that is there; then `record` waits for it."""
+    journal: int = 256 << 20
+    """Bytes that may wait for one that is away; about a million events. Then even "spool" refuses."""
+    wait: float = 5.0
+    """Seconds that anyone waits for a commit; then the journal is synced instead, which is as durable."""
+    retry: float = 0.2
+    """Seconds between attempts to reach a database that is away, doubled up to `longest_retry`."""
+    longest_retry: float = 5.0
+
+
+class AuditLog:
+    """Takes facts from any thread. One for each process."""
+
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        *,
+        gateway: str = "",
+        when_away: WhenAway = "refuse",
+        limits: AuditLimits = AuditLimits(),  # noqa: B008 - records do not change
+    ) -> None:
+        self._database = database
+        self._folder = folder
+        self._limits = limits
+        self._refuses = when_away == "refuse"
+        self.source = os.urandom(12).hex()
+        """Names this run in the entries of the chain."""
+        self._journal = Journal.create(folder, gateway or _machine(), self.source)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        """Told to those who wait for a commit."""
+        self._done = self._journal.start
+        """What the database has."""
+        self._away: PinwardenError | None = None
+        self._tried = False
+        self._closing = False
+        self._work = threading.Event()
+        self._urgent = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread.start()
+
+    @property
+    def problem(self) -> PinwardenError | None:
+        """Why the database does not take events now; None if it does."""
+        return self._away
+
+    @property
+    def waiting(self) -> int:
+        """How many events the database does not have yet."""
+        return self._journal.count - self._done.nth
+
+    def record(self, *facts: Fact) -> None:
+        """Take facts about what is let through. Returns at once; raises AUDIT_UNAVAILABLE if it must not pass."""
+        now = time.time_ns()
+        packed = [pack(now, fact) for fact in facts]
+        with self._lock:
+            if self._refuses and (self._away is not None or not self._tried):
+                self._refuse_if_away()
+            if self._journal.size > self._limits.backlog:
+                self._make_room()
+            self._journal.append(packed)
+        if not self._work.is_set():
+            self._work.set()
+
+    def record_durably(self, *facts: Fact) -> None:
+        """Take facts, and return when they survive a power cut: committed, or synced where the database is away."""
+        now = time.time_ns()
+        packed = [pack(now, fact) for fact in facts]
+        with self._lock:
+            if self._journal.size > self._limits.backlog:
+                self._make_room()
+            mine = self._journal.append(packed)
+            self._urgent.set()
+            self._work.set()
+            self._changed.wait_for(
+                lambda: self._done.nth >= mine or self._away is not None or self._closing, self._limits.wait
+            )
+            if self._done.nth < mine:
+                self._journal.sync()
+
+    def close(self) -> None:
+        """Bring everything into the database, and end. What it cannot take now stays in the journal for the next."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        self._urgent.set()
+        self._work.set()
+        self._thread.join(self._limits.wait * 2)
+        if self._thread.is_alive():  # the database hangs; the system closes the file with the process
+            self._journal.sync()
+            return
+        complete = self._done.nth == self._journal.count
+        if not complete:
+            self._journal.sync()
+        self._journal.close(remove=complete)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _refuse_if_away(self) -> None:
+        self._changed.wait_for(lambda: self._tried, self._limits.wait)
+        if self._away is not None or not self._tried:
+            why = "it did not answer in time" if self._away is None else self._away.message
+            raise PinwardenError("AUDIT_UNAVAILABLE", f"the audit log takes no events: {why}")
+
+    def _make_room(self) -> None:
+        """Wait for the database if it is only slow; while it is away, the journal may grow to its limit."""
+        full = self._limits.backlog
+        if self._away is None:
+            self._urgent.set()
+            self._changed.wait_for(lambda: self._journal.size <= full or self._away is not None, self._limits.wait)
+        if self._journal.size > (full if self._away is None else self._limits.journal):
+            raise PinwardenError("AUDIT_UNAVAILABLE", "the audit log has no room for more events")
+
+    # On the thread
+
+    def _run(self) -> None:
+        pause = self._limits.retry
+        while True:
+            try:
+                if not self._tried or self._away is not None:
+                    recover(self._database, self._folder)
+                self._drain()
+            except PinwardenError as err:
+                self._tell(err)
+                if self._closing:
+                    return
+                self._urgent.clear()
+                self._urgent.wait(pause)
+                pause = min(pause * 2, self._limits.longest_retry)
+                continue
+            pause = self._limits.retry
+            self._tell(None)
+            if self._closing and self.waiting == 0:
+                return
+            self._work.wait()
+            self._work.clear()
+            self._urgent.wait(self._limits.gather)
+            self._urgent.clear()
+
+    def _drain(self) -> None:
+        while True:
+            with self._lock:
+                since, until = self._done, self._journal.end
+            if since.nth == until.nth:
+                return
+            batch, place = self._journal.read(since, until, self._limits.batch)
+            append(self._database, batch)
+            self._settle(place)
+
+    def _settle(self, place: Mark) -> None:
+        with self._changed:
+            self._done = place
+            if place.nth == self._journal.count and place.offset > self._limits.batch:
+                self._journal.reset()
+                self._done = self._journal.start
+            self._away = None
+            self._tried = True
+            self._changed.notify_all()
+
+    def _tell(self, problem: PinwardenError | None) -> None:
+        with self._changed:
+            self._away = problem
+            self._tried = True
+            self._changed.notify_all()
+
+
+def recover(database: Database, folder: Path) -> int:
+    """Bring the events of killed gateways into the chain, the oldest journal first. How many journals there were."""
+    found = [(path.stat().st_mtime_ns, path) for path in folder.glob("*.journal")] if folder.is_dir() else []
+    count = 0
+    for _, path in sorted(found):
+        with left_behind(path) as journal:
+            if journal is None:
+                continue
+            place = journal.start
+            while place.nth < journal.end.nth:
+                batch, place = journal.read(place, journal.end, AuditLimits().batch)
+                append(database, batch)
+            path.unlink(missing_ok=True)
+            count += 1
+    return count
+
+
+def _machine() -> str:
+    from platform import node
+
+    return node()[:64]
