@@ -7,12 +7,10 @@ from pathlib import Path
 
 from pinwarden.documents.gateway_event import Fact
 from pinwarden.store.audit import AuditLog
-from pinwarden.store.audit_chain import audit_schema
-from pinwarden.store.database import open_database
 
 
 def main(url: str, folder: str) -> None:
-    log = AuditLog(open_database(url, audit_schema()), Path(folder), when_away="spool")
+    log = AuditLog(url, Path(folder), when_away="spool")
     for number in range(1_000_000):
         fact = Fact(kind="blocked" if number % 50 == 0 else "called", item=str(number), session=log.source)
         (log.record_durably if fact.kind == "blocked" else log.record)(fact)

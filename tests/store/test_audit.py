@@ -17,8 +17,6 @@ from pinwarden.documents.audit_entry import EMPTY, Entry, Head, encode, hash_of,
 from pinwarden.documents.gateway_event import Fact
 from pinwarden.store.audit import AuditLimits, AuditLog, recover
 from pinwarden.store.audit_chain import (
-    Batch,
-    Noted,
     append,
     audit_schema,
     head_of,
@@ -27,7 +25,7 @@ from pinwarden.store.audit_chain import (
     moment_text,
     verify,
 )
-from pinwarden.store.audit_journal import Journal, pack, unpack
+from pinwarden.store.audit_journal import Batch, Journal, Noted, pack, unpack
 from pinwarden.store.database import Database, open_database
 from tests.postgres import Cluster
 
@@ -66,9 +64,16 @@ def eventually(holds: Callable[[], bool]) -> None:
         Event().wait(0.01)
 
 
-def test_events_of_many_threads_are_one_chain_in_the_order_of_each_thread(database: Database, folder: Path) -> None:
-    with AuditLog(database, folder, gateway="desk") as log, ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda name: [log.record(called(f"{name}{number}")) for number in range(100)], "abcd"))
+def test_events_of_many_threads_are_one_chain_in_the_order_of_each_thread(
+    database: Database, database_url: str, folder: Path
+) -> None:
+    with AuditLog(database_url, folder, gateway="desk") as log, ThreadPoolExecutor(4) as threads:
+
+        def work(name: str) -> None:
+            for number in range(100):
+                log.record(called(f"{name}{number}"))
+
+        list(threads.map(work, "abcd"))
     found = items(database)
     assert [[each for each in found if each[0] == name] for name in "abcd"] == [
         [f"{name}{number}" for number in range(100)] for name in "abcd"
@@ -80,8 +85,17 @@ def test_events_of_many_threads_are_one_chain_in_the_order_of_each_thread(databa
 
 def test_gateways_on_one_database_write_one_chain(database: Database, database_url: str, folder: Path) -> None:
     other = open_database(database_url, audit_schema())
-    with AuditLog(database, folder) as first, AuditLog(other, folder) as second, ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda log: [log.record_durably(called(number)) for number in range(15)], (first, second)))
+    with (
+        AuditLog(database_url, folder) as first,
+        AuditLog(database_url, folder) as second,
+        ThreadPoolExecutor(2) as threads,
+    ):
+
+        def work(log: AuditLog) -> None:
+            for number in range(15):
+                log.record_durably(called(number))
+
+        list(threads.map(work, (first, second)))
     outcome = verify(database)
     assert (outcome.entries, outcome.breaks, outcome.head) == (30, (), head_of(other))
     assert [entry.nth for entry in entries(database) if entry.source == first.source] == list(range(1, 16))
@@ -89,17 +103,19 @@ def test_gateways_on_one_database_write_one_chain(database: Database, database_u
 
 
 def test_a_refusal_is_committed_with_all_before_it_when_record_durably_returns(
-    database: Database, folder: Path
+    database: Database, database_url: str, folder: Path
 ) -> None:
-    with AuditLog(database, folder, limits=PATIENT) as log:
+    with AuditLog(database_url, folder, limits=PATIENT) as log:
         log.record(called("before"))
         log.record_durably(Fact(kind="blocked", item="refused"))
         assert items(database) == ["before", "refused"]
 
 
-def test_what_was_recorded_is_in_the_journal_at_once_and_in_the_chain_once(database: Database, folder: Path) -> None:
+def test_what_was_recorded_is_in_the_journal_at_once_and_in_the_chain_once(
+    database: Database, database_url: str, folder: Path
+) -> None:
     """The commit of a killed gateway may have reached the database without its knowledge."""
-    log = AuditLog(database, folder, limits=PATIENT)
+    log = AuditLog(database_url, folder, limits=PATIENT)
     log.record_durably(called(1))
     log.record(called(2), called(3))
     (left,) = folder.iterdir()
@@ -195,8 +211,10 @@ def test_events_cut_off_at_the_end_are_found_by_a_head_that_was_kept(written: Da
     assert breaks(written, head) == [(6, "cut_off")]
 
 
-def test_events_cut_off_under_a_running_gateway_are_found_without_a_head(database: Database, folder: Path) -> None:
-    with AuditLog(database, folder, limits=PATIENT) as log:
+def test_events_cut_off_under_a_running_gateway_are_found_without_a_head(
+    database: Database, database_url: str, folder: Path
+) -> None:
+    with AuditLog(database_url, folder, limits=PATIENT) as log:
         for number in range(4):
             log.record_durably(called(number))
         change(database, "DELETE FROM audit_entry WHERE number > 2")
@@ -264,8 +282,9 @@ def test_a_gateway_killed_ten_times_loses_no_event_that_it_told_of(
 
 
 def test_a_gateway_that_must_log_lets_nothing_pass_while_postgresql_is_stopped(cluster: Cluster, folder: Path) -> None:
-    database = open_database(cluster.new_database(), audit_schema())
-    log = AuditLog(database, folder, when_away="refuse", limits=QUICK)
+    database_url = cluster.new_database()
+    database = open_database(database_url, audit_schema())
+    log = AuditLog(database_url, folder, when_away="refuse", limits=QUICK)
     log.record_durably(called("before"))
     cluster.stop()
     try:
@@ -286,8 +305,9 @@ def test_a_gateway_that_must_log_lets_nothing_pass_while_postgresql_is_stopped(c
 
 
 def test_spooled_events_reach_the_chain_in_order_when_postgresql_is_back(cluster: Cluster, folder: Path) -> None:
-    database = open_database(cluster.new_database(), audit_schema())
-    log = AuditLog(database, folder, when_away="spool", limits=QUICK)
+    database_url = cluster.new_database()
+    database = open_database(database_url, audit_schema())
+    log = AuditLog(database_url, folder, when_away="spool", limits=QUICK)
     log.record_durably(called(0))
     cluster.stop()
     try:
@@ -298,7 +318,7 @@ def test_spooled_events_reach_the_chain_in_order_when_postgresql_is_back(cluster
     finally:
         cluster.start()
     assert items(database) == ["0"]
-    with AuditLog(database, folder, limits=QUICK) as next_log:
+    with AuditLog(database_url, folder, limits=QUICK) as next_log:
         next_log.record_durably(called(200))
     assert items(database) == [str(number) for number in range(201)]
     assert verify(database).breaks == ()
@@ -310,7 +330,7 @@ def test_a_journal_that_is_full_takes_no_more_and_loses_nothing(tmp_path: Path, 
     place = tmp_path / "away"
     place.write_text("a file where a folder should be")
     limits = AuditLimits(backlog=2000, journal=5000, retry=0.02, longest_retry=0.02)
-    log = AuditLog(open_database(place / "audit.sqlite", audit_schema()), folder, when_away="spool", limits=limits)
+    log = AuditLog(place / "audit.sqlite", folder, when_away="spool", limits=limits)
     log.record_durably(called(0))
     taken = 1
 
@@ -332,7 +352,7 @@ def test_a_journal_that_is_full_takes_no_more_and_loses_nothing(tmp_path: Path, 
 
 def test_the_journal_of_a_long_run_stays_small(tmp_path: Path, folder: Path) -> None:
     database = open_database(tmp_path / "audit.sqlite", audit_schema())
-    with AuditLog(database, folder, limits=AuditLimits(batch=4000, backlog=8000, gather=0.001)) as log:
+    with AuditLog(tmp_path / "audit.sqlite", folder, limits=AuditLimits(batch=4000, backlog=8000, gather=0.001)) as log:
         for number in range(400):
             log.record(called(f"{number} {'x' * 100}"))
             assert next(folder.glob("*.journal")).stat().st_size < 9000

@@ -15,14 +15,15 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.gateway_event import Fact
-from pinwarden.store.audit_chain import append
 from pinwarden.store.audit_journal import Journal, Mark, left_behind, pack
-from pinwarden.store.database import Database
+
+if TYPE_CHECKING:
+    from pinwarden.store.database import Database
 
 WhenAway = Literal["refuse", "spool"]
 
@@ -46,18 +47,22 @@ class AuditLimits(Record):
 
 
 class AuditLog:
-    """Takes facts from any thread. One for each process."""
+    """Takes facts from any thread. One for each process.
+
+    ``url`` is that of the database; journals are kept in ``folder``. The database is opened on the log's own thread,
+    so that a gateway starts without waiting for it.
+    """
 
     def __init__(
         self,
-        database: Database,
+        url: str | Path,
         folder: Path,
         *,
         gateway: str = "",
         when_away: WhenAway = "refuse",
         limits: AuditLimits = AuditLimits(),  # noqa: B008 - records do not change
     ) -> None:
-        self._database = database
+        self._url = url
         self._folder = folder
         self._limits = limits
         self._refuses = when_away == "refuse"
@@ -157,12 +162,22 @@ class AuditLog:
     # On the thread
 
     def _run(self) -> None:
+        from pinwarden.store.audit_chain import audit_schema
+        from pinwarden.store.database import open_database
+
+        database = open_database(self._url, audit_schema())
+        try:
+            self._serve(database)
+        finally:
+            database.close()
+
+    def _serve(self, database: Database) -> None:
         pause = self._limits.retry
         while True:
             try:
                 if not self._tried or self._away is not None:
-                    recover(self._database, self._folder)
-                self._drain()
+                    recover(database, self._folder)
+                self._drain(database)
             except PinwardenError as err:
                 self._tell(err)
                 if self._closing:
@@ -180,14 +195,16 @@ class AuditLog:
             self._urgent.wait(self._limits.gather)
             self._urgent.clear()
 
-    def _drain(self) -> None:
+    def _drain(self, database: Database) -> None:
+        from pinwarden.store.audit_chain import append
+
         while True:
             with self._lock:
                 since, until = self._done, self._journal.end
             if since.nth == until.nth:
                 return
             batch, place = self._journal.read(since, until, self._limits.batch)
-            append(self._database, batch)
+            append(database, batch)
             self._settle(place)
 
     def _settle(self, place: Mark) -> None:
@@ -209,6 +226,8 @@ class AuditLog:
 
 def recover(database: Database, folder: Path) -> int:
     """Bring the events of killed gateways into the chain, the oldest journal first. How many journals there were."""
+    from pinwarden.store.audit_chain import append
+
     found = [(path.stat().st_mtime_ns, path) for path in folder.glob("*.journal")] if folder.is_dir() else []
     count = 0
     for _, path in sorted(found):

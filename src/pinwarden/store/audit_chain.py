@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from pinwarden.core.record import Record
 from pinwarden.documents.audit_entry import EMPTY, Entry, Head, encode, hash_of, parse
-from pinwarden.documents.gateway_event import Fact
 from pinwarden.rules.audit_chain import ChainCheck, Verified
+from pinwarden.store.audit_journal import Batch
 from pinwarden.store.database import Database, Schema, Transaction, schema_of
 
 _PAGE = 1000  # entries that are read at once
@@ -17,23 +16,6 @@ _PAGE = 1000  # entries that are read at once
 def audit_schema() -> Schema:
     """The tables of the audit log."""
     return schema_of("audit")
-
-
-class Noted(Record):
-    """A fact and when it happened, in nanoseconds since 1970."""
-
-    at: int
-    fact: Fact
-
-
-class Batch(Record):
-    """Events of one run of one gateway, one after the other."""
-
-    gateway: str
-    source: str
-    first: int
-    """The count of the first of them."""
-    events: tuple[Noted, ...]
 
 
 def append(database: Database, batch: Batch) -> Head:

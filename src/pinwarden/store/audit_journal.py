@@ -16,13 +16,12 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from operator import attrgetter
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pinwarden.adapters.file_lock import try_lock
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.gateway_event import Fact, encode, parse
-from pinwarden.store.audit_chain import Batch, Noted
 
 _MAGIC = b"pinwarden-journal/1 "
 _HEADER = 256  # bytes, filled up with spaces
@@ -38,6 +37,23 @@ _TEXTS = (
     *("reason", "policy", "by"),
 )
 _texts_of = attrgetter(*_TEXTS)
+
+
+class Noted(Record):
+    """A fact and when it happened, in nanoseconds since 1970."""
+
+    at: int
+    fact: Fact
+
+
+class Batch(Record):
+    """Events of one run of one gateway, one after the other."""
+
+    gateway: str
+    source: str
+    first: int
+    """The count of the first of them."""
+    events: tuple[Noted, ...]
 
 
 def pack(at: int, fact: Fact) -> bytes:
@@ -57,7 +73,7 @@ def unpack(data: bytes) -> Noted:
     if rest.startswith(b"{"):
         return Noted(at=int(at), fact=parse(rest[1:]))
     *texts, expected = rest.decode().split(_BETWEEN)
-    given = dict(zip(_TEXTS, texts, strict=True))
+    given: dict[str, Any] = dict(zip(_TEXTS, texts, strict=True))
     return Noted(at=int(at), fact=Fact(expected=tuple(expected.split(_WITHIN)) if expected else (), **given))
 
 
@@ -108,7 +124,8 @@ class Journal:
 
     def append(self, packed: list[bytes]) -> int:
         """Add events in one write, and return the count of the last. Either all of them are in the file, or none."""
-        running, frames = self._hash, []
+        running = self._hash
+        frames: list[bytes] = []
         for data in packed:
             running = sha256(running + data).digest()
             frames += (len(data).to_bytes(_LENGTH, "big"), data, running)
@@ -137,7 +154,8 @@ class Journal:
         """Some events behind a place, at most so many bytes but at least one event, and the place behind them."""
         length = until.offset - since.offset
         data = _pread(self._descriptor, min(length, max(most, _MOST)), since.offset)
-        events, place = [], since
+        events: list[Noted] = []
+        place = since
         for noted, behind in _frames(data, since, self.path):
             if events and behind.offset - since.offset > most:
                 break

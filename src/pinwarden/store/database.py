@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -47,7 +46,7 @@ class Schema(Record):
 
 def schema_of(name: str) -> Schema:
     """The tables in ``schemas/<name>.sql``."""
-    return Schema(name=name, sql=resources.files(__package__).joinpath("schemas", f"{name}.sql").read_text("utf-8"))
+    return Schema(name=name, sql=(Path(__file__).parent / "schemas" / f"{name}.sql").read_text("utf-8"))
 
 
 class Transaction(ABC):
