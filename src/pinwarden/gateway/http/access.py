@@ -1,0 +1,80 @@
+"""Who may ask: the host that was asked for, the web page that asks, and the token that the client shows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+from pinwarden.core.record import Record
+from pinwarden.gateway.http.request import Request
+
+
+class Client(Record):
+    """What a token stands for."""
+
+    name: str
+    servers: tuple[str, ...] = ()
+    """The servers that this client may see; all of them if none is named."""
+
+    def sees(self, server: str) -> bool:
+        """Whether a server is one of this client's."""
+        return not self.servers or server in self.servers
+
+
+class Denied(Exception):  # noqa: N818  an answer to give, not a failure to report
+    """Not for this client."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+def digest_of(token: str) -> str:
+    """What is kept of a token. It is 256 random bits, so a plain hash of it cannot be guessed back."""
+    return hashlib.sha256(token.encode("latin-1", "replace")).hexdigest()
+
+
+class Access:
+    """The rules of admission. A page of another site can make a browser ask us, and can make its own name point at us;
+    it cannot make the browser lie about either."""
+
+    def __init__(self, hosts: Collection[str], origins: Collection[str], clients: Mapping[str, Client]) -> None:
+        self._hosts = frozenset(each.lower() for each in hosts)
+        self._origins = frozenset(each.lower().rstrip("/") for each in origins)
+        self.clients = dict(clients)
+        """By the digest of their token."""
+        self.denied = 0
+
+    def check_site(self, request: Request) -> None:
+        """Refuse a host or an origin that is not ours."""
+        host = _host_of(request.header(b"host"))
+        if host is None or host not in self._hosts:
+            self.denied += 1
+            raise Denied(421, "this gateway does not answer for that host")
+        origin = request.headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1").lower().rstrip("/") not in self._origins:
+            self.denied += 1
+            raise Denied(403, "web pages of that origin may not ask this gateway")
+
+    def client_of(self, request: Request) -> Client:
+        """Whose token the request shows."""
+        scheme, _, token = request.header(b"authorization").partition(" ")
+        client = self.clients.get(digest_of(token.strip())) if scheme.lower() == "bearer" else None
+        if client is None:
+            self.denied += 1
+            raise Denied(401, "a bearer token is needed")
+        return client
+
+
+def _host_of(header: str) -> str | None:
+    """The host of a Host header; None if it is not one."""
+    try:
+        parts = urlsplit(f"//{header}")
+        if parts.path or parts.query or parts.fragment or "@" in parts.netloc or not header.isascii():
+            return None
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts.hostname
