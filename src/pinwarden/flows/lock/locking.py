@@ -172,12 +172,21 @@ def approve_surface(
     project: Project, entry: lock_entry.Entry, seen: Surface, approver: Approver, now: str
 ) -> lock_entry.Entry:
     """The entry with this surface as the approved one, written into the lock."""
+    return approve_for_entries(project, [entry], seen, approver, now)[0]
+
+
+def approve_for_entries(
+    project: Project, entries: Sequence[lock_entry.Entry], seen: Surface, approver: Approver, now: str
+) -> list[lock_entry.Entry]:
+    """The entries of one server for several clients with this surface as the approved one, written in one step."""
     writing = LockWriting(now=now, approver=approver)
-    known = extension_of(entry) or Extension()
-    fresh = _extension(seen, project, entry.name, writing)
-    merged = replace(known, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
-    approved = extended(entry, merged)
-    write_entries(project, [approved], seen, writing)
+    approved: list[lock_entry.Entry] = []
+    for entry in entries:
+        known = extension_of(entry) or Extension()
+        fresh = _extension(seen, project, entry.name, writing)
+        merged = replace(known, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
+        approved.append(extended(entry, merged))
+    write_entries(project, approved, seen, writing)
     return approved
 
 
