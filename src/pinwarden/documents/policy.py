@@ -7,7 +7,6 @@ follows. Ours also refuses to be empty or to contradict itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import date
 from typing import Any
 
@@ -18,7 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.digest_policy import GatewayPolicy, gateway_policy
 from pinwarden.documents.lock.shape import CLIENTS
-from pinwarden.documents.policy_table import Pattern
+from pinwarden.documents.policy_table import Pattern, plain_host
 from pinwarden.documents.policy_table import Table as _Table
 from pinwarden.documents.policy_table import invalid as _invalid
 from pinwarden.documents.tier import TIERS_WORST_FIRST
@@ -329,15 +328,6 @@ def _choice(table: _Table | None) -> Choice:
         if pattern in (deny or ()):
             _invalid(table.path, f"both allows and denies {pattern.text[:80]!a}")
     return Choice(allow=allow, deny=deny or ())
-
-
-def plain_host(host: str) -> str:
-    """A host or a pattern of hosts in the one spelling in which they are compared: that of DNS, without a last dot."""
-    name = host.removesuffix(".")
-    if not name.isascii():
-        with suppress(UnicodeError):
-            name = name.encode("idna").decode("ascii")
-    return name.lower()
 
 
 def _plain_hosts(choice: Choice) -> Choice:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import date, datetime
 from typing import Any, NoReturn
 
@@ -108,6 +109,15 @@ class Table:
     def invalid(self, key: str, why: str) -> NoReturn:
         """Complain about one key."""
         invalid(f"{self.path}.{key}", why)
+
+
+def plain_host(host: str) -> str:
+    """A host or a pattern of hosts in the one spelling in which they are compared: that of DNS, without a last dot."""
+    name = host.removesuffix(".")
+    if not name.isascii():
+        with suppress(UnicodeError):
+            name = name.encode("idna").decode("ascii")
+    return name.lower()
 
 
 def invalid(path: str, why: str) -> NoReturn:
