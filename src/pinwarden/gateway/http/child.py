@@ -9,6 +9,8 @@ from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
+import orjson
+
 from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.core.record import Record, field
 from pinwarden.gateway.http.limits import HttpLimits
@@ -102,8 +104,6 @@ class ChildLink(asyncio.SubprocessProtocol):
 
     def cancel(self, number: Id) -> None:
         """Tell the server that nobody waits."""
-        import orjson
-
         note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number[1]}}
         self.send(Frame(data=orjson.dumps(note), message=note), b"")
 

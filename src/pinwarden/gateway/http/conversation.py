@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
+
+import orjson
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.gateway.http.connection import Reply
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link
@@ -31,6 +32,23 @@ from pinwarden.gateway.http.messages import (
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
+
+
+class Hearing(Protocol):
+    """Who hears what belongs to no request."""
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody still listens."""
+
+    def start_events(self) -> None:
+        """Begin."""
+
+    def event(self, frame: bytes) -> None:
+        """One message."""
+
+    def end_events(self) -> None:
+        """No more will come."""
 
 
 class _Pending:
@@ -57,7 +75,7 @@ class Conversation:
         recording: Recording,
         limits: HttpLimits,
         clock: Callable[[], float],
-        on_closed: Callable[[Conversation, str], None],
+        on_closed: Callable[[str], None],
     ) -> None:
         self.session = session
         self.link: Link | None = None
@@ -68,8 +86,9 @@ class Conversation:
         self._on_closed = on_closed
         self._pending: dict[Id, _Pending] = {}
         self._tokens: dict[Id, Id] = {}
+        self._abandoned: set[Id] = set()
         self._numbers = 0
-        self._stream: Reply | None = None
+        self._stream: Hearing | None = None
         self._unheard: deque[bytes] = deque(maxlen=limits.max_waiting_frames)
         self.closed = False
         self.used = clock()
@@ -90,7 +109,7 @@ class Conversation:
         pending = _Pending(frame, waiting, parameters)
         pending.sent, pending.deadline = now, now + self._limits.answer_seconds
         token = frame.progress_token
-        if number in self._pending or (token is not None and token in self._tokens):
+        if number in self._pending or number in self._abandoned or (token is not None and token in self._tokens):
             frame = self._renumbered(frame, pending)
             number, token = frame.id, frame.progress_token
             assert number is not None  # noqa: S101  it was just made
@@ -110,10 +129,20 @@ class Conversation:
     def give_up(self, number: Id | None) -> None:
         """The client does not wait for an answer any more."""
         pending = None if number is None else self._forget(number)
-        if pending is not None and number is not None and self.link is not None and not self.closed:
+        if pending is None or number is None or self.closed:
+            return
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number[1]}}
+        now = self._clock()
+        if not self.session.client_frame(orjson.dumps(note), now, note).to_server:
+            return  # it was held, and is forgotten
+        if self.link is not None:
             self.link.cancel(number)
+        # The server may answer late or never. For the session this is the end of it, and the id is free again.
+        self._take(self.session.server_frame(error_frame(number[1], SERVER_AWAY, "given up"), now), None, None, 0)
+        if len(self._abandoned) < self._limits.max_in_flight:
+            self._abandoned.add(number)
 
-    def listen(self, reply: Reply) -> None:
+    def listen(self, reply: Hearing) -> None:
         """Open the stream for what belongs to no request. A newer stream takes the place of an older one."""
         self.used = self._clock()
         before, self._stream = self._stream, reply
@@ -131,6 +160,9 @@ class Conversation:
             return True
         now = self.heard = self._clock()
         frame = read_server(data, self._json)
+        if self._abandoned and frame.is_answer and frame.id in self._abandoned:
+            self._abandoned.discard(frame.id)
+            return True
         self._take(self.session.server_frame(data, now, frame.message), frame, asked, status)
         return frame.message is None or (frame.is_answer and frame.id == asked)
 
@@ -184,7 +216,7 @@ class Conversation:
         self.end_stream()
         if self.link is not None:
             self.link.close()
-        self._on_closed(self, why)
+        self._on_closed(why)
 
     def end_stream(self) -> None:
         """End the stream that belongs to no request."""
@@ -276,8 +308,6 @@ def _restored(frame: Frame, pending: _Pending) -> Frame:
     """A message of the server under the id and the token that the client chose."""
     if not pending.renumbered:
         return frame
-    import orjson
-
     data = frame.data
     if "id" in frame.members and "method" not in frame.members:
         data = with_value(data, ("id",), orjson.dumps(pending.own_id))

@@ -9,9 +9,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.gateway.http.access import Access, Client, Denied
 from pinwarden.gateway.http.connection import Reply
-from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.exchange import HttpExchange
-from pinwarden.gateway.http.hub import Hub, Upstream
+from pinwarden.gateway.http.hub import Conversing, Hub, Place
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.messages import (
     HEADER_MISMATCH,
@@ -48,7 +47,7 @@ class Endpoint:
         hub: Hub,
         access: Access,
         limits: HttpLimits,
-        merged: Callable[[Client], Upstream] | None = None,
+        merged: Callable[[Client], Place] | None = None,
     ) -> None:
         self._hub = hub
         self.access = access
@@ -81,15 +80,15 @@ class Endpoint:
         if page is not None or client is None:
             self._page(page, request, reply)
             return
-        upstream = self._upstream(request.path, client)
-        if upstream is None:
+        place = self._place(request.path, client)
+        if place is None:
             reply.send(404, _refusal(INVALID_REQUEST, "no such server"))
         elif request.method == "POST":
-            self._post(request, reply, client, upstream)
+            self._post(request, reply, client, place)
         elif request.method == "GET":
-            self._get(request, reply, client, upstream)
+            self._get(request, reply, client, place)
         elif request.method == "DELETE":
-            self._delete(request, reply, client, upstream)
+            self._delete(request, reply, client, place)
         else:
             reply.send(405, headers={"allow": "GET, POST, DELETE"})
 
@@ -100,7 +99,7 @@ class Endpoint:
         status, kind, body = page()
         reply.send(status, body, kind=kind)
 
-    def _upstream(self, path: str, client: Client) -> Upstream | None:
+    def _place(self, path: str, client: Client) -> Place | None:
         if path == "/mcp":
             return None if self._merged is None else self._merged(client)
         if not path.startswith(_PREFIX):
@@ -110,7 +109,7 @@ class Endpoint:
 
     # One POST is one message.
 
-    def _post(self, request: Request, reply: Reply, client: Client, upstream: Upstream) -> None:
+    def _post(self, request: Request, reply: Reply, client: Client, place: Place) -> None:
         kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json":
             reply.send(415, _refusal(INVALID_REQUEST, "a message is application/json"))
@@ -126,14 +125,14 @@ class Endpoint:
         if frame.is_request and frame.id is None:
             reply.send(400, _refusal(INVALID_REQUEST, "the id of a request is a number or a text"))
             return
-        upstream.requests += 1
+        place.requests += 1
         version = request.header(b"mcp-protocol-version")
         if version in MODERN or (frame.meta.get(VERSION_META) in MODERN and b"mcp-session-id" not in request.headers):
-            self._post_modern(request, reply, client, upstream, frame)
+            self._post_modern(request, reply, client, place, frame)
         else:
-            self._post_in_session(request, reply, client, upstream, frame)
+            self._post_in_session(request, reply, client, place, frame)
 
-    def _post_modern(self, request: Request, reply: Reply, client: Client, upstream: Upstream, frame: Frame) -> None:
+    def _post_modern(self, request: Request, reply: Reply, client: Client, place: Place, frame: Frame) -> None:
         """A request of the newest revision stands for itself."""
         mismatch = _mismatch(request, frame)
         if mismatch:
@@ -144,18 +143,16 @@ class Endpoint:
             # The revision has no notifications from clients over HTTP, and nothing that one could belong to.
             reply.send(202)
             return
-        conversation = self._hub.shared(upstream, client.name)
+        conversation = self._hub.shared(place, client)
         self._ask(conversation, request, reply, frame, modern=True)
 
-    def _post_in_session(
-        self, request: Request, reply: Reply, client: Client, upstream: Upstream, frame: Frame
-    ) -> None:
+    def _post_in_session(self, request: Request, reply: Reply, client: Client, place: Place, frame: Frame) -> None:
         number = request.header(b"mcp-session-id")
         if frame.method == "initialize" and frame.is_request:
             if number:
                 reply.send(400, _refusal(INVALID_REQUEST, "a session begins only once"))
                 return
-            session = self._hub.open_session(upstream, client.name)
+            session = self._hub.open_session(place, client)
             if session is None:
                 reply.send(503, _refusal(SERVER_AWAY, "too many sessions"), headers={"retry-after": "5"})
                 return
@@ -165,7 +162,7 @@ class Endpoint:
         if not number:
             reply.send(400, _refusal(INVALID_REQUEST, "the header mcp-session-id is missing"))
             return
-        session = self._hub.session(number, client.name, upstream)
+        session = self._hub.session(number, client, place)
         if session is None:
             reply.send(404, _refusal(INVALID_REQUEST, "there is no such session"))
         elif frame.is_request:
@@ -176,7 +173,7 @@ class Endpoint:
 
     def _ask(
         self,
-        conversation: Conversation,
+        conversation: Conversing,
         request: Request,
         reply: Reply,
         frame: Frame,
@@ -191,20 +188,20 @@ class Endpoint:
 
     # The stream of what belongs to no request, and the end of a session.
 
-    def _get(self, request: Request, reply: Reply, client: Client, upstream: Upstream) -> None:
+    def _get(self, request: Request, reply: Reply, client: Client, place: Place) -> None:
         number = request.header(b"mcp-session-id")
         if _EVENTS not in request.header(b"accept"):
             reply.send(406, _refusal(INVALID_REQUEST, f"the answer is {_EVENTS}"))
             return
-        session = self._hub.session(number, client.name, upstream) if number else None
+        session = self._hub.session(number, client, place) if number else None
         if session is None:
             reply.send(404 if number else 405, headers=None if number else {"allow": "POST"})
         else:
             session.conversation.listen(reply)
 
-    def _delete(self, request: Request, reply: Reply, client: Client, upstream: Upstream) -> None:
+    def _delete(self, request: Request, reply: Reply, client: Client, place: Place) -> None:
         number = request.header(b"mcp-session-id")
-        session = self._hub.session(number, client.name, upstream) if number else None
+        session = self._hub.session(number, client, place) if number else None
         if session is None:
             reply.send(404)
         else:

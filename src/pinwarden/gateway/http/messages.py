@@ -7,6 +7,8 @@ import binascii
 import re
 from typing import Any
 
+import orjson
+
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
@@ -112,8 +114,6 @@ def key_of(given: Any) -> Id | None:
 
 def error_frame(number: Any, code: int, why: str) -> bytes:
     """An error of our own."""
-    import orjson
-
     return orjson.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})
 
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Container, Mapping
 from typing import Any
 
+import orjson
+
 from pinwarden.core.record import Record, field
 from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
@@ -199,8 +201,6 @@ class _Post:
 
     def _look_at(self, data: bytes) -> None:
         """The revision, for the header that every later request has."""
-        import orjson
-
         try:
             result = orjson.loads(data).get("result")
             self._link.negotiated(result.get("protocolVersion"))
@@ -209,8 +209,6 @@ class _Post:
 
     def _as_answer(self, data: bytes) -> bytes:
         """An error under the id of the request: servers that refuse early have not read it. Nothing if it is none."""
-        import orjson
-
         try:
             message = orjson.loads(data)
             error = message["error"]
