@@ -20,9 +20,9 @@ from pinwarden.store.audit_chain import (
     append,
     audit_schema,
     head_of,
-    last_entries,
     lines,
     moment_text,
+    newest,
     verify,
 )
 from pinwarden.store.audit_journal import Batch, Journal, Noted, pack, unpack
@@ -146,7 +146,7 @@ def test_an_entry_says_when_who_and_what_in_canonical_form(database: Database) -
         '"source":"s"}',
     )
     assert head_of(database) == Head(number=1, hash=hash_of(line))
-    assert last_entries(database, 5) == [parse(line)]
+    assert list(newest(database)) == [parse(line)]
 
 
 # What tampering looks like

@@ -67,10 +67,25 @@ def lines(database: Database, after: int = 0) -> Iterator[tuple[int, bytes]]:
         after = page[-1][0]
 
 
-def last_entries(database: Database, count: int) -> list[Entry]:
-    """The newest entries, the oldest of them first."""
-    found = database.rows("SELECT entry FROM audit_entry ORDER BY number DESC LIMIT ?", (count,))
-    return [parse(str(text).encode()) for (text,) in reversed(found)]
+def entries(database: Database) -> Iterator[Entry]:
+    """Every entry in order. One that is not what a gateway wrote raises: nothing is concluded from a forged log."""
+    for _, line in lines(database):
+        yield parse(line)
+
+
+def newest(database: Database) -> Iterator[Entry]:
+    """Every entry, the newest first, a page at a time."""
+    below = head_of(database).number + 1
+    while True:
+        page = database.rows(
+            f"SELECT number, entry FROM audit_entry WHERE number < ? ORDER BY number DESC LIMIT {_PAGE}",  # noqa: S608
+            (below,),
+        )
+        for _, text in page:
+            yield parse(str(text).encode("utf-8", "surrogatepass"))
+        if len(page) < _PAGE:
+            return
+        below = page[-1][0]
 
 
 def verify(database: Database, heads: Sequence[Head] = ()) -> Verified:
