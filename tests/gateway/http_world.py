@@ -16,9 +16,10 @@ from pinwarden.documents.approved import Approved
 from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import Address
+from pinwarden.flows.gateway.tokens import token_digest
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.http.access import Access, Client, digest_of
-from pinwarden.gateway.http.child import Command, Supervisor
+from pinwarden.gateway.http.access import Access, Client
+from pinwarden.gateway.http.child import Supervisor
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.hub import Hub, Opener, Upstream
 from pinwarden.gateway.http.limits import HttpLimits
@@ -28,6 +29,7 @@ from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.recording import Recorder, Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.serving import Listening, Serving
+from pinwarden.gateway.stdio import Command
 from pinwarden.gateway.step import Step
 
 TOKEN = "pwt_a-token-for-tests"
@@ -156,7 +158,7 @@ def gateway(
             name: Upstream(name, name, each.guard, recording, each.opener(limits)) for name, each in servers.items()
         }
         hub = Hub(upstreams, limits, loop.time)
-        access = Access({"127.0.0.1"}, set(), {digest_of(token): client for token, client in known.items()})
+        access = Access({"127.0.0.1"}, set(), {token_digest(token): client for token, client in known.items()})
         endpoint = Endpoint(hub, access, limits, merged_place())
         made = Gateway(loop, hub, endpoint, Serving(endpoint, hub, limits))
         made.host, made.port = await made.serving.start(Listening(port=0))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 from pinwarden.core.record import Record
+from pinwarden.flows.gateway.tokens import token_digest
 from pinwarden.gateway.http.request import Request
 
 
@@ -29,11 +29,6 @@ class Denied(Exception):  # noqa: N818  an answer to give, not a failure to repo
         super().__init__(why)
         self.status = status
         self.why = why
-
-
-def digest_of(token: str) -> str:
-    """What is kept of a token. It is 256 random bits, so a plain hash of it cannot be guessed back."""
-    return hashlib.sha256(token.encode("latin-1", "replace")).hexdigest()
 
 
 class Access:
@@ -61,7 +56,7 @@ class Access:
     def client_of(self, request: Request) -> Client:
         """Whose token the request shows."""
         scheme, _, token = request.header(b"authorization").partition(" ")
-        client = self.clients.get(digest_of(token.strip())) if scheme.lower() == "bearer" else None
+        client = self.clients.get(token_digest(token.strip())) if scheme.lower() == "bearer" else None
         if client is None:
             self.denied += 1
             raise Denied(401, "a bearer token is needed")

@@ -5,25 +5,17 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections import deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import Any, cast
 
 import orjson
 
 from pinwarden.adapters.process_tree import ProcessTree
-from pinwarden.core.record import Record, field
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id
-
-
-class Command(Record):
-    """What to start."""
-
-    words: tuple[str, ...]
-    environment: Mapping[str, str] = field(repr=False)
-    cwd: str | None = None
+from pinwarden.gateway.stdio import Command
 
 
 class Supervisor:

@@ -30,6 +30,7 @@ from pinwarden.gateway.http.messages import (
     with_value,
 )
 from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.recorder import unrecorded
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 
@@ -230,17 +231,22 @@ class Conversation:
         if step.facts or step.sightings:
             try:
                 if step.durable:
-                    self._recording.durably(step, lambda: self._send(step, frame, asked, status), self._unrecorded)
+                    self._recording.durably(
+                        step, lambda: self._send(step, frame, asked, status), lambda err: self._unrecorded(step, err)
+                    )
                     return
                 self._recording.soon(step)
             except PinwardenError as err:
-                self._unrecorded(err)
+                self._unrecorded(step, err)
                 return
         self._send(step, frame, asked, status)
 
-    def _unrecorded(self, err: PinwardenError) -> None:
-        """What cannot be recorded does not happen."""
-        self.close(f"the audit log cannot be written ({err.code})")
+    def _unrecorded(self, step: Step, err: PinwardenError) -> None:
+        """What cannot be recorded does not happen: it is answered with the reason, and reaches nobody."""
+        for data in unrecorded((*step.to_client, *step.to_server), err):
+            answer = read_server(data, self._json)
+            self.session.server_frame(data, self._clock(), answer.message)  # it is answered, as far as it knows
+            self._deliver(answer, None, 0)
 
     def _send(self, step: Step, frame: Frame | None, asked: Id | None, status: int) -> None:
         if step.to_server and self.link is not None and not self.closed:

@@ -10,7 +10,7 @@ from pinwarden.core.limits import Limits
 from pinwarden.gateway.http.access import Access, Client, Denied
 from pinwarden.gateway.http.connection import Reply
 from pinwarden.gateway.http.exchange import HttpExchange
-from pinwarden.gateway.http.hub import Conversing, Hub, Place
+from pinwarden.gateway.http.hub import Hub, Place
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.messages import (
     HEADER_MISMATCH,
@@ -144,7 +144,10 @@ class Endpoint:
             reply.send(202)
             return
         conversation = self._hub.shared(place, client)
-        self._ask(conversation, request, reply, frame, modern=True)
+        exchange = HttpExchange(reply, frame.members.get("id"), modern=True)
+        number = conversation.request(frame, exchange, _parameters(request))
+        if number is not None and reply.open:
+            reply.on_gone = lambda: conversation.give_up(number)
 
     def _post_in_session(self, request: Request, reply: Reply, client: Client, place: Place, frame: Frame) -> None:
         number = request.header(b"mcp-session-id")
@@ -156,8 +159,8 @@ class Endpoint:
             if session is None:
                 reply.send(503, _refusal(SERVER_AWAY, "too many sessions"), headers={"retry-after": "5"})
                 return
-            headers = {"mcp-session-id": session.id}
-            self._ask(session.conversation, request, reply, frame, modern=False, headers=headers)
+            exchange = HttpExchange(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
+            session.conversation.request(frame, exchange, _parameters(request))
             return
         if not number:
             reply.send(400, _refusal(INVALID_REQUEST, "the header mcp-session-id is missing"))
@@ -166,25 +169,11 @@ class Endpoint:
         if session is None:
             reply.send(404, _refusal(INVALID_REQUEST, "there is no such session"))
         elif frame.is_request:
-            self._ask(session.conversation, request, reply, frame, modern=False)
+            exchange = HttpExchange(reply, frame.members.get("id"))
+            session.conversation.request(frame, exchange, _parameters(request))
         else:
             session.conversation.tell(frame)
             reply.send(202)
-
-    def _ask(
-        self,
-        conversation: Conversing,
-        request: Request,
-        reply: Reply,
-        frame: Frame,
-        *,
-        modern: bool,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        exchange = HttpExchange(reply, frame.members.get("id"), modern=modern, headers=headers)
-        number = conversation.request(frame, exchange, _parameters(request))
-        if modern and number is not None and reply.open:
-            reply.on_gone = lambda: conversation.give_up(number)
 
     # The stream of what belongs to no request, and the end of a session.
 

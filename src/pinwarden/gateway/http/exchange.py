@@ -26,7 +26,9 @@ class HttpExchange:
 
     __slots__ = ("_headers", "_id", "_modern", "_reply")
 
-    def __init__(self, reply: Reply, number: Any, *, modern: bool, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, reply: Reply, number: Any, *, modern: bool = False, headers: dict[str, str] | None = None
+    ) -> None:
         self._reply = reply
         self._id = number
         self._modern = modern

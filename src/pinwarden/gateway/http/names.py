@@ -1,7 +1,7 @@
 """Names on the merged endpoint: each begins with its server, so that no server can take another one's name.
 
-A tool or prompt is ``server__name``, a resource ``server+uri``. A server's part has no ``__`` and no ``+``, so the first
-one always ends it.
+A tool or prompt is ``server__name``, a resource ``server+uri``. A server's part has no ``__`` and no ``+``, so the
+first one always ends it.
 """
 
 from __future__ import annotations

@@ -28,19 +28,26 @@ class Recording:
         self._tasks: set[asyncio.Task[None]] = set()
         self.steps = 0
         self.refusals = 0
+        self.kinds: dict[str, int] = {}
+        """How many facts of each kind."""
 
     def soon(self, step: Step) -> None:
         """Record a step whose effect needs no proof."""
-        self.steps += 1
+        self._count(step)
         self._recorder.record(step)
 
     def durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
         """Record a step, and let it have its effect when it is on disk."""
-        self.steps += 1
+        self._count(step)
         self.refusals += 1
         task = asyncio.get_running_loop().create_task(self._durably(step, then, failed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _count(self, step: Step) -> None:
+        self.steps += 1
+        for fact in step.facts:
+            self.kinds[fact.kind] = self.kinds.get(fact.kind, 0) + 1
 
     async def _durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
         try:
