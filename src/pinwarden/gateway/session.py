@@ -72,6 +72,11 @@ class Session:
         """Whether nothing is open or held: a session that may be closed without anybody missing an answer."""
         return not (self._open or self._held or self._answers.asked_of_client)
 
+    @property
+    def holds(self) -> bool:
+        """Whether messages wait for something that the server has yet to answer."""
+        return bool(self._held)
+
     def client_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
         """A message from the client. ``message`` is its strictly parsed value, if the caller has it already."""
         if message is None:
