@@ -38,15 +38,15 @@ def run(args: Namespace) -> int:
             raise PinwardenError("USAGE", f"no event is of the kind {kind[:40]!a}", hint=f"Kinds: {', '.join(KINDS)}.")
     if args.follow and args.format != "text":
         raise PinwardenError("USAGE", "--follow prints lines of text", hint="Leave --format out.")
-    state = state_from(args)
     wanted = Wanted(server=args.server, kinds=tuple(args.kind))
-    entries = last_entries(state, max(0, args.count), wanted)
-    if args.format != "text":
-        return emit(tail_report(entries), args.format)
-    for entry in entries:
-        sys.stdout.write(shown(entry))
-    if args.follow:
-        _follow(state, wanted)
+    with state_from(args) as state:
+        entries = last_entries(state, max(0, args.count), wanted)
+        if args.format != "text":
+            return emit(tail_report(entries), args.format)
+        for entry in entries:
+            sys.stdout.write(shown(entry))
+        if args.follow:
+            _follow(state, wanted)
     return 0
 
 

@@ -35,4 +35,5 @@ def run(args: Namespace) -> int:
     heads += [head_of_export(Path(name)) for name in args.against]
     if args.file is not None:
         return emit(verify_export(Path(args.file), heads), args.format)
-    return emit(verify_log(state_from(args), heads), args.format)
+    with state_from(args) as state:
+        return emit(verify_log(state, heads), args.format)

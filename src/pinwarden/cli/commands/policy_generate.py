@@ -29,7 +29,8 @@ def run(args: Namespace) -> int:
     """Propose and report."""
     from pinwarden.flows.policy.generate import generate_policy
 
-    made = generate_policy(state_from(args), tuple(args.server))
+    with state_from(args) as state:
+        made = generate_policy(state, tuple(args.server))
     if args.output != "-":
         from pinwarden.adapters.files import create_file
 

@@ -33,10 +33,14 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Show, ask, decide, for each change that waits."""
+    project = this_project()
+    with state_from(args, project) as state:
+        return _go_through(args, state, project)
+
+
+def _go_through(args: Namespace, state: GatewayState, project: Project) -> int:
     from pinwarden.flows.gateway.reviewing import list_reviews
 
-    project = this_project()
-    state = state_from(args, project)
     listed = list_reviews(state, server=args.server)
     if not listed.facts["reviews"]:
         return emit(listed, "text")

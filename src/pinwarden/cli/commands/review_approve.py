@@ -28,6 +28,7 @@ def run(args: Namespace) -> int:
     from pinwarden.flows.gateway.reviewing import approve_reviews
 
     project = this_project()
-    state = state_from(args, project)
-    refuse_inside(state)
-    return emit(approve_reviews(state, project, args.name, approver_of(args), now()), args.format)
+    with state_from(args, project) as state:
+        refuse_inside(state)
+        report = approve_reviews(state, project, args.name, approver_of(args), now())
+    return emit(report, args.format)

@@ -23,7 +23,8 @@ def run(args: Namespace) -> int:
     """List and report."""
     from pinwarden.flows.gateway.reviewing import list_reviews
 
-    report = list_reviews(state_from(args), every=args.all, server=args.server)
+    with state_from(args) as state:
+        report = list_reviews(state, every=args.all, server=args.server)
     if args.format == "text" and report.facts["reviews"]:
         from pinwarden.cli.layout import table
 

@@ -23,6 +23,7 @@ def run(args: Namespace) -> int:
     from pinwarden.adapters.clock import now
     from pinwarden.flows.gateway.reviewing import reject_reviews
 
-    state = state_from(args)
-    refuse_inside(state)
-    return emit(reject_reviews(state, args.name, approver_of(args), now()), args.format)
+    with state_from(args) as state:
+        refuse_inside(state)
+        report = reject_reviews(state, args.name, approver_of(args), now())
+    return emit(report, args.format)

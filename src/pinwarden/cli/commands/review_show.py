@@ -21,5 +21,6 @@ def run(args: Namespace) -> int:
     from pinwarden.flows.gateway.reviewing import show_review
 
     project = this_project()
-    _, report = show_review(state_from(args, project), project, args.name)
+    with state_from(args, project) as state:
+        _, report = show_review(state, project, args.name)
     return emit(report, args.format)

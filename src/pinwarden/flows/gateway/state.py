@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pinwarden.core.errors import PinwardenError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pinwarden.store.database import Database
     from pinwarden.store.observed import Observed
     from pinwarden.store.reviews import Reviews
+    from pinwarden.store.tokens import Tokens
     from pinwarden.store.trusted import Trusted
 
 FIRST_USE = "first-use"
@@ -35,6 +36,21 @@ class GatewayState:
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
         self.url = url or str(folder / "gateway.sqlite")
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for name in ("audit_database", "_database"):
+            opened = self.__dict__.pop(name, None)
+            if opened is not None:
+                opened.close()
+        for name in ("reviews", "trusted", "observed"):
+            self.__dict__.pop(name, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def journals(self) -> Path:
@@ -106,6 +122,15 @@ class GatewayState:
             yield
         finally:
             os.close(descriptor)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Who may ask the gateway."""
+        from pinwarden.store.database import open_database
+        from pinwarden.store.tokens import Tokens, tokens_schema
+
+        refuse_unsafe(self.folder)
+        return Tokens(open_database(self.url, tokens_schema()))
 
     def sightings(self, server: str, baseline: str) -> Sightings:
         """Where the sessions of a server write what they see."""
