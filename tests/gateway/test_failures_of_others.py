@@ -1,4 +1,4 @@
-"""What other gateways were seen to get wrong (MCP Hangar 2.34, mcpseal, mcp-integrity, mcplock), and ours gets right."""
+"""What other gateways (MCP Hangar 2.34, mcpseal, mcp-integrity, mcplock) were seen to get wrong, and ours gets right."""
 
 from __future__ import annotations
 

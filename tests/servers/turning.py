@@ -1,14 +1,14 @@
 """A server that turns from one state to the next when it is told to, to play a rug pull at a chosen moment.
 
-Over stdio: ``python turning.py '<script as JSON>'`` or ``@<file>``. In process: ``Turning(script)``. The client tells it
-to turn with the notification ``notifications/turn``, which every honest gateway passes on.
+Over stdio: ``python turning.py '<script as JSON>'`` or ``@<file>``. In process: ``Turning(script)``. The client tells
+it to turn with the notification ``notifications/turn``, which every honest gateway passes on.
 
 A script is an object with any of:
 
 ``states``   objects; each has the lists it serves by member name (items, or raw JSON text of an item), and may have
-             ``server`` (members of the opening answer), ``hints`` (further members of list results), ``announce`` (the
-             methods of notices that are sent when this state begins), ``page`` (items of one page), ``deaf`` (methods that
-             are not answered) and ``answers`` (by method, the raw result)
+             ``server`` (members of the opening answer), ``hints`` (further members of list results), ``announce``
+             (the methods of notices that are sent when this state begins), ``page`` (items of one page), ``deaf``
+             (methods that are not answered) and ``answers`` (by method, the raw result)
 ``version``  the revision that ``initialize`` answers with
 ``eras``     which of ``discover`` and ``initialize`` it understands
 """
