@@ -7,7 +7,7 @@ from typing import Any
 from pinwarden.documents.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
 from pinwarden.gateway.asked import Asked
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import INVALID_REQUEST, LIST_METHODS, REFUSED, error, refusal
+from pinwarden.gateway.messages import INVALID_REQUEST, LIST_METHODS, encode, error, refusal
 from pinwarden.gateway.opening import Opening
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.templates import template_fits
@@ -18,6 +18,7 @@ from pinwarden.rules.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 _NAMED = {"tools/call": TOOL, "prompts/get": PROMPT}
 _ADDRESSED = frozenset({"resources/read", "resources/subscribe"})
 _COMPLETE = "completion/complete"
+_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR = "interceptors/list", "interceptor/invoke"
 _FREE = frozenset({"initialize", "server/discover", "ping"})
 
 Decision = Asked | bytes | None
@@ -55,9 +56,9 @@ class Uses:
             return self._addressed(params.get("uri") if type(params) is dict else None, message, now, out)
         if method == _COMPLETE:
             return self._completed(params.get("ref") if type(params) is dict else None, message, now, out)
-        if method.startswith("interceptor"):
-            answer = self._intercepted(message, now, out)
-            if answer is not False:
+        if method in (_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR):
+            answer = self._intercepted(message, out)
+            if answer is not None:
                 return answer
         return Asked(number, method)
 
@@ -133,7 +134,30 @@ class Uses:
             return Asked(number, method, use, verdict if verdict.action == WARN else None)
         return refusal(number, verdict, self._guard.server, call)
 
-    def _intercepted(self, message: Any, now: float, out: Output) -> Any:
-        """Requests to the gates themselves (SEP-2624); False if the server has interceptors of its own."""
-        del now, out
-        return error(message["id"], REFUSED, "pinwarden: no such interceptor") if False else False
+    def _intercepted(self, message: Any, out: Output) -> bytes | None:
+        """Requests to the gates themselves (SEP-2624); None if the server has interceptors of its own."""
+        from pinwarden.gateway.interceptors import EXTENSION, InterceptorError
+        from pinwarden.gateway.own_interceptor import own_host
+
+        capabilities = (self._opening.facts or {}).get("capabilities")
+        extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
+        if isinstance(extensions, dict) and EXTENSION in extensions:
+            return None
+
+        def verdict_of(kind: Kind, name: str) -> Verdict:
+            view = self._views.judged(kind, out)
+            if view is None:
+                return self._guard.judge_unlisted(kind, name, self._journal.client)
+            return self._verdict(view, name)
+
+        host = own_host(self._guard, self._journal.client, verdict_of)
+        params = message.get("params")
+        try:
+            if message["method"] == _LIST_INTERCEPTORS:
+                event = params.get("event") if isinstance(params, dict) else None
+                result = host.list(event if isinstance(event, str) else None)
+            else:
+                result = host.invoke(params)
+        except InterceptorError as err:
+            return error(message["id"], err.code, err.message, err.data)
+        return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
