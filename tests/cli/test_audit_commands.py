@@ -95,6 +95,20 @@ def test_an_export_is_verified_with_nothing_but_sha_256(world: ReviewWorld) -> N
     assert head(world) == f"3:sha256:{previous}"
 
 
+def test_the_verifier_on_the_page_about_the_format_says_the_same(world: ReviewWorld) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "audit-log.md"
+    script = page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+
+    def verified(lines: list[bytes]) -> subprocess.CompletedProcess[bytes]:
+        text = b"".join(line + b"\n" for line in lines)
+        return subprocess.run([sys.executable, "-c", script], input=text, capture_output=True, check=False)
+
+    lines = exported(world)
+    assert verified(lines).stdout.decode() == f"head {head(world)}\n"
+    edited = [lines[0].replace(b"notes", b"mails"), *lines[1:]]
+    assert [verified(bad).returncode for bad in (edited, lines[1:], [lines[0], lines[2]])] == [1, 1, 1]
+
+
 def test_an_edited_log_is_told_with_exit_code_1(world: ReviewWorld) -> None:
     edit(world, "UPDATE audit_entry SET entry = REPLACE(entry, 'blocked', 'allowed') WHERE number = 2")
     outcome = world.run("audit", "verify")
