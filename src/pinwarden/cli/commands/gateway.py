@@ -41,7 +41,7 @@ def configure(parser: ArgumentParser) -> None:
         "--pass-env", action="append", default=[], metavar="NAME", help="a variable that servers may be given"
     )
     parser.add_argument(
-        "--when-audit-away",
+        "--when-away",
         choices=["refuse", "spool"],
         default="refuse",
         help="if the audit database is away (refuse)",
@@ -61,6 +61,7 @@ def run(args: Namespace) -> int:
             f"the gateway over HTTP needs the package {err.name}, which is not installed",
             hint='Install it with: pip install "pinwarden[gateway]"',
         ) from err
+    from pinwarden.adapters.inside_server import running_gateway
     from pinwarden.cli.progress import Progress
     from pinwarden.gateway.http.locked import Permissions
     from pinwarden.gateway.http.serving import Listening
@@ -77,7 +78,7 @@ def run(args: Namespace) -> int:
         policy=_path(args.policy),
         hosts=tuple(args.allow_host),
         origins=tuple(args.allow_origin),
-        when_away=args.when_audit_away,
+        when_away=args.when_away,
     )
     token = "" if state.tokens.valid() else new_token()
     if token and host not in LOOPBACK:
@@ -95,7 +96,8 @@ def run(args: Namespace) -> int:
             progress.__exit__()
             _announce(args.format, _Announced(f"{scheme}://{_shown(taken)}:{number}", token, locked))
 
-        drained = serve(HttpGateway(project, state, settings, _say), started, token)
+        with running_gateway(state.running, client=None):
+            drained = serve(HttpGateway(project, state, settings, _say), started, token)
     finally:
         progress.__exit__()
     if not drained:

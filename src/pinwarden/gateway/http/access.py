@@ -9,6 +9,8 @@ from pinwarden.core.record import Record
 from pinwarden.flows.gateway.tokens import token_digest
 from pinwarden.gateway.http.request import Request
 
+_REMEMBERED = 4096  # headers that were found right, so that they are not looked at again
+
 
 class Client(Record):
     """What a token stands for."""
@@ -38,13 +40,23 @@ class Access:
     def __init__(self, hosts: Collection[str], origins: Collection[str], clients: Mapping[str, Client]) -> None:
         self._hosts = frozenset(each.lower() for each in hosts)
         self._origins = frozenset(each.lower().rstrip("/") for each in origins)
-        self.clients = dict(clients)
-        """By the digest of their token."""
+        self._clients = dict(clients)
+        self._admitted: dict[bytes, Client] = {}
+        self._sites: set[bytes] = set()
         self.denied = 0
+
+    def set_clients(self, clients: Mapping[str, Client]) -> None:
+        """Let these in from now on, by the digest of their token."""
+        if clients != self._clients:
+            self._clients = dict(clients)
+            self._admitted.clear()
 
     def check_site(self, request: Request) -> None:
         """Refuse a host or an origin that is not ours."""
-        host = _host_of(request.header(b"host"))
+        given = request.headers[b"host"]
+        if given in self._sites and b"origin" not in request.headers:
+            return
+        host = _host_of(given.decode("latin-1"))
         if host is None or host not in self._hosts:
             self.denied += 1
             raise Denied(421, "this gateway does not answer for that host")
@@ -52,14 +64,22 @@ class Access:
         if origin is not None and origin.decode("latin-1").lower().rstrip("/") not in self._origins:
             self.denied += 1
             raise Denied(403, "web pages of that origin may not ask this gateway")
+        if len(self._sites) < _REMEMBERED:
+            self._sites.add(given)
 
     def client_of(self, request: Request) -> Client:
         """Whose token the request shows."""
-        scheme, _, token = request.header(b"authorization").partition(" ")
-        client = self.clients.get(token_digest(token.strip())) if scheme.lower() == "bearer" else None
+        given = request.headers.get(b"authorization", b"")
+        known = self._admitted.get(given)
+        if known is not None:
+            return known
+        scheme, _, token = given.decode("latin-1").partition(" ")
+        client = self._clients.get(token_digest(token.strip())) if scheme.lower() == "bearer" else None
         if client is None:
             self.denied += 1
             raise Denied(401, "a bearer token is needed")
+        if len(self._admitted) < _REMEMBERED:
+            self._admitted[given] = client
         return client
 
 

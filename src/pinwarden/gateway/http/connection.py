@@ -13,6 +13,7 @@ from pinwarden.gateway.http.request import Refused, Request, RequestReader
 
 _REASONS = {each.value: each.phrase for each in HTTPStatus}
 _ALWAYS = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
+_USUAL = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + _ALWAYS + b"content-length: %d\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\n"
@@ -86,7 +87,10 @@ class Reply:
         if connection is None:
             return
         keep = self._keep_alive and not connection.owner.draining
-        connection.write(_head(status, len(body), kind if body else "", headers, keep=keep) + body)
+        if status == 200 and keep and headers is None and kind is JSON and body:
+            connection.write(_USUAL % len(body) + body)  # what nearly always is sent
+        else:
+            connection.write(_head(status, len(body), kind if body else "", headers, keep=keep) + body)
         self._done(keep=keep)
 
     def start_events(self, headers: Mapping[str, str] | None = None) -> None:
@@ -160,6 +164,7 @@ class ClientConnection(asyncio.Protocol):
         self._pinger: asyncio.TimerHandle | None = None
         self._deadline = 0.0
         self._closing = False
+        self._paused = False
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -206,6 +211,7 @@ class ClientConnection(asyncio.Protocol):
             self._waiting.extend(requests)
             if len(self._waiting) > self._limits.max_pipelined and self._transport is not None:
                 self._transport.pause_reading()
+                self._paused = True
             if self._reply is None:
                 self._next()
         if self._reader.continues and self._reply is None:
@@ -268,8 +274,9 @@ class ClientConnection(asyncio.Protocol):
             return
         request = self._waiting.popleft()
         self._deadline = 0.0
-        if self._transport is not None and len(self._waiting) <= self._limits.max_pipelined:
+        if self._paused and self._transport is not None and len(self._waiting) <= self._limits.max_pipelined:
             self._transport.resume_reading()
+            self._paused = False
         self._reply = Reply(self, request)
         self.owner.answering.answer(request, self._reply)
 

@@ -28,8 +28,8 @@ from pinwarden.gateway.http.messages import (
 from pinwarden.gateway.http.request import Request
 
 _PREFIX = "/mcp/"
-_PARAMETER = b"mcp-param-"
 _EVENTS = "text/event-stream"
+_JSON = b"application/json"
 
 
 class Page(Protocol):
@@ -110,8 +110,8 @@ class Endpoint:
     # One POST is one message.
 
     def _post(self, request: Request, reply: Reply, client: Client, place: Place) -> None:
-        kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind != b"application/json":
+        kind = request.headers.get(b"content-type", b"")
+        if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
             reply.send(415, _refusal(INVALID_REQUEST, "a message is application/json"))
             return
         try:
@@ -145,7 +145,7 @@ class Endpoint:
             return
         conversation = self._hub.shared(place, client)
         exchange = HttpExchange(reply, frame.members.get("id"), modern=True)
-        number = conversation.request(frame, exchange, _parameters(request))
+        number = conversation.request(frame, exchange, request.parameters)
         if number is not None and reply.open:
             reply.on_gone = lambda: conversation.give_up(number)
 
@@ -160,7 +160,7 @@ class Endpoint:
                 reply.send(503, _refusal(SERVER_AWAY, "too many sessions"), headers={"retry-after": "5"})
                 return
             exchange = HttpExchange(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
-            session.conversation.request(frame, exchange, _parameters(request))
+            session.conversation.request(frame, exchange, request.parameters)
             return
         if not number:
             reply.send(400, _refusal(INVALID_REQUEST, "the header mcp-session-id is missing"))
@@ -170,7 +170,7 @@ class Endpoint:
             reply.send(404, _refusal(INVALID_REQUEST, "there is no such session"))
         elif frame.is_request:
             exchange = HttpExchange(reply, frame.members.get("id"))
-            session.conversation.request(frame, exchange, _parameters(request))
+            session.conversation.request(frame, exchange, request.parameters)
         else:
             session.conversation.tell(frame)
             reply.send(202)
@@ -202,27 +202,24 @@ def _refusal(code: int, why: str) -> bytes:
     return error_frame(None, code, why)
 
 
-def _parameters(request: Request) -> bytes:
-    """Arguments that a tool wants as headers too; the server holds them against the body."""
-    found = [(name, value) for name, value in request.headers.items() if name.startswith(_PARAMETER)]
-    return b"".join(name + b": " + value + b"\r\n" for name, value in found)
-
-
 def _mismatch(request: Request, frame: Frame) -> str:
     """Where headers and body disagree. Somebody between us may have decided by the one, and we do by the other."""
-    version = request.header(b"mcp-protocol-version")
+    headers = request.headers
+    version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
     if not frame.is_request:
         return "" if version in MODERN else "the header mcp-protocol-version is missing"
     if version != frame.meta.get(VERSION_META):
         return "the header mcp-protocol-version is not the protocol version of the message"
-    if request.header(b"mcp-method") != frame.method:
+    if headers.get(b"mcp-method", b"").decode("latin-1") != frame.method:
         return "the header mcp-method is not the method of the message"
     named = NAMED_BY.get(frame.method)
-    name = frame.params.get(named) if named is not None else None
-    given = request.headers.get(b"mcp-name")
+    if named is None:
+        return ""
+    name = frame.params.get(named)
+    given = headers.get(b"mcp-name")
     if name is not None:
         if given is None or plain_value(given.decode("latin-1")) != name:
             return f"the header mcp-name is not the {named} of the message"
-    elif given is not None and named is not None:
+    elif given is not None:
         return "the header mcp-name names something that the message does not"
     return ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +24,14 @@ from pinwarden.gateway.http.merged import merged_place
 from pinwarden.gateway.http.metrics import Figures, audit_problem
 from pinwarden.gateway.http.serving import Listening, Serving
 from pinwarden.gateway.recorder import Recorder
+from pinwarden.gateway.running import gateway_policy_of
 
 if TYPE_CHECKING:
     from pinwarden.flows.gateway.state import GatewayState
     from pinwarden.flows.project import Project
     from pinwarden.store.audit import AuditLog, WhenAway
 
+_TURN_SECONDS = 0.0002
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -53,7 +57,7 @@ class HttpGateway:
         self._state = state
         self._settings = settings
         self._say = say
-        self.log: AuditLog = state.audit_log(when_away=settings.when_away)
+        self.log: AuditLog = state.audit_log(gateway=f"http {os.getpid()}", when_away=settings.when_away)
         self._recorders: list[Recorder] = []
         self._locked = LockedServers(project, settings.permissions, settings.limits, self._recorder, say)
         self._stamps: tuple[object, ...] = ()
@@ -70,7 +74,7 @@ class HttpGateway:
         settings = self._settings
         loop = asyncio.get_running_loop()
         self._once = {token_digest(one_time_token): Client(name="local")} if one_time_token else {}
-        self._policy = read_policy(self._project, settings.policy)
+        self._policy = gateway_policy_of(self._project, settings.policy)
         self._locked.set_policy(self._policy)
         self._stamps = self._seen()
         locked = await loop.run_in_executor(None, self._locked.read)
@@ -120,17 +124,17 @@ class HttpGateway:
         if self.endpoint is None or self._hub is None:
             return
         try:
-            self.endpoint.access.clients = await self._clients()
+            self.endpoint.access.set_clients(await self._clients())
         except PinwardenError as err:
             # Nobody can say who was shut out meanwhile, so only those stay who were let in by this process.
-            self.endpoint.access.clients = dict(self._once)
+            self.endpoint.access.set_clients(self._once)
             self._tell(f"the tokens cannot be read: {err.message}")
         stamps = self._seen()
         if stamps == self._stamps:
             return
         self._stamps = stamps
         try:
-            self._take_policy(read_policy(self._project, self._settings.policy))
+            self._take_policy(gateway_policy_of(self._project, self._settings.policy))
             locked = await asyncio.get_running_loop().run_in_executor(None, self._locked.read)
         except PinwardenError as err:
             self._lock_problem = err.message
@@ -168,20 +172,6 @@ class HttpGateway:
             self._say(text)
 
 
-def read_policy(project: Project, path: Path | None) -> GatewayPolicy:
-    """The policy of the gateway: of a file that was named, or of the project; the strict default if neither speaks."""
-    from pinwarden.flows.project import load_policies
-
-    if path is None:
-        own = load_policies(project).own
-    else:
-        from pinwarden.adapters.files import read_file
-        from pinwarden.documents.policy import parse_policy
-
-        own = parse_policy(read_file(path))
-    return DEFAULT_POLICY if own is None or own.gateway is None else own.gateway
-
-
 def _stamp(path: Path) -> object:
     try:
         found = path.stat()
@@ -205,6 +195,8 @@ def serve(
         finally:
             await gateway.stop()
 
+    # The audit log writes on a thread of its own. At the usual five milliseconds a turn, every answer would wait for it.
+    sys.setswitchinterval(_TURN_SECONDS)
     with asyncio.Runner(loop_factory=_loop_factory(loops)) as runner:
         return runner.run(run())
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.adapters import lock_store
 from pinwarden.adapters.child_environment import child_environment
+from pinwarden.adapters.inside_server import MARK
 from pinwarden.adapters.net.network_guard import NetworkRules
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -143,14 +144,14 @@ class LockedServers:
                 from pinwarden.adapters.sandbox import sandboxed
 
                 words = tuple(sandboxed(words, dict(started.environment), started.cwd, sandbox))
-            return Command(words=words, environment=started.environment, cwd=started.cwd)
+            return Command(words=words, environment={**started.environment, MARK: name}, cwd=started.cwd)
 
         def configured() -> Command:
             variables = self._project.variables
             own = {key: fill_in(value, variables) for key, value in target.env.items()}
             return Command(
                 words=tuple(fill_in(word, variables) for word in target.command),
-                environment=child_environment(own, variables, self._permissions.variables),
+                environment={**child_environment(own, variables, self._permissions.variables), MARK: name},
                 cwd=None if target.cwd is None else fill_in(target.cwd, variables),
             )
 

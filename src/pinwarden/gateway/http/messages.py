@@ -12,7 +12,6 @@ import orjson
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.core.record import Record
 from pinwarden.gateway import splice
 
 MODERN = ("2026-07-28",)
@@ -42,56 +41,44 @@ Id = tuple[type, Any]
 """An id that can be looked up: the number 1 and the text "1" are different ones."""
 
 
-class Frame(Record):
-    """One message, as bytes and as what they mean."""
+class Frame:
+    """One message, as bytes and as what they mean. Made for every message, so it looks at each member once."""
 
-    data: bytes
-    message: Any
-    """The strictly read value; None if it has no single meaning."""
+    __slots__ = ("data", "id", "is_answer", "is_request", "members", "message", "method", "params")
 
-    @property
-    def members(self) -> dict[str, Any]:
+    def __init__(self, data: bytes, message: Any) -> None:
+        self.data = data
+        self.message = message
+        """The strictly read value; None if it has no single meaning."""
+        members: dict[str, Any] = message if type(message) is dict else _NOTHING
+        self.members = members
         """The members of the message, if it is one."""
-        return self.message if isinstance(self.message, dict) else {}
-
-    @property
-    def method(self) -> str:
+        method = members.get("method")
+        self.method: str = method if type(method) is str else ""
         """What is asked or told; empty for an answer."""
-        method = self.members.get("method")
-        return method if isinstance(method, str) else ""
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """The parameters, if there are any."""
-        params = self.members.get("params")
-        return params if isinstance(params, dict) else {}
+        params = members.get("params")
+        self.params: dict[str, Any] = params if type(params) is dict else _NOTHING
+        number = members.get("id")
+        self.id: Id | None = (type(number), number) if type(number) in _ID_TYPES else None
+        """The id of a question or an answer."""
+        self.is_request = method is not None and "id" in members
+        self.is_answer = method is None and ("result" in members or "error" in members)
 
     @property
     def meta(self) -> dict[str, Any]:
         """What stands beside the parameters."""
         meta = self.params.get("_meta")
-        return meta if isinstance(meta, dict) else {}
-
-    @property
-    def id(self) -> Id | None:
-        """The id of a question or an answer."""
-        return key_of(self.members.get("id"))
-
-    @property
-    def is_request(self) -> bool:
-        """Whether an answer is expected."""
-        return "method" in self.members and "id" in self.members
-
-    @property
-    def is_answer(self) -> bool:
-        """Whether it answers something."""
-        return "method" not in self.members and ("result" in self.members or "error" in self.members)
+        return meta if type(meta) is dict else _NOTHING
 
     @property
     def progress_token(self) -> Id | None:
         """By which progress is told: in a question's ``_meta``, or in the notification itself."""
         given = self.params.get("progressToken") if self.method == "notifications/progress" else None
         return key_of(self.meta.get("progressToken") if given is None else given)
+
+
+_NOTHING: dict[str, Any] = {}
+_ID_TYPES = frozenset({int, str})
 
 
 def read(data: bytes, limits: Limits) -> Frame:
@@ -109,7 +96,7 @@ def read_server(data: bytes, limits: Limits) -> Frame:
 
 def key_of(given: Any) -> Id | None:
     """An id as a key; None for what is not an id."""
-    return (type(given), given) if type(given) in (int, str) else None
+    return (type(given), given) if type(given) in _ID_TYPES else None
 
 
 def error_frame(number: Any, code: int, why: str) -> bytes:
@@ -132,6 +119,8 @@ def header_value(text: str) -> str:
 
 def plain_value(value: str) -> str | None:
     """What a header's value stands for; None if it is wrongly encoded."""
+    if not value.startswith("=?"):
+        return value
     found = _ENCODED.fullmatch(value)
     if found is None:
         return value

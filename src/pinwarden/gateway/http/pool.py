@@ -202,13 +202,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._idle_until = 0.0
         self._outgoing = outgoing
         outgoing.on(self)
-        self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[bytes, bytes] = {}
-        self._count = 0
         self._size = 0
         self._body: list[bytes] = []
         self._events: EventParser | None = None
-        self._complete = False
+        self._complete = self._keep = False
         if self._transport is None:
             self._fail("the connection was closed", sent=False)
         else:
@@ -273,13 +271,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header of the answer."""
-        self._count += 1
-        if self._count > self._limits.max_headers or self._size > self._limits.max_head_bytes + self._body_seen():
+        headers = self._headers
+        headers[name.lower()] = value
+        if len(headers) > self._limits.max_headers:
             raise _BadAnswerError("the head of the server's answer is too long")
-        self._headers[name.lower()] = value
-
-    def _body_seen(self) -> int:
-        return self._limits.max_answer_bytes if self._body or self._events else self._limits.max_head_bytes
 
     def on_headers_complete(self) -> None:
         """The head of the answer is complete."""
@@ -288,12 +283,13 @@ class UpstreamConnection(asyncio.Protocol):
         if outgoing is None or status < 200:
             return
         headers = self._headers
-        if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
+        if b"content-encoding" in headers and headers[b"content-encoding"].strip().lower() not in (b"identity", b""):
             # None was asked for, and a small compressed body can be an enormous one.
             raise _BadAnswerError("the server compressed its answer without being asked to")
         if 300 <= status < 400:
             raise _BadAnswerError("the server redirects to another address, which is not followed")
-        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == EVENTS and status < 300:
+        kind = headers.get(b"content-type", b"")
+        if kind != b"application/json" and kind.partition(b";")[0].strip().lower() == EVENTS and status < 300:
             self._events = EventParser(self._limits.max_answer_bytes)
         outgoing.listener.on_head(status, headers.get(b"mcp-session-id", b"").decode("latin-1"))
 
@@ -314,6 +310,7 @@ class UpstreamConnection(asyncio.Protocol):
         """The answer is complete. An interim one (1xx) is not the answer."""
         if self._parser.get_status_code() >= 200:
             self._complete = True
+            self._keep = self._parser.should_keep_alive()  # known only here
         else:
             self._headers = {}
 
@@ -322,8 +319,7 @@ class UpstreamConnection(asyncio.Protocol):
         if outgoing is None:
             return
         outgoing.on(None)
-        keep = self._parser.should_keep_alive() and self._transport is not None
-        if keep:
+        if self._keep and self._transport is not None:
             self._pool.free(self)
         elif self._transport is not None:
             self._transport.close()

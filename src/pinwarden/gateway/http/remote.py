@@ -16,6 +16,7 @@ from pinwarden.gateway.http.messages import MODERN, NAMED_BY, VERSION_META, Fram
 from pinwarden.gateway.http.pool import Outgoing, Pool
 
 _MAX_SESSION_ID = 1024
+_REMEMBERED = 256  # headers of methods and names that were sent before
 _OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-encoding", "connection"})
 
 
@@ -46,6 +47,7 @@ class RemoteLink:
         self._limits = limits
         self._session = b""
         self._version = b""
+        self._heads: dict[tuple[str, str | None], bytes] = {}
         self._posts: dict[Id, tuple[Outgoing, float]] = {}
         self._clock = asyncio.get_running_loop().time
         self._stream: Outgoing | None = None
@@ -132,12 +134,20 @@ class RemoteLink:
         if version not in MODERN:
             return self._session + self._version
         method = frame.method
-        lines = f"mcp-protocol-version: {version}\r\nmcp-method: {method}\r\n"
         named = NAMED_BY.get(method)
         name = frame.params.get(named) if named is not None else None
-        if isinstance(name, str):
+        if name is not None and type(name) is not str:
+            name = None
+        known = self._heads.get((method, name))
+        if known is not None:
+            return known
+        lines = f"mcp-protocol-version: {version}\r\nmcp-method: {method}\r\n"
+        if name is not None:
             lines += f"mcp-name: {header_value(name)}\r\n"
-        return lines.encode("latin-1", "replace")
+        made = lines.encode("latin-1", "replace")
+        if len(self._heads) < _REMEMBERED:
+            self._heads[method, name] = made
+        return made
 
     def _listen(self) -> None:
         """Open the stream on which older servers tell that a list changed."""

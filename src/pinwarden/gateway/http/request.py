@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import httptools
 
-from pinwarden.core.record import Record
 from pinwarden.gateway.http.limits import HttpLimits
 
 # Read by us or by a server behind us. Twice, they would mean one thing to the first reader and another to the last.
@@ -18,6 +15,11 @@ _ONCE = frozenset(
 )
 
 
+_PARAMETER = b"mcp-param-"
+_UNUSUAL = frozenset({b"transfer-encoding", b"content-encoding", b"expect"})
+_SPOKEN = ("1.1", "1.0")
+
+
 class Refused(Exception):  # noqa: N818  an answer to give, not a failure to report
     """A request that is not taken, and the status that says so. The connection ends with it."""
 
@@ -27,16 +29,21 @@ class Refused(Exception):  # noqa: N818  an answer to give, not a failure to rep
         self.why = why
 
 
-class Request(Record):
+class Request:
     """A request whose body is complete."""
 
-    method: str
-    path: str
-    """As it was sent, without the query."""
-    headers: Mapping[bytes, bytes]
-    """By lower-case name; several of one name are joined, as HTTP allows for those that may be repeated."""
-    body: bytes
-    keep_alive: bool
+    __slots__ = ("body", "headers", "keep_alive", "method", "parameters", "path")
+
+    def __init__(self, method: str, path: str, headers: dict[bytes, bytes], body: bytes) -> None:
+        self.method = method
+        self.path = path
+        """As it was sent, without the query."""
+        self.headers = headers
+        """By lower-case name; several of one name are joined, as HTTP allows for those that may be repeated."""
+        self.body = body
+        self.keep_alive = True
+        self.parameters = b""
+        """The header lines of arguments that a tool wants as headers too."""
 
     def header(self, name: bytes) -> str:
         """One header, or nothing."""
@@ -91,7 +98,8 @@ class RequestReader:
     def _reset(self) -> None:
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._count = 0
+        self._repeated = 0
+        self._parameters = b""
         self._body: list[bytes] = []
         self._size = 0
 
@@ -113,31 +121,37 @@ class RequestReader:
         if not self._in_head:
             raise Refused(400, "trailers are not taken")
         name = name.lower()
-        self._count += 1
-        if self._count > self._limits.max_headers:
-            raise Refused(431, "too many headers")
-        known = self._headers.get(name)
-        if known is not None:
-            if name in _ONCE or name.startswith(b"mcp-param-"):
+        headers = self._headers
+        if name in headers:
+            if name in _ONCE or name.startswith(_PARAMETER):
                 raise Refused(400, f"the header {name.decode('latin-1')} is there twice")
-            value = known + b", " + value
-        self._headers[name] = value
+            self._repeated += 1
+            value = headers[name] + b", " + value
+        headers[name] = value
+        if len(headers) + self._repeated > self._limits.max_headers:
+            raise Refused(431, "too many headers")
+        if name.startswith(_PARAMETER):
+            self._parameters += name + b": " + value + b"\r\n"
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
         headers = self._headers
         self._in_head = False
-        if self._parser.get_http_version() not in ("1.1", "1.0"):
+        if self._parser.get_http_version() not in _SPOKEN:
             raise Refused(505, "HTTP/1.1 is spoken here")
         if b"host" not in headers:
             raise Refused(400, "the header host is missing")
-        if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
-            raise Refused(501, "no transfer encoding but chunked is taken")
-        if not self._url.startswith(b"/"):
+        if self._url[:1] != b"/":
             raise Refused(400, "the address is not a path")
         length = headers.get(b"content-length")
         if length is not None and int(length) > self._limits.max_body_bytes:
             raise Refused(413, "the body is too long")
+        if not _UNUSUAL.isdisjoint(headers):
+            self._check_unusual(headers)
+
+    def _check_unusual(self, headers: dict[bytes, bytes]) -> None:
+        if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+            raise Refused(501, "no transfer encoding but chunked is taken")
         if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
             raise Refused(415, "no compressed body is taken")
         expects = headers.get(b"expect")
@@ -156,15 +170,11 @@ class RequestReader:
     def on_message_complete(self) -> None:
         """A request is complete."""
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._ready.append(
-            Request(
-                method=self._parser.get_method().decode("latin-1"),
-                path=self._url.partition(b"?")[0].decode("latin-1"),
-                headers=self._headers,
-                body=body,
-                keep_alive=self._parser.should_keep_alive(),
-            )
-        )
+        path = self._url.partition(b"?")[0] if b"?" in self._url else self._url
+        request = Request(self._parser.get_method().decode(), path.decode("latin-1"), self._headers, body)
+        request.keep_alive = self._parser.should_keep_alive()
+        request.parameters = self._parameters
+        self._ready.append(request)
         self._reset()
         self.begun = self.continues = False
         self._in_head = True
