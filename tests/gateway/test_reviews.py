@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from pinwarden.adapters.inside_server import MARK, running_gateway
+from pinwarden.adapters.sandbox import Sandbox, sandboxed
 from pinwarden.flows.gateway.approved_on_first_use import FirstUse
 from tests.gateway.review_world import CHANGED, EVIL, NOW, READ, SEARCH, ReviewWorld, listing, names
+from tests.needs import needs
 
 
 @pytest.fixture
@@ -219,6 +221,44 @@ def test_a_server_cannot_approve_itself(locked: ReviewWorld, monkeypatch: pytest
         assert (outcome.code, "[REVIEW_FROM_SERVER]" in outcome.err) == (1, True)
     assert locked.files() == before
     assert locked.waiting() == [name]
+
+
+@pytest.mark.parametrize(
+    "words", ["approve notes --allow-execute --yes", "init --accept notes", "lock io.github.acme/x --offline"]
+)
+def test_nothing_else_is_approved_from_inside_a_server_either(
+    words: str, locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = locked.files()
+    monkeypatch.setenv(MARK, "notes")
+    outcome = locked.run(*words.split())
+    assert (outcome.code, "[REVIEW_FROM_SERVER]" in outcome.err) == (1, True)
+    assert locked.files() == before
+
+
+@needs("bwrap", install="apt-get install bubblewrap")
+def test_a_server_in_the_sandbox_has_no_store_and_cannot_write_the_lock(locked: ReviewWorld) -> None:
+    locked.serve(EVIL)
+    before = locked.files()
+    script = f"""
+import sqlite3
+from pathlib import Path
+for attempt in (
+    lambda: sqlite3.connect({locked.state.url!r}).execute("UPDATE review SET state = 'approved'"),
+    lambda: Path({str(locked.folder)!r}).iterdir().__next__(),
+    lambda: Path({str(locked.lock)!r}).write_text("{{}}"),
+    lambda: Path({str(locked.root / "mcp-lock.surfaces")!r}, "x.json").write_text("{{}}"),
+):
+    try:
+        attempt()
+        print("done")
+    except (OSError, sqlite3.Error):
+        print("refused")
+"""
+    command = sandboxed((sys.executable, "-c", script), dict(os.environ), str(locked.root), Sandbox())
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert (done.stdout.split(), done.stderr) == (["refused"] * 4, "")
+    assert locked.files() == before
 
 
 COMMAND = "import sys; from pinwarden.cli.main import main; sys.exit(main(sys.argv[1:]))"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -393,6 +394,51 @@ def test_an_edited_journal_is_told_and_kept(old: bytes, new: bytes, tmp_path: Pa
     assert caught.value.code == "AUDIT_TAMPERED"
     assert path.read_bytes() == edited
     assert items(database) == []
+
+
+def test_a_tampered_journal_keeps_nobody_else_from_logging_and_is_told_in_the_log(tmp_path: Path, folder: Path) -> None:
+    path = left(folder)
+    edited = path.read_bytes().replace(b"called", b"warned", 1)
+    path.write_bytes(edited)
+    url = tmp_path / "audit.sqlite"
+    with AuditLog(url, folder, limits=QUICK) as log:
+        log.record(called("goes on"))
+    found = [
+        (entry.fact.kind, entry.fact.code, entry.fact.item) for entry in entries(open_database(url, audit_schema()))
+    ]
+    assert sorted(found) == [("called", "", "goes on"), ("spooled", "journal_damaged", "")]
+    assert [each.read_bytes() for each in folder.iterdir()] == [edited]
+
+
+def test_a_database_that_hangs_makes_one_refusal_wait_and_not_the_next(tmp_path: Path, folder: Path) -> None:
+    url = tmp_path / "audit.sqlite"
+    database = open_database(url, audit_schema())
+    limits = AuditLimits(gather=0.001, wait=0.5)
+    with AuditLog(url, folder, limits=limits) as log:
+        log.record_durably(called(0))
+        with database.transaction(alone="audit"):  # somebody else holds the database, and does not let go
+            log.record_durably(called(1))
+            start = monotonic()
+            for number in range(2, 22):
+                log.record_durably(called(number))
+            assert monotonic() - start < 20 * 0.5
+            with pytest.raises(PinwardenError) as caught:
+                log.record(called("passes"))
+            assert caught.value.code == "AUDIT_UNAVAILABLE"
+        eventually(lambda: log.waiting == 0)
+        log.record(called(22))
+    assert items(database) == [str(number) for number in range(23)]
+    database.close()
+
+
+def test_a_journal_that_was_never_finished_goes_after_an_hour(tmp_path: Path, folder: Path) -> None:
+    folder.mkdir()
+    old, new = folder / "a.new", folder / "b.new"
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+    assert recover(open_database(tmp_path / "audit.sqlite", audit_schema()), folder) == 0
+    assert list(folder.iterdir()) == [new]
 
 
 def test_the_journal_of_a_running_gateway_is_left_alone(tmp_path: Path, folder: Path) -> None:

@@ -37,7 +37,7 @@ STARTED = "started"
 """A server was started or connected to."""
 STOPPED = "stopped"
 SPOOLED = "spooled"
-"""Written by the log itself: the database was away, and the events between waited in a file."""
+"""Written by the log itself, about the files in which events wait for the database: one of them is damaged."""
 
 KINDS = (
     OBSERVED,

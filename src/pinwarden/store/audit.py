@@ -14,12 +14,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.gateway_event import Fact
+from pinwarden.documents.gateway_event import SPOOLED, Fact
 from pinwarden.store.audit_journal import Journal, Mark, left_behind, pack
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ class AuditLog:
         """What the database has."""
         self._away: PinwardenError | None = None
         self._tried = False
+        self._stuck = False
+        """Somebody waited in vain for a commit: the database neither answers nor fails. The next do not wait."""
         self._closing = False
+        self._told_damage = False
         self._work = threading.Event()
         self._urgent = threading.Event()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
@@ -97,7 +101,7 @@ class AuditLog:
         now = time.time_ns()
         packed = [pack(now, fact) for fact in facts]
         with self._lock:
-            if self._refuses and (self._away is not None or not self._tried):
+            if self._refuses and (self._away is not None or self._stuck or not self._tried):
                 self._refuse_if_away()
             if self._journal.size > self._limits.backlog:
                 self._make_room()
@@ -115,10 +119,12 @@ class AuditLog:
             mine = self._journal.append(packed)
             self._urgent.set()
             self._work.set()
-            self._changed.wait_for(
-                lambda: self._done.nth >= mine or self._away is not None or self._closing, self._limits.wait
+            in_time = self._changed.wait_for(
+                lambda: self._done.nth >= mine or self._away is not None or self._stuck or self._closing,
+                self._limits.wait,
             )
             if self._done.nth < mine:
+                self._stuck = self._stuck or not in_time
                 self._journal.sync()
 
     def close(self) -> None:
@@ -146,8 +152,8 @@ class AuditLog:
 
     def _refuse_if_away(self) -> None:
         self._changed.wait_for(lambda: self._tried, self._limits.wait)
-        if self._away is not None or not self._tried:
-            why = "it did not answer in time" if self._away is None else self._away.message
+        if self._away is not None or self._stuck or not self._tried:
+            why = "its database does not answer" if self._away is None else self._away.message
             raise PinwardenError("AUDIT_UNAVAILABLE", f"the audit log takes no events: {why}")
 
     def _make_room(self) -> None:
@@ -176,10 +182,10 @@ class AuditLog:
         while True:
             try:
                 if not self._tried or self._away is not None:
-                    recover(database, self._folder)
+                    self._recover(database)
                 self._drain(database)
-            except PinwardenError as err:
-                self._tell(err)
+            except Exception as err:  # noqa: BLE001 - whatever it is, the thread goes on: without it nothing is logged
+                self._tell(_as_ours(err))
                 if self._closing:
                     return
                 self._urgent.clear()
@@ -194,6 +200,19 @@ class AuditLog:
             self._work.clear()
             self._urgent.wait(self._limits.gather)
             self._urgent.clear()
+
+    def _recover(self, database: Database) -> None:
+        """Take up what killed gateways left. A journal that was tampered with is told in the log, and stays."""
+        try:
+            recover(database, self._folder)
+        except PinwardenError as err:
+            if err.code != "AUDIT_TAMPERED":
+                raise
+            if not self._told_damage:
+                self._told_damage = True
+                told = Fact(kind=SPOOLED, code="journal_damaged", reason=err.message)
+                with self._lock:
+                    self._journal.append([pack(time.time_ns(), told)])
 
     def _drain(self, database: Database) -> None:
         from pinwarden.store.audit_chain import append
@@ -214,33 +233,71 @@ class AuditLog:
                 self._journal.reset()
                 self._done = self._journal.start
             self._away = None
+            self._stuck = False
             self._tried = True
             self._changed.notify_all()
 
     def _tell(self, problem: PinwardenError | None) -> None:
         with self._changed:
             self._away = problem
+            self._stuck = False
             self._tried = True
             self._changed.notify_all()
 
 
 def recover(database: Database, folder: Path) -> int:
-    """Bring the events of killed gateways into the chain, the oldest journal first. How many journals there were."""
+    """Bring the events of killed gateways into the chain, the oldest journal first. How many journals there were.
+
+    One that was tampered with raises, after all others were brought in.
+    """
+    count = 0
+    damaged: PinwardenError | None = None
+    for path in _left_in(folder):
+        try:
+            count += _bring_in(database, path)
+        except PinwardenError as err:
+            if err.code != "AUDIT_TAMPERED":
+                raise
+            damaged = damaged or err
+    if damaged is not None:
+        raise damaged
+    return count
+
+
+def _bring_in(database: Database, path: Path) -> bool:
     from pinwarden.store.audit_chain import append
 
-    found = [(path.stat().st_mtime_ns, path) for path in folder.glob("*.journal")] if folder.is_dir() else []
-    count = 0
-    for _, path in sorted(found):
-        with left_behind(path) as journal:
-            if journal is None:
-                continue
-            place = journal.start
-            while place.nth < journal.end.nth:
-                batch, place = journal.read(place, journal.end, AuditLimits().batch)
-                append(database, batch)
-            path.unlink(missing_ok=True)
-            count += 1
-    return count
+    with left_behind(path) as journal:
+        if journal is None:
+            return False
+        place = journal.start
+        while place.nth < journal.end.nth:
+            batch, place = journal.read(place, journal.end, AuditLimits().batch)
+            append(database, batch)
+        path.unlink(missing_ok=True)
+        return True
+
+
+def _left_in(folder: Path) -> list[Path]:
+    """The journals in a folder by age. Those that were never finished hold nothing, and go."""
+    found: list[tuple[int, Path]] = []
+    for path in (*folder.glob("*.journal"), *folder.glob("*.new")):
+        with suppress(OSError):  # another process took it up
+            age = path.stat().st_mtime_ns
+            if path.suffix == ".journal":
+                found.append((age, path))
+            elif time.time_ns() - age > _FORGOTTEN:
+                path.unlink()
+    return [path for _, path in sorted(found)]
+
+
+_FORGOTTEN = 3600 * 10**9  # nanoseconds; making a journal takes less than one of its seconds
+
+
+def _as_ours(err: Exception) -> PinwardenError:
+    return (
+        err if isinstance(err, PinwardenError) else PinwardenError("AUDIT_UNAVAILABLE", f"{type(err).__name__}: {err}")
+    )
 
 
 def _machine() -> str:

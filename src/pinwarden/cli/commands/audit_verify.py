@@ -10,6 +10,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.progress import Progress
 from pinwarden.cli.state_arguments import add_state_argument, state_from
 
 
@@ -35,5 +36,6 @@ def run(args: Namespace) -> int:
     heads += [head_of_export(Path(name)) for name in args.against]
     if args.file is not None:
         return emit(verify_export(Path(args.file), heads), args.format)
-    with state_from(args) as state:
-        return emit(verify_log(state, heads), args.format)
+    with state_from(args) as state, Progress("verifying the audit log"):
+        report = verify_log(state, heads)
+    return emit(report, args.format)

@@ -12,6 +12,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.progress import Progress
 from pinwarden.cli.state_arguments import add_state_argument, state_from
 
 
@@ -29,7 +30,7 @@ def run(args: Namespace) -> int:
     """Propose and report."""
     from pinwarden.flows.policy.generate import generate_policy
 
-    with state_from(args) as state:
+    with state_from(args) as state, Progress("reading what was observed"):
         made = generate_policy(state, tuple(args.server))
     if args.output != "-":
         from pinwarden.adapters.files import create_file

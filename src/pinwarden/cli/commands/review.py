@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.output import emit
 from pinwarden.cli.project_arguments import add_approval_arguments, approver_of, this_project
-from pinwarden.cli.review_arguments import refuse_inside
 from pinwarden.cli.state_arguments import add_state_argument, state_from
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
@@ -48,7 +47,6 @@ def _go_through(args: Namespace, state: GatewayState, project: Project) -> int:
         raise PinwardenError(
             "USAGE", "a review needs a terminal", hint="In scripts: pinwarden review list, show, approve, reject."
         )
-    refuse_inside(state)
     approver = approver_of(args)
     for each in listed.facts["reviews"]:
         if not _decide(state, project, each["name"], approver):

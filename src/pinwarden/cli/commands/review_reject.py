@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_approval_arguments, approver_of
-from pinwarden.cli.review_arguments import add_names_argument, refuse_inside
+from pinwarden.cli.review_arguments import add_names_argument
 from pinwarden.cli.state_arguments import add_state_argument, state_from
 
 
@@ -24,6 +24,5 @@ def run(args: Namespace) -> int:
     from pinwarden.flows.gateway.reviewing import reject_reviews
 
     with state_from(args) as state:
-        refuse_inside(state)
         report = reject_reviews(state, args.name, approver_of(args), now())
     return emit(report, args.format)

@@ -60,7 +60,7 @@ class GatewayState:
     @property
     def running(self) -> Path:
         """Where running gateways write down their processes."""
-        return self.folder / "running"
+        return _running(self.folder)
 
     def audit_log(self, *, gateway: str = "", when_away: WhenAway = "refuse") -> AuditLog:
         """The log for a process that records events. It is closed by whoever opens it."""
@@ -153,6 +153,15 @@ def state_folder(variables: Mapping[str, str], home: Path) -> Path:
         return Path(named)
     base = variables.get("XDG_STATE_HOME")
     return (Path(base) if base and Path(base).is_absolute() else home / ".local" / "state") / "pinwarden"
+
+
+def running_folder(variables: Mapping[str, str], home: Path) -> Path:
+    """Where the running gateways of this user write down their processes, whatever database they use."""
+    return _running(state_folder(variables, home))
+
+
+def _running(folder: Path) -> Path:
+    return folder / "running"
 
 
 def lock_baseline(lock: Path) -> str:
