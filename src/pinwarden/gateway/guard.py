@@ -35,20 +35,23 @@ class Guard:
         self.limits = limits
         self.epoch = 0
         """Counts every change of the measure or the policy; what was judged in an earlier one is judged anew."""
+        self.stamp = 0
+        """Counts everything that makes a session look again: changes of measure or policy, and notices."""
+        self.look_at = 0.0
+        """When the measure has to be looked at again."""
         self._source = source
         self._lock = Lock()
         self._approved: Approved | None = None
         self._failure: PinwardenError | None = None
-        self._looked: float | None = None
         self._notices = dict.fromkeys((kind.member for kind in KINDS), 0)
         self._bodies: dict[bytes, tuple[tuple[Item, ...], str | None]] = {}
 
     def look(self, now: float) -> None:
         """See whether the measure changed, at most every so often."""
-        if self._looked is not None and 0 <= now - self._looked < self.limits.source_seconds:
-            return
         with self._lock:
-            self._looked = now
+            if now < self.look_at:
+                return
+            self.look_at = now + self.limits.source_seconds
             try:
                 found = self._source.current()
             except PinwardenError as err:
@@ -67,7 +70,7 @@ class Guard:
         """Take another policy from now on; everything is judged anew under it."""
         with self._lock:
             self.policy = policy
-            self.epoch += 1
+            self._turn()
 
     def trust(self, surface: Surface) -> None:
         """Keep what is seen of a server that nobody has approved anything of."""
@@ -101,6 +104,7 @@ class Guard:
         """The server told some session that a list changed: the views of all sessions are stale."""
         with self._lock:
             self._notices[kind.member] += 1
+            self.stamp += 1
 
     def notices(self, kind: Kind) -> int:
         """How often `changed` was called, so that a session knows whether its view is older."""
@@ -125,13 +129,17 @@ class Guard:
         before, self._approved = self._approved, found
         known = None if before is None else before.generation
         if self._failure is not None or known != (None if found is None else found.generation):
-            self.epoch += 1
+            self._turn()
         self._failure = None
 
     def _fail(self, err: PinwardenError) -> None:
         if self._failure is None:
-            self.epoch += 1
+            self._turn()
         self._failure = err
+
+    def _turn(self) -> None:
+        self.epoch += 1
+        self.stamp += 1
 
 
 _NOTHING = Surface(server=None, items={}, observed={})

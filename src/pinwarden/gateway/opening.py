@@ -27,12 +27,18 @@ class Opening:
         self._journal = journal
         self._verdicts: dict[str, Verdict] = {}
         self._epoch = -1
+        self._clear = False
 
     def learn(self, facts: dict[str, Any], out: Output) -> None:
         """Judge what the server says of itself."""
         self.facts = facts
         self._epoch = -1
         self._look(out)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the server as such was judged by the measure of now, and is barred from nothing."""
+        return self._epoch == self._guard.epoch and self._clear
 
     def barred(self, method: str, out: Output) -> Verdict | None:
         """Why a request may not go to this server at all: it is not who it was, or may not do this."""
@@ -67,6 +73,7 @@ class Opening:
         for verdict in self._guard.judge_server(self.facts, self._journal.client):
             self._verdicts[verdict.key] = verdict
             self._journal.served(verdict, "initialize" if self.version else "server/discover", out)
+        self._clear = all(verdict.passes for verdict in self._verdicts.values())
 
     def _edited(self, frame: bytes, ttl: int) -> bytes:
         text = frame.decode()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from pinwarden.core.record import field_names
 from pinwarden.documents.gateway_event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, Fact
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.step import NOTHING, Step
@@ -10,6 +13,9 @@ from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
 _SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _USED = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
+_FIELDS = tuple((name, Fact.__dict__[name].__set__) for name in field_names(Fact) if name != "call")
+_new = object.__new__
+_SET_CALL = Fact.__dict__["call"].__set__
 _MAX_SEEN = 50_000  # definitions that a session remembers to have told
 
 
@@ -66,6 +72,21 @@ class Journal:
         """A client wanted to use something."""
         out.facts.append(self.fact(_USED[verdict.action], verdict, method, call, arguments))
         out.durable = out.durable or verdict.action == BLOCK
+
+    def maker(self, verdict: Verdict, method: str) -> Callable[[int], Fact]:
+        """What makes the fact of a use that passes, given its id: done for every call, and so without detours."""
+        model = self.fact(CALLED, verdict, method, "")
+        fields = tuple((set_field, getattr(model, name)) for name, set_field in _FIELDS)
+        prefix = f"{self._session}/"
+
+        def made(number: int) -> Fact:
+            fact = _new(Fact)
+            for set_field, value in fields:
+                set_field(fact, value)
+            _SET_CALL(fact, prefix + str(number))
+            return fact
+
+        return made
 
     def refused(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
         """A message was refused for what it is."""

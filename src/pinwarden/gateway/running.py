@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pinwarden.documents.digest_policy import GatewayPolicy
+    from pinwarden.flows.gateway.state import GatewayState
     from pinwarden.flows.project import Project
     from pinwarden.gateway.approved import ApprovedSource
-    from pinwarden.store.audit import WhenAway
+    from pinwarden.store.audit import AuditLog, WhenAway
+
+_GATHER_SECONDS = 1.0
+_SWITCH_SECONDS = 0.0005
 
 
 class Options(Record):
@@ -63,7 +67,7 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
         baseline = lock_baseline(project.lock) if behind.locked else FIRST_USE
         with (
             running_gateway(state.running, client=os.getppid()),
-            state.audit_log(gateway=f"stdio {os.getpid()}", when_away=behind.options.when_away) as log,
+            _log(state, behind.options.when_away) as log,
         ):
             guard = Guard(behind.server, _source(project, behind, state.trusted if not behind.locked else None), policy)
             session = Session(guard, name=os.urandom(12).hex())
@@ -76,6 +80,22 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def _log(state: GatewayState, when_away: WhenAway) -> AuditLog:
+    """The audit log for one client: what is in its journal is safe, and goes to the database in few, larger commits.
+
+    The thread that does so holds up the others while it works; so it works seldom, and the others may interrupt it.
+    """
+    import sys
+
+    from pinwarden.flows.gateway.state import refuse_unsafe
+    from pinwarden.store.audit import AuditLimits, AuditLog
+
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    refuse_unsafe(state.folder)
+    limits = AuditLimits(gather=_GATHER_SECONDS)
+    return AuditLog(state.url, state.journals, gateway=f"stdio {os.getpid()}", when_away=when_away, limits=limits)
 
 
 def _source(project: Project, behind: Behind, trusted: object) -> ApprovedSource:

@@ -28,6 +28,7 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import error, is_id
 from pinwarden.gateway.opening import Opening, stateless_meta
 from pinwarden.gateway.output import Journal, Output
+from pinwarden.gateway.plain import CALL, PlainCalls
 from pinwarden.gateway.step import NOTHING, Step
 from pinwarden.gateway.uses import Uses
 from pinwarden.gateway.views import Views
@@ -57,10 +58,11 @@ class Session:
         self._opening = Opening(guard, self._journal)
         self._uses = Uses(guard, self._journal, self._views, self._opening)
         self._answers = Answers(guard, self._journal, self._views, self._opening)
-        self._open: dict[Any, Asked] = {}
+        self._open: dict[Any, Asked | str] = {}
+        """Requests by their id; of a plain call only the name of the tool."""
+        self._plain = PlainCalls(guard, self._journal, self._uses, self._answers, self._open)
         self._held: list[Request | Answer] = []
         self._active = False
-        self._warned: set[tuple[str, str]] = set()
 
     @property
     def client(self) -> str:
@@ -78,7 +80,10 @@ class Session:
         return bool(self._held)
 
     def client_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
-        """A message from the client. ``message`` is its strictly parsed value, if the caller has it already."""
+        """A message from the client. ``message`` is its strictly parsed value, if the caller has it already.
+
+        A line end behind it does no harm.
+        """
         if message is None:
             try:
                 message = strict_json.parse(frame, self._json)
@@ -87,12 +92,18 @@ class Session:
                 self._journal.refused(err.code, "The client sent text that is not strict JSON.", "", "", out)
                 out.to_client.append(error(None, messages.PARSE_ERROR, f"pinwarden: {err.message}"))
                 return out.step()
-        out = Output()
         with self._lock:
+            if now >= self.guard.look_at:
+                self.guard.look(now)
             self._active = True
-            self.guard.look(now)
-            for one, value in self._each(frame, message, out.to_client):
+            step = self._plain.call(frame, message, now)
+            if step is not None:
+                return step
+            self._plain.spend()
+            out = Output()
+            for one, value in self._each(frame.rstrip(), message, out.to_client):
                 self._from_client(one, value, now, out)
+            self._plain.learn(now)
         return out.step()
 
     def server_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
@@ -101,12 +112,17 @@ class Session:
             try:
                 message = strict_json.parse(frame, self._json)
             except PinwardenError as err:
-                return self._unreadable(frame, err, now)
-        out = Output()
+                return self._unreadable(frame.rstrip(), err, now)
         with self._lock:
-            self.guard.look(now)
-            for one, value in self._each(frame, message, None):
+            if now >= self.guard.look_at:
+                self.guard.look(now)
+            if self._plain.answers(message):
+                return Step((frame,))
+            self._plain.spend()
+            out = Output()
+            for one, value in self._each(frame.rstrip(), message, None):
                 self._from_server(one, value, now, out)
+            self._plain.learn(now)
         return out.step()
 
     def tick(self, now: float) -> Step:
@@ -114,6 +130,7 @@ class Session:
         out = Output()
         with self._lock:
             self.guard.look(now)
+            self._plain.spend()
             if self._active:
                 self._active = False
                 self._views.due(now, out)
@@ -216,7 +233,7 @@ class Session:
             if self._views.answered(frame, message, number, now, out):
                 self._retry(now, out)
             return
-        asked = self._open.pop(number, None) if is_id(number) else None
+        asked = self._answered(number)
         if asked is None:
             if number is None and "error" in message:
                 out.to_client.append(frame)  # about a message that the server could not read
@@ -224,6 +241,10 @@ class Session:
             self._journal.refused("answer_unasked", "The server answered a question that nobody asked.", "", "", out)
             return
         self._answer(Answer(frame, message, asked, now), now, out)
+
+    def _answered(self, number: Any) -> Asked | None:
+        asked = self._open.pop(number, None) if is_id(number) else None
+        return Asked(number, CALL, asked) if isinstance(asked, str) else asked
 
     def _answer(self, held: Answer, now: float, out: Output) -> None:
         try:
@@ -255,7 +276,7 @@ class Session:
                 if self._views.answered(frame, None, str(number), now, out):
                     self._retry(now, out)
                 return out.step()
-            asked = self._open.pop(number, None) if is_id(number) else None
+            asked = self._answered(number)
             if asked is None:
                 self._journal.refused(problem.code, "The server sent text that is not strict JSON.", "", "", out)
             else:

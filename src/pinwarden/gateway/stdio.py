@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
@@ -74,7 +74,9 @@ class Outlet:
 
     def write(self, frames: Sequence[bytes]) -> None:
         """Write them now, each on a line. A side that is gone is met by whoever reads from it."""
-        data = frames[0] + b"\n" if len(frames) == 1 else b"\n".join(frames) + b"\n"
+        data = frames[0] if len(frames) == 1 else b"\n".join([frame.rstrip() for frame in frames])
+        if data[-1:] != b"\n":
+            data += b"\n"
         with self._lock:
             if self._closed:
                 return
@@ -158,8 +160,7 @@ class Relay:
 
     def _from_client(self) -> None:
         try:
-            for frames in _frames(0, self._max_frame):
-                self._relay(frames, self._session.client_frame, later_to="client")
+            self._pump(0, self._session.client_frame, later_to="client")
         except PinwardenError as err:
             self._say(f"the client's connection is closed: {err.message}")
         finally:
@@ -178,29 +179,39 @@ class Relay:
 
     def _from_server(self) -> None:
         try:
-            for frames in _frames(self._stdout, self._max_frame):
-                self._relay(frames, self._session.server_frame, later_to="server")
-                if self._client_gone:
-                    self._close_if_settled()
+            self._pump(self._stdout, self._session.server_frame, later_to="server")
         except PinwardenError as err:
             self._say(f"the server is stopped: {err.message}")
             self._tree.kill()
 
-    def _relay(self, frames: Sequence[bytes], take: Callable[[bytes, float], Step], later_to: str) -> None:
-        now = monotonic()
-        if len(frames) == 1:
-            self._send(take(frames[0], now), later_to)
-            return
-        steps = [take(frame, now) for frame in frames]
-        self._send(_together(steps), later_to)
+    def _pump(self, descriptor: int, take: Callable[[bytes, float], Step], later_to: str) -> None:
+        """Read lines from one side until it ends, and send what the session makes of them."""
+        lines = _Lines(self._max_frame)
+        read, send = os.read, self._send
+        while True:
+            try:
+                chunk = read(descriptor, _CHUNK)
+            except OSError:
+                return
+            if lines.empty and chunk.find(b"\n") == len(chunk) - 1 >= 0:
+                send(take(chunk, monotonic()), later_to)  # one line, as nearly always
+            elif chunk:
+                frames = lines.add(chunk)
+                if frames:
+                    now = monotonic()
+                    send(_together([take(frame, now) for frame in frames]), later_to)
+            else:
+                return  # what stands without a line end is no message
+            if self._client_gone:
+                self._close_if_settled()
 
     def _send(self, step: Step, later_to: str) -> None:
         """Record, then write. What cannot be recorded does not pass."""
         to_client, to_server = step.to_client, step.to_server
-        if step.durable:
-            self._tell(step.facts)
         if step.facts or step.sightings:
             try:
+                if step.durable:
+                    self._tell(step.facts)
                 self._recorder.record(step)
             except PinwardenError as err:
                 from pinwarden.gateway.recorder import unrecorded
@@ -254,29 +265,27 @@ def _together(steps: Sequence[Step]) -> Step:
     )
 
 
-def _frames(descriptor: int, most: int) -> Iterator[list[bytes]]:
-    """The lines that come, as many at a time as one read brings; empty ones are none."""
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        try:
-            chunk = os.read(descriptor, _CHUNK)
-        except OSError:
-            return
-        if not chunk:
-            return  # what stands without a line end is no message
+class _Lines:
+    """Cuts bytes into lines; empty ones are none."""
+
+    def __init__(self, most: int) -> None:
+        self.empty = True
+        """Whether no line is begun."""
+        self._most = most
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, chunk: bytes) -> list[bytes]:
+        """The lines that are complete now."""
         *ended, rest = chunk.split(b"\n")
-        if ended:
-            if parts:
-                parts.append(ended[0])
-                ended[0] = b"".join(parts)
-                parts.clear()
-                size = 0
-            lines = [line for line in ended if line and not line.isspace()]
-            if lines:
-                yield lines
+        if ended and self._parts:
+            ended[0] = b"".join((*self._parts, ended[0]))
+            self._parts.clear()
+            self._size = 0
         if rest:
-            parts.append(rest)
-            size += len(rest)
-            if size > most:
-                raise PinwardenError("PROBE_LIMIT", f"a message has more than {most} bytes")
+            self._parts.append(rest)
+            self._size += len(rest)
+            if self._size > self._most:
+                raise PinwardenError("PROBE_LIMIT", f"a message has more than {self._most} bytes")
+        self.empty = not self._parts
+        return [line for line in ended if line and not line.isspace()]

@@ -62,11 +62,19 @@ class Uses:
                 return answer
         return Asked(number, method)
 
+    def clear_view(self, now: float) -> View | None:
+        """The list of tools, if it counts now and nothing stands against the server as such."""
+        return self._views.counting(TOOL, now) if self._opening.is_clear else None
+
+    def count(self, calls: int) -> None:
+        """So many calls of tools were made that this did not see."""
+        self._views.count(TOOL, calls)
+
     def _named(self, kind: Kind, name: str, message: Any, now: float, out: Output) -> Decision:
         view = self._views.need(kind, now, out)
         if view is None:
             return None
-        return self._decided(self._verdict(view, name), message, f"{kind.entity} {name}", out)
+        return self._decided(self._verdict(view, name), message, name, out)
 
     def _addressed(self, uri: Any, message: Any, now: float, out: Output) -> Decision:
         """A resource that is listed counts as what it is listed; one that is not, as its template.
@@ -87,7 +95,7 @@ class Uses:
             verdict = next((each for each in fitting if not each.passes), fitting[0] if fitting else None)
         if verdict is None:
             verdict = Verdict(entity=RESOURCE.entity, key=uri, value=None, digest=None, action=ALLOW, code="not_listed")
-        return self._decided(verdict, message, f"resource {uri}", out)
+        return self._decided(verdict, message, uri, out)
 
     def _completed(self, ref: Any, message: Any, now: float, out: Output) -> Decision:
         ref = ref if type(ref) is dict else {}
@@ -99,7 +107,7 @@ class Uses:
             if templates is None:
                 return None
             if uri in templates.by_key:
-                return self._decided(templates.by_key[uri], message, f"resource {uri}", out)
+                return self._decided(templates.by_key[uri], message, uri, out)
             return self._addressed(uri, message, now, out)
         return error(message["id"], INVALID_REQUEST, "pinwarden: completion of something that cannot be told")
 

@@ -6,10 +6,11 @@ itself, under ids of its own, whenever it needs one and has none that counts; th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.gateway_event import Fact
 from pinwarden.documents.surface import KINDS, SERVER_MEMBERS, Item, Kind, Surface
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import (
@@ -32,7 +33,7 @@ DISCOVER = "server/discover"
 class View:
     """One complete list."""
 
-    __slots__ = ("at", "by_item", "by_key", "calls", "epoch", "items", "kind", "notices", "problem")
+    __slots__ = ("at", "by_item", "by_key", "calls", "epoch", "items", "kind", "makers", "notices", "problem")
 
     def __init__(self, kind: Kind, items: tuple[Item, ...], at: float, notices: int) -> None:
         self.kind = kind
@@ -42,13 +43,15 @@ class View:
         self.epoch = -1
         self.calls = 0
         self.problem: str | None = None
+        self.makers: dict[str, Callable[[int], Fact]] | None = None
+        """For what may simply be called, what makes the fact of a call."""
         self.by_key: dict[str, Verdict] = {}
         self.by_item: dict[tuple[str, bytes], Verdict] = {}
 
     def judge(self, guard: Guard, client: str, server: Mapping[str, Any] | None) -> tuple[Verdict, ...]:
         """Hold the list against the measure of now."""
         verdicts = guard.judge_list(self.kind, self.items, client, server)
-        self.by_key, self.by_item = {}, {}
+        self.by_key, self.by_item, self.makers = {}, {}, None
         for verdict in verdicts:
             known = self.by_key.get(verdict.key)
             if known is None or strictest(known.action, verdict.action) != known.action:
@@ -116,6 +119,20 @@ class Views:
             view.calls = 0
             self._ask(kind, now, out)  # behind everybody's back: nobody waits
         return view
+
+    def counting(self, kind: Kind, now: float) -> View | None:
+        """The list, if it counts without anything to be done about it."""
+        view = self._views.get(kind.member)
+        guard = self._guard
+        if view is None or view.epoch != guard.epoch or view.notices != guard.notices(kind) or view.problem is not None:
+            return None
+        return view if now - view.at <= guard.policy.relist_seconds else None
+
+    def count(self, kind: Kind, calls: int) -> None:
+        """So many uses were made of the list."""
+        view = self._views.get(kind.member)
+        if view is not None:
+            view.calls += calls
 
     def judged(self, kind: Kind, out: Output) -> View | None:
         """The list as it is known, judged; None if there is none or nothing to judge it by."""
