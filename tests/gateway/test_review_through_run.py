@@ -98,7 +98,9 @@ def eventually(holds: Callable[[], bool]) -> None:
         Event().wait(0.02)
 
 
-def test_a_held_change_is_served_as_soon_as_it_is_approved_and_never_by_the_agent_itself(world: ReviewWorld) -> None:
+def test_a_held_change_is_served_as_soon_as_it_is_approved_and_never_by_the_agent_itself(
+    world: ReviewWorld, tmp_path: Path
+) -> None:
     with gateway(STATES) as client:
         assert "result" in client.call()
         client.turn()
@@ -107,8 +109,9 @@ def test_a_held_change_is_served_as_soon_as_it_is_approved_and_never_by_the_agen
         eventually(lambda: world.waiting() != [])
         (name,) = world.waiting()
         # Whatever the client starts is below it, as this test is the client here.
-        from_agent = pinwarden("review", "approve", name)
-        assert (from_agent.code, "[REVIEW_FROM_SERVER]" in from_agent.err) == (1, True)
+        for elsewhere in (world.folder, tmp_path / "elsewhere"):  # the agent may set any variable
+            from_agent = pinwarden("review", "approve", name, env={"PINWARDEN_STATE": str(elsewhere)})
+            assert (from_agent.code, "[REVIEW_FROM_SERVER]" in from_agent.err) == (1, True)
         assert "result" not in client.call()
         assert world.run("review", "approve", name).code == 0
         eventually(lambda: "result" in client.call())

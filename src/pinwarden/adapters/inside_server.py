@@ -1,8 +1,8 @@
 """Whether this process was started from inside a server or a client of the gateway: such a one must not approve.
 
 Two signs are looked for. A variable that every started server gets, in this process and in those above it; and the
-processes themselves: running gateways write down their number and that of the client that started them, and nobody
-below either may approve.
+processes themselves: nobody below a running gateway, or below the client that started one, may approve. Gateways write
+down both; and on Linux a process above us that has a gateway for a child is found whatever the variables say.
 
 This is a tripwire, not a wall. A program that runs as the same user without a sandbox can shed both signs, and can
 write to the lock and the store directly. What such a program cannot do is in docs/guides/gateway.md.
@@ -16,20 +16,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
+from pinwarden.adapters.process_facts import ancestors_of, children_of, identity_of, words_of
 from pinwarden.core.errors import PinwardenError
 
 MARK = "PINWARDEN_STARTED_SERVER"
 """The variable that a started server gets; its value is the server's name."""
-
-_MOST_ANCESTORS = 200
-_MOST_BYTES = 1 << 20  # of an environment; the system's own limit is about that
 
 
 @contextmanager
 def running_gateway(folder: Path, *, client: int | None) -> Iterator[None]:
     """Write down that this process is a gateway, and which process is its client, as long as it runs."""
     note = folder / f"{os.getpid()}.gateway"
-    lines = [_identity(os.getpid()), *([_identity(client)] if client is not None else [])]
+    lines = [identity_of(os.getpid()), *([identity_of(client)] if client is not None else [])]
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         note.write_text("\n".join(line for line in lines if line) + "\n")
@@ -47,11 +45,13 @@ def refuse_inside_server(folder: Path, variables: Mapping[str, str]) -> None:
     if MARK in variables:
         _refuse(f"it runs inside the server {variables[MARK][:120]!a}")
     noted = _noted(folder)
-    for number in _ancestors(os.getpid()):
-        if _identity(number) in noted:
+    for number in ancestors_of(os.getpid()):
+        if identity_of(number) in noted:
             _refuse(f"process {number}, which started it, is a gateway or the client of one")
         if _has_mark(number):
             _refuse(f"process {number}, which started it, is a server")
+        if not _adopts(number) and any(map(_is_gateway, children_of(number))):
+            _refuse(f"process {number}, which started it, is the client of a gateway")
 
 
 def _refuse(why: str) -> NoReturn:
@@ -67,7 +67,7 @@ def _noted(folder: Path) -> set[str]:
         except OSError:
             continue
         number = lines[0].partition(" ")[0]
-        if number.isdigit() and lines[0] == _identity(int(number)):
+        if number.isdigit() and lines[0] == identity_of(int(number)):
             found.update(line for line in lines if line)
         else:
             with suppress(OSError):
@@ -75,40 +75,19 @@ def _noted(folder: Path) -> set[str]:
     return found
 
 
-def _ancestors(number: int) -> Iterator[int]:
-    for _ in range(_MOST_ANCESTORS):
-        number = _parent(number)
-        if number <= 1:
-            return
-        yield number
+def _is_gateway(number: int) -> bool:
+    """Whether a process is ``pinwarden run``, whose client is the process that started it, by its words."""
+    words = words_of(number, "cmdline")
+    for place, word in enumerate(words[:-1]):
+        if word.rpartition(b"/")[2] in (b"pinwarden", b"pinwarden.exe"):
+            return words[place + 1] == b"run"
+    return False
 
 
-def _stat(number: int) -> list[str]:
-    """The fields of a process behind its name, as Linux tells them; none elsewhere, or if it is gone."""
-    try:
-        text = Path(f"/proc/{number}/stat").read_text(errors="replace")
-    except OSError:
-        return []
-    return text.rpartition(")")[2].split()
-
-
-def _parent(number: int) -> int:
-    fields = _stat(number)
-    if fields:
-        return int(fields[1])
-    return os.getppid() if number == os.getpid() else 0
-
-
-def _identity(number: int) -> str:
-    """A process, told apart from a later one of the same number by when it started."""
-    fields = _stat(number)
-    return f"{number} {fields[19]}" if len(fields) > 19 else f"{number}"
+def _adopts(number: int) -> bool:
+    """Whether a process takes in those whose own parent has gone: it is nobody's client, and above everything."""
+    return words_of(number, "cmdline")[:1] in ([b"/lib/systemd/systemd"], [b"/usr/lib/systemd/systemd"])
 
 
 def _has_mark(number: int) -> bool:
-    try:
-        with Path(f"/proc/{number}/environ").open("rb") as stream:
-            data = stream.read(_MOST_BYTES)
-    except OSError:
-        return False
-    return any(each.startswith(f"{MARK}=".encode()) for each in data.split(b"\0"))
+    return any(each.startswith(f"{MARK}=".encode()) for each in words_of(number, "environ"))
