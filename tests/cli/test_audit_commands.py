@@ -13,6 +13,8 @@ import pytest
 
 from pinwarden.documents.gateway_event import Fact
 from pinwarden.flows.gateway.state import GatewayState
+from pinwarden.store.audit_chain import lines
+from pinwarden.store.audit_journal import Journal, pack
 from tests.cli.run import Outcome
 from tests.gateway.review_world import ReviewWorld
 from tests.postgres import Cluster, postgres
@@ -179,6 +181,33 @@ def test_what_a_killed_gateway_left_behind_is_in_what_is_read(world: ReviewWorld
     subprocess.run([sys.executable, "-c", script, world.state.url, str(world.state.journals)], check=False)
     assert world.json("audit", "tail", "-n", "1")["entries"][0]["fact"]["item"] == "last words"
     assert world.run("audit", "verify").code == 0
+
+
+def test_what_waits_for_one_database_does_not_go_to_another(empty: ReviewWorld, tmp_path: Path) -> None:
+    one, other = GatewayState(empty.folder, str(tmp_path / "1.sqlite")), GatewayState(empty.folder)
+    journal = Journal.create(one.journals, "desk", "s1")
+    journal.append([pack(1, FACTS[0])])
+    journal.close(remove=False)
+    with other:
+        assert list(lines(other.audit_database)) == []
+    with one:
+        assert len(list(lines(one.audit_database))) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "same"),
+    [
+        ("postgresql://me:other@host/db", True),
+        ("postgresql://me@host/db", True),
+        ("postgresql://you:secret@host/db", False),
+        ("postgresql://me:secret@host:1/db", False),
+        ("postgresql://me:secret@host/db2", False),
+        ("postgresql://me:secret@host/db?options=x", False),
+    ],
+)
+def test_events_wait_by_database_and_not_by_password(url: str, same: bool, tmp_path: Path) -> None:
+    first = GatewayState(tmp_path, "postgresql://me:secret@host/db")
+    assert (GatewayState(tmp_path, url).journals == first.journals) is same
 
 
 def test_an_empty_log_is_clean(empty: ReviewWorld) -> None:

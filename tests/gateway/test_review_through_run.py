@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from pinwarden.documents.audit_entry import parse
-from pinwarden.store.audit_chain import lines
+from pinwarden.flows.gateway.state import GatewayState
+from pinwarden.store.audit_chain import lines, verify
 from tests.cli.run import pinwarden
 from tests.gateway.review_world import CHANGED, SEARCH, ReviewWorld
+from tests.postgres import Cluster, postgres
 
 TURNING = Path(__file__).parents[1] / "servers" / "turning.py"
 NOTICE = "notifications/tools/list_changed"
@@ -74,10 +76,10 @@ class Client:
 
 
 @contextmanager
-def gateway(states: list[Any]) -> Iterator[Client]:
+def gateway(states: list[Any], *options: str) -> Iterator[Client]:
     command = [sys.executable, "-I", "-S", str(TURNING), json.dumps({"states": states})]
     with subprocess.Popen(
-        [sys.executable, "-m", "pinwarden", "run", "--name", "notes", "--", *command],
+        [sys.executable, "-m", "pinwarden", "run", "--name", "notes", *options, "--", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -120,6 +122,48 @@ def test_a_held_change_is_served_as_soon_as_it_is_approved_and_never_by_the_agen
     kinds = [kind for kind, item, *_ in world.events() if item == "search"]
     assert kinds.index("blocked") < kinds.index("approved") < len(kinds) - 1 - kinds[::-1].index("called")
     assert world.run("audit", "verify").code == 0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with postgres() as running:
+        yield running
+
+
+@pytest.mark.parametrize("mode", ["refuse", "spool"])
+def test_while_postgresql_is_stopped_a_gateway_refuses_or_spools_and_loses_nothing(
+    mode: str, world: ReviewWorld, cluster: Cluster
+) -> None:
+    url = cluster.new_database()
+    passed = refused = 0
+
+    def call() -> bool:
+        nonlocal passed, refused
+        answer = client.call()
+        passed, refused = passed + ("result" in answer), refused + ("error" in answer)
+        return "result" in answer
+
+    with gateway(STATES, "--audit", url, "--when-away", mode) as client:
+        assert call()
+        cluster.stop()
+        try:
+            if mode == "refuse":
+                eventually(lambda: not call())
+                assert not call()
+            else:
+                assert all(call() for _ in range(30))
+        finally:
+            cluster.start()
+        eventually(call)
+        client.turn()
+        assert not call()
+        client.process.kill()
+    with GatewayState(world.folder, url) as state:
+        facts = [parse(line).fact for _, line in lines(state.audit_database)]
+        assert verify(state.audit_database).breaks == ()
+    used = [fact.kind for fact in facts if fact.method == "tools/call"]
+    assert used.count("called") == passed
+    assert used[-1] == "blocked"
 
 
 @pytest.mark.parametrize("round_", range(3))

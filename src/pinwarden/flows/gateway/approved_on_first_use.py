@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from pinwarden.adapters.clock import now
+from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.approved import Approved
 from pinwarden.documents.surface import Surface
 from pinwarden.store.trusted import Trusted, TrustedSurface
@@ -43,7 +44,13 @@ class FirstUse:
             return self._known
 
     def _look(self) -> None:
-        generation = self._trusted.generation(self._server)
+        """Read what is trusted, if it changed. While the database is away, what was read before still holds."""
+        try:
+            generation = self._trusted.generation(self._server)
+        except PinwardenError as err:
+            if err.code != "DATABASE_UNAVAILABLE" or self._known is None:
+                raise
+            return
         if generation != self._generation or self._known is None:
             self._take(self._trusted.find(self._server))
 

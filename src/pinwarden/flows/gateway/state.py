@@ -54,8 +54,8 @@ class GatewayState:
 
     @property
     def journals(self) -> Path:
-        """Where events wait for the database."""
-        return self.folder / "journals"
+        """Where events wait for the database: for each one a folder of its own, so that none gets another's events."""
+        return self.folder / "journals" / _named_by(self.url)
 
     @property
     def running(self) -> Path:
@@ -162,6 +162,19 @@ def running_folder(variables: Mapping[str, str], home: Path) -> Path:
 
 def _running(folder: Path) -> Path:
     return folder / "running"
+
+
+def _named_by(url: str) -> str:
+    """A folder's name for a database. Its password is no part of it."""
+    from hashlib import sha256
+    from urllib.parse import urlsplit
+
+    if "://" in url:
+        parts = urlsplit(url)
+        url = "\n".join((parts.scheme, parts.username or "", parts.netloc.rpartition("@")[2], parts.path, parts.query))
+    else:
+        url = str(Path(url).resolve())
+    return sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def lock_baseline(lock: Path) -> str:
