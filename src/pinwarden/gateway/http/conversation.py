@@ -15,6 +15,7 @@ import orjson
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.record import replace
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link
@@ -177,8 +178,9 @@ class Conversation:
         """Nothing more will come: everything that is open is answered, and the conversation is over."""
         if self.closed:
             return
-        self._take(self.session.server_gone(self._clock()), None, None, 0)
-        self.close(why)
+        step = self.session.server_gone(self._clock())
+        self._take(replace(step, to_client=(), to_server=()), None, None, 0)
+        self.close(why)  # which tells everybody who waits, and the reason too
 
     # From the clock
 
