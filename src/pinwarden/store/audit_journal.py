@@ -105,6 +105,7 @@ class Journal:
 
     @end.setter
     def end(self, place: Mark) -> None:
+        """Say where the last event ends."""
         self.size, self.count, self._hash = place.offset, place.nth, place.hash
 
     @classmethod
