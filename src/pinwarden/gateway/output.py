@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
-from pinwarden.core.record import field_names
+from pinwarden.core.record import as_dict
 from pinwarden.documents.gateway_event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, Fact
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.step import NOTHING, Step
@@ -13,10 +14,11 @@ from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
 _SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _USED = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
-_FIELDS = tuple((name, Fact.__dict__[name].__set__) for name in field_names(Fact) if name != "call")
-_new = object.__new__
-_SET_CALL = Fact.__dict__["call"].__set__
 _MAX_SEEN = 50_000  # definitions that a session remembers to have told
+
+
+def _with_call(self: Any, call: str) -> None:
+    self.call = call
 
 
 class Output:
@@ -74,19 +76,15 @@ class Journal:
         out.durable = out.durable or verdict.action == BLOCK
 
     def maker(self, verdict: Verdict, method: str) -> Callable[[int], Fact]:
-        """What makes the fact of a use that passes, given its id: done for every call, and so without detours."""
+        """What makes the fact of a use that passes, given its id.
+
+        This is done for every call. So the facts of one tool share everything but the call: a class holds the rest.
+        """
         model = self.fact(CALLED, verdict, method, "")
-        fields = tuple((set_field, getattr(model, name)) for name, set_field in _FIELDS)
+        shared = {name: value for name, value in as_dict(model).items() if name != "call"}
+        made = type("CalledFact", (), {**shared, "__slots__": ("call",), "__init__": _with_call})
         prefix = f"{self._session}/"
-
-        def made(number: int) -> Fact:
-            fact = _new(Fact)
-            for set_field, value in fields:
-                set_field(fact, value)
-            _SET_CALL(fact, prefix + str(number))
-            return fact
-
-        return made
+        return cast("Callable[[int], Fact]", lambda number: made(prefix + str(number)))
 
     def refused(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
         """A message was refused for what it is."""
