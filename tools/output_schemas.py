@@ -719,7 +719,7 @@ def review() -> Schema:
     texts = ("server", "baseline", "item", "level", "code", "reason", "opened", "last_seen")
     return exactly(
         {
-            "name": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
+            "name": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
             **dict.fromkeys(texts, TEXT),
             "entity": one_of(ENTITIES),
             "digest": or_null(SHA256),

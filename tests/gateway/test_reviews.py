@@ -165,6 +165,18 @@ def test_an_unknown_name_is_a_usage_error(locked: ReviewWorld) -> None:
     assert (outcome.code, "[REVIEW_NOT_FOUND]" in outcome.err) == (2, True)
 
 
+def test_the_beginning_of_a_name_is_enough_to_look_but_not_to_approve(locked: ReviewWorld) -> None:
+    """A server can make up a change whose name begins like that of another."""
+    (name,) = locked.serve(CHANGED)
+    before = locked.files()
+    assert locked.run("review", "show", name[:8]).code == 0
+    for word in ("approve", "reject"):
+        outcome = locked.run("review", word, name[:31])
+        assert (outcome.code, "[REVIEW_NOT_FOUND]" in outcome.err) == (2, True)
+    assert locked.files() == before
+    assert locked.waiting() == [name]
+
+
 def test_only_one_approves_at_a_time(locked: ReviewWorld) -> None:
     (name,) = locked.serve(CHANGED)
     before = locked.files()

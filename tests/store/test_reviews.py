@@ -58,7 +58,7 @@ def test_a_change_waits_once_however_often_it_is_seen(reviews: Reviews) -> None:
     (first,) = reviews.hold([change()])
     assert reviews.hold([change(at="2026-01-02T00:00:00Z")]) == []
     assert reviews.listed() == [replace(first, last_seen="2026-01-02T00:00:00Z")]
-    assert reviews.find(first.name[:6]).name == first.name
+    assert reviews.find(first.name[:6]).name == reviews.named(first.name).name == first.name
 
 
 def test_the_name_of_a_review_is_that_of_its_content(reviews: Reviews) -> None:
@@ -106,6 +106,9 @@ def test_a_name_of_nothing_is_not_found(name: str, reviews: Reviews) -> None:
     reviews.hold([change()])
     with pytest.raises(PinwardenError) as caught:
         reviews.find(name)
+    assert caught.value.code == "REVIEW_NOT_FOUND"
+    with pytest.raises(PinwardenError) as caught:
+        reviews.named(name)
     assert caught.value.code == "REVIEW_NOT_FOUND"
 
 

@@ -23,7 +23,7 @@ STATES = (WAITING, APPROVED, REJECTED, SUPERSEDED)
 
 _MOST_SUPERSEDED = 20  # of one item; a server that says something else each time does not fill the disk
 _MOST_WAITING = 2000  # of one server; what is beyond that is withheld all the same, and in the audit log
-_NAME_LENGTH = 16  # hex digits: nobody finds a second change of the same name by trying
+_NAME_LENGTH = 32  # hex digits: a server that makes up both cannot find two changes of one name by trying
 
 
 class Review(Record):
@@ -118,8 +118,15 @@ class Reviews:
         )
         return [_review(row) for row in rows]
 
+    def named(self, name: str) -> Review:
+        """The review of exactly this name: what is decided about is named in full, because its name is its content."""
+        rows = self._database.rows(f"SELECT {_COLUMNS} FROM review WHERE name = ?", (name[:_NAME_LENGTH],))  # noqa: S608
+        if not rows or len(name) != _NAME_LENGTH:
+            raise PinwardenError("REVIEW_NOT_FOUND", f"{name[:80]!a} is not the whole name of a review")
+        return _review(rows[0])
+
     def find(self, name: str) -> Review:
-        """The review of a name, or of the beginning of one that no other has."""
+        """The review of a name, or of the beginning of one that no other has: to look at it."""
         if len(name) < 4 or not name.isascii() or not name.isalnum():
             raise PinwardenError("REVIEW_NOT_FOUND", f"{name[:80]!a} is not the name of a review")
         rows = self._database.rows(

@@ -91,7 +91,7 @@ def approve_reviews(
 
 
 def _approve(state: GatewayState, project: Project, names: Sequence[str], approver: Approver, now: str) -> Report:
-    reviews = [_intact(state.reviews.find(name)) for name in dict.fromkeys(names)]
+    reviews = [_intact(state.reviews.named(name)) for name in dict.fromkeys(names)]
     plans: list[tuple[list[Review], Baseline, Surface]] = []
     for (server, baseline), group in groupby(sorted(reviews, key=_place), key=_place):
         together = list(group)
@@ -103,15 +103,15 @@ def _approve(state: GatewayState, project: Project, names: Sequence[str], approv
     for together, found, surface in plans:
         found.approve(surface, approver, now)
         state.reviews.decide(together, APPROVED, by=approver.by, why=approver.why, now=now)
-    return _decided("review approve", reviews, "approved", approver)
+    return _decided("review approve", reviews, APPROVED, approver, now)
 
 
 def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver, now: str) -> Report:
     """Reject what waits under these names: it stays withheld, and nobody is asked again about the same content."""
-    reviews = [_waiting(state.reviews.find(name)) for name in dict.fromkeys(names)]
+    reviews = [_waiting(state.reviews.named(name)) for name in dict.fromkeys(names)]
     _write_down(state, reviews, approver, REJECTED)
     state.reviews.decide(reviews, REJECTED, by=approver.by, why=approver.why, now=now)
-    return _decided("review reject", reviews, "rejected", approver)
+    return _decided("review reject", reviews, REJECTED, approver, now)
 
 
 def review_facts(review: Review) -> dict[str, Any]:
@@ -214,14 +214,17 @@ def _write_down(state: GatewayState, reviews: Sequence[Review], approver: Approv
             raise log.problem
 
 
-def _decided(command: str, reviews: Sequence[Review], word: str, approver: Approver) -> Report:
+def _decided(command: str, reviews: Sequence[Review], state: str, approver: Approver, now: str) -> Report:
+    decided = [
+        replace(review, state=state, decided=now, decided_by=approver.by, why=approver.why) for review in reviews
+    ]
     return Report(
         command=command,
         subject=", ".join(dict.fromkeys(review.server for review in reviews)),
-        summary=f"{counted(len(reviews), 'change')} {word} by {approver.by}",
+        summary=f"{counted(len(reviews), 'change')} {state} by {approver.by}",
         exit_code=EXIT_CLEAN,
         facts={
-            "reviews": [{**review_facts(review), "state": word} for review in reviews],
+            "reviews": [review_facts(review) for review in decided],
             "by": approver.by,
             "why": approver.why,
         },
