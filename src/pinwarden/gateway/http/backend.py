@@ -82,6 +82,7 @@ class Backend:
         result = answer.members.get("result")
         if isinstance(result, dict):
             self.conversation, self.modern, self.about = shared, True, result
+            self._upstream.failing = False
             return
         conversation = self._hub.conversation(self._upstream, self._client)
         try:
@@ -102,6 +103,12 @@ class Backend:
         conversation.tell(Frame(data=orjson.dumps(note), message=note))
         conversation.listen(_Ear(self, self._hear))  # type: ignore[arg-type]
         self.conversation, self.about = conversation, result
+        self._upstream.failing = False
+
+    @property
+    def failing(self) -> bool:
+        """Whether the server did not even begin the last time."""
+        return self._upstream.failing
 
     @property
     def open_now(self) -> bool:

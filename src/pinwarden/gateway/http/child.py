@@ -70,6 +70,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._unsent: deque[bytes] = deque()
         self._begun = 0.0
         self._closed = False
+        self._pausing = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -130,7 +131,9 @@ class ChildLink(asyncio.SubprocessProtocol):
     async def _start(self) -> None:
         pause = self._supervisor.retry_at - self._loop.time()
         if pause > 0:
+            self._pausing = True
             await asyncio.sleep(pause)
+            self._pausing = False
         if self._closed:
             return
         try:
@@ -175,6 +178,8 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._supervisor.ended(self, now - self._begun, now, wanted=wanted)
         if self._process is not None:
             self._finish_process()
+        elif self._task is not None and wanted and self._pausing:
+            self._task.cancel()
 
     def _finish_process(self) -> None:
         if self._stdin is not None:

@@ -93,6 +93,8 @@ class Conversation:
         self._stream: Hearing | None = None
         self._unheard: deque[bytes] = deque(maxlen=limits.max_waiting_frames)
         self.closed = False
+        self.answered_once = False
+        """Whether the server ever said anything."""
         self.used = clock()
         self.heard = clock()
 
@@ -161,6 +163,7 @@ class Conversation:
         if self.closed:
             return True
         now = self.heard = self._clock()
+        self.answered_once = True
         frame = read_server(data, self._json)
         if self._abandoned and frame.is_answer and frame.id in self._abandoned:
             self._abandoned.discard(frame.id)

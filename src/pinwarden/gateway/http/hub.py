@@ -76,6 +76,8 @@ class Upstream:
         self.requests = 0
         self.losses = 0
         self.last_loss = ""
+        self.failing = False
+        """Whether the last conversation ended before the server said anything."""
 
     def converse(self, hub: Hub, client: Client) -> Conversation:
         """A session with the server over a new link."""
@@ -84,6 +86,7 @@ class Upstream:
         def closed(why: str) -> None:
             self.losses += 1
             self.last_loss = why
+            self.failing = not made.answered_once
 
         made = Conversation(session, self.recording, hub.limits, hub.clock, closed)
         made.link = self.open(made)

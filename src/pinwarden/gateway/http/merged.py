@@ -56,6 +56,7 @@ _ROUTED = {
     "resources/unsubscribe": "uri",
 }
 _OPENING_SECONDS = 30.0  # a server that has to be started first may take that long
+_AGAIN_SECONDS = 5.0  # between tries to begin with a server that did not answer
 _OWN_INFO = {"name": "pinwarden", "title": "Pinwarden gateway"}
 
 
@@ -89,6 +90,8 @@ class Merged:
         self.used = hub.clock()
         self._backends: dict[str, Backend] = {}
         self._opening: asyncio.Task[None] | None = None
+        self._first = True
+        self._tried: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stream: Reply | None = None
         self._asked: dict[str, tuple[Backend, Any]] = {}
@@ -154,7 +157,7 @@ class Merged:
             self.end_stream()
             for backend in self._backends.values():
                 backend.close()
-            for task in self._tasks:
+            for task in (*self._tasks, *filter(None, (self._opening,))):
                 task.cancel()
 
     # Answering
@@ -200,18 +203,27 @@ class Merged:
             self._capabilities = frame.meta.get(CAPABILITIES_META, {})
 
     async def _opened(self) -> None:
-        """Begin with every server that the client may see; those that do not answer are left out until they do."""
-        if self._opening is None or self._opening.done():
-            missing = [
-                each
-                for slug, each in self._hub.upstreams.items()
-                if self._client.sees(each.name) and (slug not in self._backends or not self._backends[slug].open_now)
-            ]
-            if not missing:
-                return
-            made = [Backend(self._hub, each, self._client, self._heard) for each in missing]
+        """Begin with every server that the client may see. Only the first try is waited for: a server that does not
+        answer is left out, tried again now and then, and there again when it answers."""
+        missing = [
+            each
+            for slug, each in self._hub.upstreams.items()
+            if self._client.sees(each.name) and (slug not in self._backends or not self._backends[slug].open_now)
+        ]
+        now = self._hub.clock()
+        due = [each for each in missing if self._tried.get(each.slug, -_AGAIN_SECONDS) <= now - _AGAIN_SECONDS]
+        first = any(each.slug not in self._tried and not each.failing for each in due)
+        if due and (self._opening is None or self._opening.done()):
+            self._tried |= {each.slug: now for each in due}
+            made = [Backend(self._hub, each, self._client, self._heard) for each in due]
+            self._first = first
+            if first and any(each.failing for each in due):
+                # Those that just failed are not waited for.
+                self._begin(self._open_all([each for each in made if each.failing]))
+                made = [each for each in made if not each.failing]
             self._opening = asyncio.get_running_loop().create_task(self._open_all(made))
-        await asyncio.shield(self._opening)
+        if self._opening is not None and self._first:
+            await asyncio.shield(self._opening)
 
     async def _open_all(self, backends: list[Backend]) -> None:
         async def one(backend: Backend) -> None:
