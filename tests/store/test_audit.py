@@ -351,6 +351,19 @@ def test_a_journal_that_is_full_takes_no_more_and_loses_nothing(tmp_path: Path, 
     assert items(database) == [str(number) for number in range(taken)]
 
 
+def test_a_closed_log_takes_nothing_and_touches_no_other_file(tmp_path: Path, folder: Path) -> None:
+    log = AuditLog(tmp_path / "audit.sqlite", folder)
+    log.record(called(1))
+    log.close()
+    log.close()
+    with (tmp_path / "other").open("w+b") as other:  # gets the number that the journal had
+        for record in (log.record, log.record_durably):
+            with pytest.raises(PinwardenError) as caught:
+                record(called(2))
+            assert caught.value.code == "AUDIT_UNAVAILABLE"
+        assert other.read() == b""
+
+
 def test_the_journal_of_a_long_run_stays_small(tmp_path: Path, folder: Path) -> None:
     database = open_database(tmp_path / "audit.sqlite", audit_schema())
     with AuditLog(tmp_path / "audit.sqlite", folder, limits=AuditLimits(batch=4000, backlog=8000, gather=0.001)) as log:

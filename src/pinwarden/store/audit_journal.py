@@ -181,7 +181,9 @@ class Journal:
         if remove:
             with suppress(OSError):
                 self.path.unlink()
-        os.close(self._descriptor)
+        # The number may be given to another file: who still writes must not write into that one.
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
     def _cut_back(self) -> None:
         """Take back what was written in part."""
