@@ -201,7 +201,7 @@ class Session:
         params = message.get("params")
         info = None
         if method == "initialize":
-            self._views.meta = None
+            self._views.opening()
             info = params.get("clientInfo") if isinstance(params, dict) else None
         elif self._views.meta is None and (meta := stateless_meta(params)) is not None and not self._opening.version:
             self._views.meta = meta
@@ -259,10 +259,13 @@ class Session:
             held.tries += 1
             self._hold(held, out)
         elif held.method in ("initialize", "server/discover"):
-            self._views.server = self._opening.facts
+            self._views.opened(self._opening.facts)
+            self._retry(now, out)
 
     def _unreadable(self, frame: bytes, problem: PinwardenError, now: float) -> Step:
         """A frame that is no strict JSON: an answer may still be taken apart, noise goes nowhere."""
+        if frame.lstrip()[:1] not in (b"{", b"["):
+            return NOTHING  # a log line on the wrong stream, as some servers print while they start
         from pinwarden.adapters.probe.message import read_message
 
         out = Output()

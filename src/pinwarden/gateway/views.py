@@ -90,9 +90,23 @@ class Views:
         self._journal = journal
         self._prefix = f"pinwarden/{session}/"
         self._last = 0
+        self._opening = False
         self._views: dict[str, View] = {}
         self._open: dict[str, _Asked] = {}
         self._asking: dict[str, str] = {}
+
+    # What the session tells
+
+    def opening(self) -> None:
+        """A handshake began: until it is answered the server is asked nothing else."""
+        self.meta = None
+        self._opening = True
+
+    def opened(self, facts: dict[str, Any] | None) -> None:
+        """The server said who it is, or that it does not say."""
+        self._opening = False
+        if facts is not None:
+            self.server = facts
 
     # What the session asks
 
@@ -255,7 +269,9 @@ class Views:
         out.to_server.append(request(number, DISCOVER if asked.kind is None else asked.kind.method, params))
 
     def _knows_server(self, now: float, out: Output) -> bool:
-        """In the stateless era nobody has to ask who the server is; then we do."""
+        """Without a handshake nobody has to ask who the server is; then we do."""
+        if self._opening:
+            return False
         if self.server is not None or self.meta is None:
             return True
         if DISCOVER not in self._asking:
