@@ -4,12 +4,13 @@ VENV := .venv
 BENCH := .venv-bench
 RUN := $(VENV)/bin
 
-.PHONY: help demo test lint unit bench requirements clean
+.PHONY: help demo test lint unit soak bench requirements clean
 
 help:
 	@echo "make demo    set up .venv and show Pinwarden at work"
 	@echo "make test    set up everything the tests need, then lint and run the whole suite (minutes)"
 	@echo "make lint    ruff, mypy --strict, layer contract, spelling"
+	@echo "make soak    the gateway under load for minutes, with servers that are killed"
 	@echo "make bench   compare the hot paths with their floors and peers, as ratios"
 	@echo "make requirements   renew the pinned and hashed requirements (needs uv)"
 	@echo "make clean   remove everything that was set up here"
@@ -38,6 +39,10 @@ unit: $(VENV)/.dev
 	@tools/npm-packages.sh
 	@echo "==> pytest"
 	@$(RUN)/pytest -rs
+
+soak: $(VENV)/.dev
+	@echo "==> soak"
+	@$(RUN)/pytest -n 0 -m soak -rs
 
 bench: $(BENCH)/.ready
 	@echo "==> benchmarks"
