@@ -68,11 +68,15 @@ class ReviewWorld:
 
     def lock_server(self, *tools: Any) -> None:
         """Lock a server that serves these tools."""
-        script = {"server": {"capabilities": CAPABILITIES}, "lists": {"tools": [list(tools)]}}
-        (self.root / "script.json").write_text(json.dumps(script))
+        self.script(*tools)
         server = {"command": sys.executable, "args": ["-I", "-S", str(SCRIPTED), "@script.json"]}
         (self.root / ".mcp.json").write_text(json.dumps({"mcpServers": {"notes": server}}))
         assert self.run("init", "--allow-execute").code == 0
+
+    def script(self, *tools: Any) -> None:
+        """What the server serves when it is asked."""
+        script = {"server": {"capabilities": CAPABILITIES}, "lists": {"tools": [list(tools)]}}
+        (self.root / "script.json").write_text(json.dumps(script))
 
     @property
     def lock(self) -> Path:
@@ -80,7 +84,7 @@ class ReviewWorld:
 
     def approved(self) -> Surface:
         """What the lock approves."""
-        (path,) = (self.root / "mcp-lock.surfaces").iterdir()
+        path = min((self.root / "mcp-lock.surfaces").iterdir())  # of the first client
         return parse(path.read_bytes())
 
     def files(self) -> dict[str, bytes]:

@@ -14,6 +14,7 @@ import pytest
 
 from pinwarden.adapters.inside_server import MARK, running_gateway
 from pinwarden.adapters.sandbox import Sandbox, sandboxed
+from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.flows.gateway.approved_on_first_use import FirstUse
 from tests.gateway.review_world import CHANGED, EVIL, NOW, READ, SEARCH, ReviewWorld, listing, names
 from tests.needs import needs
@@ -39,6 +40,50 @@ def test_an_approved_change_is_in_the_lock_and_in_the_audit_log(locked: ReviewWo
     assert names(locked.approved()) == {"search": CHANGED["description"]}
     assert locked.waiting() == []
     assert locked.events() == [("approved", "search", "reviewer", "they added an archive")]
+    assert locked.run("ci").code == 0
+
+
+def test_an_approval_in_the_lock_counts_without_a_restart(locked: ReviewWorld) -> None:
+    source = ApprovedByLock(locked.lock, "notes")
+    first = source.current()
+    (name,) = locked.serve(CHANGED)
+    assert source.current() is first
+    assert locked.run("review", "approve", name).code == 0
+    now = source.current()
+    assert first is not None
+    assert now is not None
+    assert (names(now.surface), now.generation != first.generation) == ({"search": CHANGED["description"]}, True)
+
+
+def test_a_server_that_two_clients_have_is_approved_for_both(locked: ReviewWorld) -> None:
+    (locked.root / ".cursor").mkdir()
+    (locked.root / ".cursor" / "mcp.json").write_text((locked.root / ".mcp.json").read_text())
+    assert locked.run("init", "--allow-execute", "--accept", "notes").code == 0
+    (name,) = locked.serve(CHANGED)
+    assert locked.run("review", "approve", name).code == 0
+    assert locked.run("ci").code == 0
+    for client in ("claude", "cursor"):
+        approved = ApprovedByLock(locked.lock, "notes", client).current()
+        assert approved is not None
+        assert names(approved.surface) == {"search": CHANGED["description"]}
+
+
+def test_a_client_that_has_another_definition_approved_keeps_it(locked: ReviewWorld) -> None:
+    (locked.root / ".cursor").mkdir()
+    (locked.root / ".cursor" / "mcp.json").write_text((locked.root / ".mcp.json").read_text())
+    other = {**SEARCH, "description": "Search, for cursor."}
+    locked.script(other)
+    assert locked.run("init", "--allow-execute", "--accept", "notes").code == 0
+    assert locked.run("approve", "notes", "--client", "cursor", "--allow-execute", "--yes").code == 0
+    locked.script(SEARCH)
+    assert locked.run("approve", "notes", "--client", "claude", "--allow-execute", "--yes").code == 0
+    (name,) = locked.serve(CHANGED)
+    assert locked.run("review", "approve", name).code == 0
+    approved = {client: ApprovedByLock(locked.lock, "notes", client).current() for client in ("claude", "cursor")}
+    assert {client: names(each.surface) for client, each in approved.items() if each is not None} == {
+        "claude": {"search": CHANGED["description"]},
+        "cursor": {"search": other["description"]},
+    }
     assert locked.run("ci").code == 0
 
 

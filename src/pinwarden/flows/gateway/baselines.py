@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,7 +13,7 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify, verify_files
 from pinwarden.documents.surface import Surface, parse
 from pinwarden.flows.gateway.state import FIRST_USE, GatewayState
-from pinwarden.flows.lock.locking import Approver, approve_for_entries
+from pinwarden.flows.lock.locking import Approver, approve_surfaces
 
 if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 class Baseline(Protocol):
     """What is approved of one server, and how to approve something else."""
 
-    surface: Surface
+    surfaces: Mapping[str, Surface]
+    """The approved surfaces by a name: a server may be approved differently for different clients."""
 
-    def approve(self, surface: Surface, approver: Approver, now: str) -> None:
-        """Make a surface the approved one. Raises if the approved one is no longer the one that was read."""
+    def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
+        """Make these the approved ones. Raises if what is approved is no longer what was read."""
 
 
 class LockBaseline:
@@ -34,28 +36,33 @@ class LockBaseline:
     def __init__(self, project: Project, server: str) -> None:
         self._project = project
         self._server = server
-        self._entries, self.surface = self._read()
+        self.surfaces: Mapping[str, Surface]
+        self._entries, self.surfaces = self._read()
 
-    def approve(self, surface: Surface, approver: Approver, now: str) -> None:
-        """Write the lock and the approved text."""
-        _, now_there = self._read()
-        if now_there.digest != self.surface.digest:
+    def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
+        """Write the lock and the approved texts."""
+        _, there = self._read()
+        if any(key not in there or there[key].digest != self.surfaces[key].digest for key in changed):
             raise PinwardenError("REVIEW_STALE", f"what is approved of {self._server[:120]!a} was changed meanwhile")
-        approve_for_entries(self._project, self._entries, surface, approver, now)
+        approve_surfaces(self._project, [(self._entries[key], changed[key]) for key in changed], approver, now)
 
-    def _read(self) -> tuple[list[Entry], Surface]:
+    def _read(self) -> tuple[dict[str, Entry], dict[str, Surface]]:
         lock, texts = lock_store.read_with_files(self._project.lock)
         if lock is None:
             raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
         refuse_if_tampered((*verify(lock), *verify_files(lock, texts)))
-        entries = [entry for entry in lock.entries if entry.name == self._server]
+        entries: dict[str, Entry] = {}
+        surfaces: dict[str, Surface] = {}
+        for entry in lock.entries:
+            extension = extension_of(entry)
+            if entry.name == self._server and extension is not None and extension.surface is not None:
+                entries[entry.key] = entry
+                surfaces[entry.key] = parse(texts[extension.surface.path])
         if not entries:
-            raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {self._server[:120]!a}")
-        pins = [extension.surface for entry in entries if (extension := extension_of(entry)) is not None]
-        pinned = next((pin for pin in pins if pin is not None), None)
-        if pinned is None:
-            return entries, Surface(server=None, items={}, observed={})
-        return entries, parse(texts[pinned.path])
+            raise PinwardenError(
+                "SERVER_NOT_LOCKED", f"nothing that {self._server[:120]!a} tells the model is approved in the lock"
+            )
+        return entries, surfaces
 
 
 class FirstUseBaseline:
@@ -67,11 +74,12 @@ class FirstUseBaseline:
             raise PinwardenError("REVIEW_STALE", f"nothing is trusted of {server[:120]!a} any more")
         self._trusted = state.trusted
         self._found = found
-        self.surface = found.surface
+        self.surfaces: Mapping[str, Surface] = {server: found.surface}
 
-    def approve(self, surface: Surface, approver: Approver, now: str) -> None:
+    def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
         """Put it into the store."""
-        self._trusted.approve(self._found, surface, by=approver.by, why=approver.why, now=now)
+        for surface in changed.values():
+            self._trusted.approve(self._found, surface, by=approver.by, why=approver.why, now=now)
 
 
 def baseline_of(state: GatewayState, project: Project, server: str, name: str) -> Baseline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +43,9 @@ def list_reviews(state: GatewayState, *, every: bool = False, server: str | None
 def show_review(state: GatewayState, project: Project, name: str) -> tuple[Review, Report]:
     """The report of ``pinwarden review show``: what would change if it were approved."""
     review = state.reviews.find(name)
-    report = difference(review, baseline_of(state, project, review.server, review.baseline).surface)
-    return review, report
+    surfaces = baseline_of(state, project, review.server, review.baseline).surfaces
+    shown = next(iter(_fitting(review, surfaces) or surfaces))
+    return review, difference(review, surfaces[shown])
 
 
 def difference(review: Review, approved: Surface) -> Report:
@@ -92,16 +93,14 @@ def approve_reviews(
 
 def _approve(state: GatewayState, project: Project, names: Sequence[str], approver: Approver, now: str) -> Report:
     reviews = [_intact(state.reviews.named(name)) for name in dict.fromkeys(names)]
-    plans: list[tuple[list[Review], Baseline, Surface]] = []
+    plans: list[tuple[list[Review], Baseline, dict[str, Surface]]] = []
     for (server, baseline), group in groupby(sorted(reviews, key=_place), key=_place):
         together = list(group)
         found = baseline_of(state, project, server, baseline)
-        for review in together:
-            _refuse_changed_baseline(review, found.surface)
-        plans.append((together, found, _with(found.surface, together)))
+        plans.append((together, found, _changed(together, found.surfaces)))
     _write_down(state, reviews, approver, APPROVED)
-    for together, found, surface in plans:
-        found.approve(surface, approver, now)
+    for together, found, changed in plans:
+        found.approve(changed, approver, now)
         state.reviews.decide(together, APPROVED, by=approver.by, why=approver.why, now=now)
     return _decided("review approve", reviews, APPROVED, approver, now)
 
@@ -154,15 +153,29 @@ def _key(review: Review, value: Any) -> str:
     return key if isinstance(key, str) else ""
 
 
-def _refuse_changed_baseline(review: Review, approved: Surface) -> None:
-    """What is approved must be what the difference was shown against, or already what is to be approved."""
-    there = _approved_digests(review, approved)
+def _changed(reviews: Sequence[Review], approved: Mapping[str, Surface]) -> dict[str, Surface]:
+    """The approved surfaces that these reviews are about, with what they approve."""
+    changed: dict[str, Surface] = {}
+    for review in reviews:
+        fitting = _fitting(review, approved)
+        if not fitting:
+            raise PinwardenError(
+                "REVIEW_STALE", f"{review.name}: another definition was approved since the server served this one"
+            )
+        for key in fitting:
+            changed[key] = _with(changed.get(key, approved[key]), [review])
+    return changed
+
+
+def _fitting(review: Review, approved: Mapping[str, Surface]) -> list[str]:
+    """The approved surfaces that the difference was judged against, or that hold already what is to be approved."""
     expected = set(review.expected.split())
-    if review.digest in there or (there & expected if expected else not there):
-        return
-    raise PinwardenError(
-        "REVIEW_STALE", f"{review.name}: another definition was approved since the server served this one"
-    )
+    found: list[str] = []
+    for key, surface in approved.items():
+        there = _approved_digests(review, surface)
+        if review.digest in there or (there & expected if expected else not there):
+            found.append(key)
+    return found
 
 
 def _approved_digests(review: Review, approved: Surface) -> set[str]:
