@@ -372,6 +372,17 @@ def test_an_ambiguous_message_of_a_client_goes_no_further(text: bytes) -> None:
     assert desk.got()[-1]["error"]["code"] in (-32700, -32600)
 
 
+def test_a_call_without_an_id_is_not_passed_on_as_a_notification() -> None:
+    """Attack: nobody waits for an answer, and a careless server calls the tool all the same."""
+    desk = Desk({"tools": [POISONED, DELETE]}, lock=approved(HONEST))
+    desk.open()
+    sent, got = len(desk.to_server), len(desk.to_client)
+    desk.tell("tools/call", {"name": "search_notes"})
+    desk.say({"jsonrpc": "2.0", "method": "elicitation/create", "params": URL})
+    assert (desk.to_server[sent:], desk.to_client[got:]) == ([], [])
+    assert [fact.code for fact in desk.facts[-2:]] == ["request_without_id", "request_without_id"]
+
+
 def test_an_ambiguous_answer_is_replaced_by_an_error() -> None:
     desk = Desk({**HONEST, "answers": {"tools/call": '{"content":[],"content":[{"type":"text","text":"evil"}]}'}})
     desk.open()

@@ -56,13 +56,16 @@ class Turning:
         method, number = message["method"], json.dumps(message["id"])
         if method in self.state.get("deaf", []):
             return []
-        result = self._result(method, message.get("params", {}))
+        params = message.get("params")
+        result = self._result(method, params if isinstance(params, dict) else {})
         if result is None:
             error = '{"code":-32601,"message":"Method not found"}'
             return [f'{{"jsonrpc":"2.0","id":{number},"error":{error}}}']
         return [f'{{"jsonrpc":"2.0","id":{number},"result":{result}}}']
 
-    def _result(self, method: str, params: dict[str, Any]) -> str | None:
+    def _result(self, method: Any, params: dict[str, Any]) -> str | None:
+        if not isinstance(method, str):
+            return None
         if method in self.state.get("answers", {}):
             return str(self.state["answers"][method])
         eras = self.script.get("eras", ["discover", "initialize"])
@@ -87,12 +90,12 @@ class Turning:
             **self.state.get("server", {}),
         }
 
-    def _page(self, member: str, cursor: str | None) -> str | None:
+    def _page(self, member: str, cursor: Any) -> str | None:
         if member not in self.state:
             return None
         items = [item if isinstance(item, str) else json.dumps(item) for item in self.state[member]]
         size = self.state.get("page", len(items) or 1)
-        start = int(cursor or "0")
+        start = int(cursor) if isinstance(cursor, str) and cursor.isdecimal() else 0
         rest = {"nextCursor": str(start + size)} if start + size < len(items) else {}
         tail = "".join(f",{json.dumps(k)}:{json.dumps(v)}" for k, v in {**self.state.get("hints", {}), **rest}.items())
         return f'{{"{member}":[{",".join(items[start : start + size])}]{tail}}}'

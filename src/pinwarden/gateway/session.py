@@ -36,6 +36,7 @@ from pinwarden.gateway.views import Views
 __all__ = ["NOTHING", "Session", "Step"]
 
 _BATCHES = "2025-03-26"  # the only revision that has them
+_NOTICE = "notifications/"
 _CANCELLED = "notifications/cancelled"
 
 
@@ -158,16 +159,16 @@ class Session:
             self._answers.from_client(frame, message, out)
         elif "id" in message:
             self._request(frame, message, method, now, out)
-        elif (method == _CANCELLED and self._forget(message.get("params"))) or self._views.is_own(
-            (message.get("params") or {}).get("requestId")
-        ):
-            return
-        else:
+        elif not method.startswith(_NOTICE):
+            reason = "A request without an id is no notification; a server might follow it all the same."
+            self._journal.refused("request_without_id", reason, method[:100], "", out)
+        elif method != _CANCELLED or not self._forget(message.get("params")):
             out.to_server.append(frame)
 
     def _request(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
         number = message["id"]
-        if not is_id(number) or self._views.is_own(number) or number in self._open:
+        taken = is_id(number) and (number in self._open or any(held.number == number for held in self._held))
+        if not is_id(number) or taken or self._views.is_own(number):
             text = "pinwarden: the id of this request cannot be used"
             out.to_client.append(error(number if is_id(number) else None, messages.INVALID_REQUEST, text))
             return
@@ -210,8 +211,10 @@ class Session:
             self._journal.client = info["name"][:200]
 
     def _forget(self, params: Any) -> bool:
-        """A cancelled request that is still held goes nowhere."""
+        """A cancelled request that is still held goes nowhere; nor does the wish to cancel one of ours."""
         number = params.get("requestId") if isinstance(params, dict) else None
+        if self._views.is_own(number):
+            return True
         before = len(self._held)
         self._held = [held for held in self._held if isinstance(held, Answer) or held.number != number]
         return len(self._held) != before
@@ -223,6 +226,10 @@ class Session:
         if type(method) is str:
             if "id" in message:
                 self._answers.server_request(frame, message, method, out)
+                return
+            if not method.startswith(_NOTICE):
+                reason = "A request without an id is no notification; a client might follow it all the same."
+                self._journal.refused("request_without_id", reason, method[:100], "", out)
                 return
             for kind in messages.LIST_CHANGED.get(method, ()):
                 self._views.changed(kind, now, out)

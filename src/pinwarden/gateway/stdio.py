@@ -145,8 +145,9 @@ class Relay:
 
     def run(self) -> int:
         """Relay until the server ends, which it does when the client goes. Returns the server's exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._told_to_end)
+        for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), self._told_to_end)
         Thread(target=self._from_client, name="from-client", daemon=True).start()
         Thread(target=self._keep_time, name="time", daemon=True).start()
         try:
@@ -248,7 +249,7 @@ class Relay:
 
     def _told_to_end(self, *_: object) -> None:
         """Pass the wish on, and see that it is followed; the reader of the server meets its end."""
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):
             os.killpg(self._process.pid, signal.SIGTERM)
         Thread(target=self._tree.end, args=(self._grace,), name="ending", daemon=True).start()
 
