@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,7 +48,7 @@ class Target:
         self.ask("initialize", HELLO)
         os.write(self._in, b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
 
-    def ask(self, method: str, params: dict[str, object]) -> bytes:
+    def ask(self, method: str, params: Mapping[str, object]) -> bytes:
         self._number += 1
         message = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
         os.write(self._in, json.dumps(message).encode() + b"\n")

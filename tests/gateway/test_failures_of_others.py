@@ -124,7 +124,7 @@ def test_hangar_5_prompts_resources_and_templates_are_pinned_too() -> None:
     }
     desk = Desk(lists, turned)
     desk.open()
-    uses = [
+    uses: list[tuple[str, dict[str, Any]]] = [
         ("prompts/get", {"name": "summary"}),
         ("resources/read", {"uri": "notes://a"}),
         ("resources/subscribe", {"uri": "notes://a"}),

@@ -197,7 +197,7 @@ def test_first_use_that_the_source_does_not_allow_lets_nothing_pass() -> None:
     def refuse(_: object) -> Any:
         raise PinwardenError("SERVER_NOT_LOCKED", "no")
 
-    desk.measure.trust = refuse  # type: ignore[method-assign]
+    desk.measure.trust = refuse  # type: ignore[assignment,method-assign]
     desk.open()
     assert refused(desk.call("search_notes")) == "SERVER_NOT_LOCKED"
 
@@ -213,7 +213,7 @@ def test_a_server_that_calls_itself_something_else_is_refused_as_a_whole() -> No
 
 
 def test_a_capability_that_nobody_approved_is_taken_out_and_its_methods_are_refused() -> None:
-    more = {"capabilities": {"tools": {}, "completions": {}}}
+    more: dict[str, Any] = {"capabilities": {"tools": {}, "completions": {}}}
     desk = Desk({**HONEST, "server": more}, lock=approved(HONEST))
     assert desk.open()["result"]["capabilities"] == {"tools": {}}
     ref = {"ref": {"type": "ref/prompt", "name": "p"}}
@@ -252,7 +252,7 @@ def test_a_published_digest_that_changes_alone_is_named_and_blocked() -> None:
 
 
 def test_sampling_elicitation_and_roots_pass_unless_the_policy_denies_them() -> None:
-    asked = {
+    asked: dict[str, tuple[str, dict[str, Any]]] = {
         "sampling": ("sampling/createMessage", {"messages": [], "maxTokens": 1}),
         "elicitation": ("elicitation/create", {"message": "Name?", "requestedSchema": {"type": "object"}}),
         "roots": ("roots/list", {}),

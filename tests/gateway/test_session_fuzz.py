@@ -11,7 +11,7 @@ import pytest
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved
 
 LOCK = approved({"tools": [SEARCH, DELETE]})
-METHODS = [
+METHODS: list[Any] = [
     *("initialize", "server/discover", "ping", "tools/list", "tools/list", "tools/call", "tools/call", "prompts/get"),
     *("prompts/list", "resources/read", "resources/templates/list", "completion/complete", "notifications/cancelled"),
     *("notifications/tools/list_changed", "elicitation/create", "sampling/createMessage", "interceptors/list"),

@@ -83,7 +83,7 @@ class Turning:
         return "{}" if method in ("ping", "completion/complete", "resources/subscribe") else None
 
     def _server(self) -> dict[str, Any]:
-        offered = {CAPABILITIES[member]: {} for member in MEMBERS.values() if member in self.state}
+        offered: dict[str, Any] = {CAPABILITIES[member]: {} for member in MEMBERS.values() if member in self.state}
         return {
             "serverInfo": {"name": "acme-notes", "version": "1.4.0"},
             "capabilities": offered,

@@ -42,7 +42,8 @@ class Answers:
 
     def pass_on(self, answer: Answer, now: float, out: Output) -> bool:
         """Pass an answer on to the client; False if it has to wait."""
-        frame, message, asked = answer.frame, answer.message, answer.asked
+        frame, asked = answer.frame, answer.asked
+        message: Any = answer.message
         if message is None and asked.kind is None:
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "it has no single meaning")
         if message is not None and "result" not in message:

@@ -15,7 +15,6 @@ import orjson
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.core.record import replace
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link
@@ -182,7 +181,8 @@ class Conversation:
         if self.closed:
             return
         step = self.session.server_gone(self._clock())
-        self._take(replace(step, to_client=(), to_server=()), None, None, 0)
+        recorded = Step(facts=step.facts, durable=step.durable, sightings=step.sightings)
+        self._take(recorded, None, None, 0)
         self.close(why)  # which tells everybody who waits, and the reason too
 
     # From the clock
