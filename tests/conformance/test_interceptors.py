@@ -130,7 +130,7 @@ def test_another_gateway_can_ask_our_gates_about_a_list_and_about_a_call() -> No
 
 
 def test_a_server_with_interceptors_of_its_own_is_asked_itself() -> None:
-    extension = {"extensions": {"io.modelcontextprotocol/interceptors": {}}, "tools": {}}
+    extension: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/interceptors": {}}, "tools": {}}
     desk = Desk({"tools": [SEARCH], "server": {"capabilities": extension}, "answers": {"interceptors/list": "{}"}})
     desk.open()
     assert desk.ask("interceptors/list")["result"] == {}

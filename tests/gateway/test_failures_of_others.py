@@ -1,4 +1,4 @@
-"""What other gateways (MCP Hangar 2.34, mcpseal, mcp-integrity, mcplock) were seen to get wrong, and ours gets right."""
+"""What others (MCP Hangar 2.34, mcpseal, mcp-integrity) were seen to get wrong, and what ours does instead."""
 
 from __future__ import annotations
 

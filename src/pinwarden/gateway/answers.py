@@ -42,15 +42,14 @@ class Answers:
 
     def pass_on(self, answer: Answer, now: float, out: Output) -> bool:
         """Pass an answer on to the client; False if it has to wait."""
-        frame, asked = answer.frame, answer.asked
-        message: Any = answer.message
-        if message is None and asked.kind is None:
-            raise PinwardenError("JSON_CANONICALIZATION_ERROR", "it has no single meaning")
+        frame, message, asked = answer.frame, answer.message, answer.asked
         if message is not None and "result" not in message:
             out.to_client.append(frame)
             return True
         if asked.kind is not None:
             return self._list(answer, asked.kind, now, out)
+        if message is None:
+            raise PinwardenError("JSON_CANONICALIZATION_ERROR", "it has no single meaning")
         if asked.method in _OPENINGS:
             self._open(frame, message, asked, out)
             return True
