@@ -5,7 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import artifacts, contracts, core, detection, entitlements, gate, running, startup, surfaces
+from benchmarks import (
+    artifacts,
+    contracts,
+    core,
+    detection,
+    entitlements,
+    gate,
+    relaying,
+    running,
+    startup,
+    surfaces,
+)
 
 REPORTS: dict[str, Callable[[], str]] = {
     "digest": core.digest_report,
@@ -23,6 +34,7 @@ REPORTS: dict[str, Callable[[], str]] = {
     "fetching": running.fetching_report,
     "contracts": contracts.contracts_report,
     "checking": contracts.checking_report,
+    "relaying": relaying.report,
 }
 
 

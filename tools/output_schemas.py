@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import get_args
 
 from pinwarden.core.errors import CODES
+from pinwarden.core.record import field_names
 from pinwarden.core.tool_digest import TOOL_PROFILES
-from pinwarden.documents import server_entry, surface
+from pinwarden.documents import gateway_event, server_entry, surface
 from pinwarden.documents.clients.table import CLIENTS, Scope
 from pinwarden.documents.lock import shape as lock_shape
 from pinwarden.documents.lock.verification import PROBLEMS
@@ -16,6 +17,7 @@ from pinwarden.documents.sbom import spdx as spdx_bill
 from pinwarden.documents.tier import TIERS_WORST_FIRST
 from pinwarden.flows.artifacts.bill import Kind as BillKind
 from pinwarden.flows.config.decisions import State
+from pinwarden.rules import audit_chain, proposal
 from pinwarden.rules.advisories import scan as advisories
 from pinwarden.rules.advisories import toolpin as toolpin_advisories
 from pinwarden.rules.config.doctor import IssueKind
@@ -24,6 +26,7 @@ from pinwarden.rules.config.findings import FINDING_KINDS
 from pinwarden.rules.config.kinds import CONFIG_KINDS
 from pinwarden.rules.config.secrets import SecretKind
 from pinwarden.rules.drift.changes import CHANGE_KINDS, SEVERITIES
+from pinwarden.store import reviews
 from tools import contract_schemas
 from tools.document_schemas import any_digest, lock_body, lock_definitions, manifest, surface_body
 from tools.output_parts import DID, LEVEL, output, report_row
@@ -678,6 +681,88 @@ def policy_digest() -> Schema:
     return output("policy digest", exactly({"file": FULL_TEXT, "digest": SRI}))
 
 
+def policy_generate() -> Schema:
+    seen = {
+        "server": TEXT,
+        "entity": one_of(ENTITIES),
+        "item": TEXT,
+        "digest": or_null(SHA256),
+        "first_seen": FULL_TEXT,
+        "last_seen": FULL_TEXT,
+        "sessions": COUNT,
+        "calls": COUNT,
+    }
+    left = exactly({**seen, "code": one_of(proposal.REASONS), "reason": FULL_TEXT})
+    body = exactly({"policy": FULL_TEXT, "digest": SRI, "allow": array(exactly(seen)), "left_out": array(left)})
+    return output("policy generate", body, "The policy as TOML, what it allows, and what was left out and why.")
+
+
+# The gateway
+
+ENTITIES = (*(kind.entity for kind in surface.KINDS), "server")
+
+
+def review() -> Schema:
+    """A change that waits, or that somebody decided about."""
+    texts = ("server", "baseline", "item", "level", "code", "reason", "opened", "last_seen")
+    return exactly(
+        {
+            "name": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+            **dict.fromkeys(texts, TEXT),
+            "entity": one_of(ENTITIES),
+            "digest": or_null(SHA256),
+            "expected": array(any_digest()),
+            "state": one_of(reviews.STATES),
+            **dict.fromkeys(("decided", "decided_by", "why"), TEXT),
+        }
+    )
+
+
+def review_list() -> Schema:
+    return output("review list", exactly({"reviews": array(ref("review"))}), review=review())
+
+
+def review_show() -> Schema:
+    body = exactly({"review": ref("review"), "definition": ANYTHING, "changes": array(ref("change"))})
+    return output("review show", body, review=review(), change=surface_change())
+
+
+def review_approve() -> Schema:
+    body = exactly({"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT})
+    return output("review approve", body, review=review())
+
+
+def review_reject() -> Schema:
+    body = exactly({"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT})
+    return output("review reject", body, review=review())
+
+
+def audit_verify() -> Schema:
+    broken = exactly({"number": COUNT, "code": one_of(audit_chain.MESSAGES), "message": FULL_TEXT})
+    body = exactly(
+        {
+            "ok": TRUTH,
+            "entries": COUNT,
+            "head": exactly({"number": COUNT, "hash": SHA256}),
+            "breaks": array(broken),
+            "heads_checked": COUNT,
+        }
+    )
+    return output("audit verify", body)
+
+
+def audit_tail() -> Schema:
+    texts = (name for name in field_names(gateway_event.Fact) if name not in ("kind", "expected"))
+    fact = exactly(
+        {"kind": one_of(gateway_event.KINDS)}, {**dict.fromkeys(texts, FULL_TEXT), "expected": array(TEXT, minItems=1)}
+    )
+    count: Schema = {"type": "integer", "minimum": 1}
+    entry = exactly(
+        {"number": count, "at": FULL_TEXT, "gateway": TEXT, "source": FULL_TEXT, "nth": count, "fact": ref("fact")}
+    )
+    return output("audit tail", exactly({"entries": array(entry)}), fact=fact)
+
+
 # Errors
 
 
@@ -718,6 +803,13 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "policy init": policy_init,
     "policy check": policy_check,
     "policy digest": policy_digest,
+    "policy generate": policy_generate,
+    "review list": review_list,
+    "review show": review_show,
+    "review approve": review_approve,
+    "review reject": review_reject,
+    "audit verify": audit_verify,
+    "audit tail": audit_tail,
     "explain": explain,
     "list": list_,
     "doctor": doctor,

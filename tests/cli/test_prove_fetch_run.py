@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -73,11 +74,14 @@ class World:
     def about(self, server: str, *arguments: str) -> dict[str, Any]:
         """Start a server as a client does, and hear from it what it was started with."""
         lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in TALK)
-        outcome = pinwarden("run", server, *arguments, stdin=lines.encode(), cwd=self.root, env=self.environment)
+        with TemporaryDirectory(dir=self.folder) as state:  # each time is the first
+            environment = {**self.environment, "PINWARDEN_STATE": state}
+            outcome = pinwarden("run", server, *arguments, stdin=lines.encode(), cwd=self.root, env=environment)
         assert outcome.code == 0, outcome
         answers = [json.loads(line) for line in outcome.out.splitlines()]
         told: dict[str, Any] = json.loads(answers[1]["result"]["tools"][0]["description"])
-        return {**told, "stderr": outcome.err}
+        said = [line for line in outcome.err.splitlines() if not line.startswith("pinwarden: First use")]
+        return {**told, "stderr": "\n".join(said)}
 
     def closure_file(self, server: str) -> Path:
         return self.root / "mcp-lock.closures" / f"{server}.json"

@@ -15,12 +15,15 @@ import pytest
 
 from pinwarden.cli.grammar import grammar
 from pinwarden.cli.main import COMMANDS
+from pinwarden.documents.gateway_event import Fact
 from pinwarden.documents.lock import signature
+from pinwarden.flows.gateway.state import FIRST_USE, GatewayState
 from tests.adapters.targets import SCRIPTED
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import vectors_dir
 from tests.docs.schemas import FOLDER, problems
 from tests.docs.test_schemas import accepted, spoilt_copies
+from tests.gateway.review_world import CHANGED, SEARCH, listing, verdicts
 
 VECTORS = vectors_dir() / "toolpin"
 RECORDED = 1784548800  # 2026-07-20T12:00:00Z, when ToolPin's recordings were made
@@ -199,6 +202,29 @@ def known(world: World) -> None:
     (world.root / "empty").mkdir()
 
 
+def held(world: World) -> None:
+    """A server that was trusted on first use, and serves something else since; one of its tools cannot be read."""
+    approved, served = listing(SEARCH), listing(CHANGED, {"title": "no name"})
+    with GatewayState(world.home / ".local" / "state" / "pinwarden") as state:
+        state.trusted.first_use("notes", approved, "2026-07-20T12:00:00Z")
+        state.sightings("notes", FIRST_USE).keep(verdicts(approved, served))
+        with state.audit_log(gateway="desk") as log:
+            log.record(*(Fact(kind="called", server="notes", item_kind="tool", item="search") for _ in range(3)))
+
+
+def edited(world: World) -> None:
+    held(world)
+    with (
+        GatewayState(world.home / ".local" / "state" / "pinwarden") as state,
+        state.audit_database.transaction() as step,
+    ):
+        step.run("DELETE FROM audit_entry WHERE number = 2")
+
+
+HELD = "d54922693f90ddbe87fee9f2aae55c48"
+"""The name of the change: a digest of what it is about."""
+
+
 def nothing(_: World) -> None:
     pass
 
@@ -361,6 +387,24 @@ CASES = (
     case("policy check", on=configured, code=3, errs=True),
     case("policy digest", on=policy()),
     case("policy digest", code=3, errs=True),
+    case("policy generate"),
+    case("policy generate", "--server notes", on=held),
+    case("policy generate", "-o script.json", on=served, code=1, errs=True),
+    case("review list"),
+    case("review list", "--all", on=held),
+    case("review list", "--audit none://x", code=2, errs=True),
+    case("review show", HELD, on=held),
+    case("review show", HELD, code=2, errs=True),
+    case("review approve", f"{HELD} --why because", on=held),
+    case("review approve", "0000", on=held, code=2, errs=True),
+    case("review reject", HELD, on=held),
+    case("review reject", "0000", on=held, code=2, errs=True),
+    case("audit verify"),
+    case("audit verify", on=held),
+    case("audit verify", on=edited, code=1),
+    case("audit verify", "--head x", code=2, errs=True),
+    case("audit tail", on=held),
+    case("audit tail", "--kind x", code=2, errs=True),
     case("explain", "notes", on=served),
     case("explain", f"{NPM} --registry", on=registry),
     case("explain", "notes", on=tampered, code=1),

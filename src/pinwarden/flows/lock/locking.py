@@ -181,13 +181,31 @@ def approve_surface(
     project: Project, entry: lock_entry.Entry, seen: Surface, approver: Approver, now: str
 ) -> lock_entry.Entry:
     """The entry with this surface as the approved one, written into the lock."""
-    writing = LockWriting(now=now, approver=approver)
-    known = extension_of(entry) or Extension()
-    fresh = _extension(seen, project, entry.name, writing)
-    merged = replace(known, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
-    approved = extended(entry, merged)
-    write_entries(project, [approved], seen, writing)
-    return approved
+    return approve_surfaces(project, [(entry, seen)], approver, now)[0]
+
+
+def approve_surfaces(
+    project: Project, approved: Sequence[tuple[lock_entry.Entry, Surface]], approver: Approver, now: str
+) -> list[lock_entry.Entry]:
+    """Several entries, each with its surface as the approved one, written in one step.
+
+    The text of each entry has a file of its own: the same server may be approved differently for two clients.
+    """
+    folder = lock_store.surfaces_folder(project.lock)
+    made: list[lock_entry.Entry] = []
+    texts: dict[str, bytes] = {}
+    for entry, seen in approved:
+        path = surface_path(entry.key, folder=folder)
+        changed = replace(
+            extension_of(entry) or Extension(),
+            surface=pin_surface(seen, path),
+            api_surface=str(api_surface_hash(_tools(seen))),
+            approval=Approval(by=approver.by, at=now, why=approver.why),
+        )
+        made.append(extended(entry, changed))
+        texts[path] = surface.to_bytes(seen)
+    lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=relock(old, made, now), files=texts))
+    return made
 
 
 def _ask(entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> Surface | None:

@@ -1,0 +1,155 @@
+"""Serve all locked servers over Streamable HTTP: each at /mcp/SERVER, and all of them together at /mcp.
+
+Nothing that was not approved reaches a client. Clients show a token (pinwarden gateway token add CLIENT); if there is
+none, one is made for this run and printed, and only this machine may use it. The lock, the policy and the tokens are
+read again when they change. SIGTERM lets requests in flight end.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+
+from pinwarden.cli.output import add_format_argument
+from pinwarden.cli.project_arguments import add_project_arguments, project_of
+from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.core.errors import PinwardenError
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument(
+        "--listen", type=_address, default=("127.0.0.1", 8642), metavar="HOST:PORT", help="127.0.0.1:8642; port 0: any"
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain in PEM form")
+    parser.add_argument("--tls-key", metavar="FILE", help="its private key, if it is not in the same file")
+    parser.add_argument("--policy", metavar="FILE", help="a policy file in place of the project's pinwarden.toml")
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a name under which clients reach the gateway"
+    )
+    parser.add_argument(
+        "--allow-origin", action="append", default=[], metavar="ORIGIN", help="a web page's origin that may ask"
+    )
+    parser.add_argument(
+        "--allow-execute", action="store_true", help="start commands as configured where their bytes are not verified"
+    )
+    parser.add_argument(
+        "--allow-private", action="store_true", help="contact remote servers whose names lead to private addresses"
+    )
+    parser.add_argument(
+        "--pass-env", action="append", default=[], metavar="NAME", help="a variable that servers may be given"
+    )
+    parser.add_argument(
+        "--when-away",
+        choices=["refuse", "spool"],
+        default="refuse",
+        help="if the audit database is away (refuse)",
+    )
+    add_project_arguments(parser)
+    add_state_argument(parser)
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """Open everything, say where, and serve until told to end."""
+    try:
+        from pinwarden.gateway.http.gateway import LOOPBACK, HttpGateway, Settings, serve
+    except ImportError as err:
+        raise PinwardenError(
+            "GATEWAY_UNAVAILABLE",
+            f"the gateway over HTTP needs the package {err.name}, which is not installed",
+            hint='Install it with: pip install "pinwarden[gateway]"',
+        ) from err
+    from pinwarden.adapters.inside_server import running_gateway
+    from pinwarden.cli.progress import Progress
+    from pinwarden.gateway.http.locked import Permissions
+    from pinwarden.gateway.http.serving import Listening
+    from pinwarden.store.tokens import new_token
+
+    host, port = args.listen
+    if bool(args.tls_key) and not args.tls_cert:
+        raise PinwardenError("USAGE", "--tls-key needs --tls-cert")
+    project = project_of(args)
+    state = state_from(args, project)
+    settings = Settings(
+        listening=Listening(host=host, port=port, certificate=_path(args.tls_cert), key=_path(args.tls_key)),
+        permissions=Permissions(execute=args.allow_execute, private=args.allow_private, variables=tuple(args.pass_env)),
+        policy=_path(args.policy),
+        hosts=tuple(args.allow_host),
+        origins=tuple(args.allow_origin),
+        when_away=args.when_away,
+    )
+    token = "" if state.tokens.valid() else new_token()
+    if token and host not in LOOPBACK:
+        raise PinwardenError(
+            "GATEWAY_UNAVAILABLE",
+            f"{host} can be reached from elsewhere, and no client has a token",
+            hint="Make one with: pinwarden gateway token add CLIENT",
+        )
+    progress = Progress("reading the lock and preparing the servers")
+    progress.__enter__()
+    try:
+        scheme = "https" if args.tls_cert else "http"
+
+        def started(taken: str, number: int, locked: object) -> None:
+            progress.__exit__()
+            _announce(args.format, _Announced(f"{scheme}://{_shown(taken)}:{number}", token, locked))
+
+        with running_gateway(state.running, client=None):
+            drained = serve(HttpGateway(project, state, settings, _say), started, token)
+    finally:
+        progress.__exit__()
+    if not drained:
+        _say("some requests were cut off")
+    return 0
+
+
+class _Announced:
+    def __init__(self, base: str, token: str, locked: object) -> None:
+        self.base = base
+        self.token = token
+        self.upstreams = getattr(locked, "upstreams", {})
+        self.problems = getattr(locked, "problems", {})
+
+
+def _announce(form: str, what: _Announced) -> None:
+    """The addresses are what was asked for; the rest is for whoever looks on."""
+    servers = {each.name: f"{what.base}/mcp/{slug}" for slug, each in sorted(what.upstreams.items())}
+    for name, problem in sorted(what.problems.items()):
+        _say(f"{name} is not served: {problem}")
+    if form == "text":
+        width = max(map(len, ("all servers", *servers)))
+        lines = [f"{name:{width}}  {url}\n" for name, url in (*servers.items(), ("all servers", f"{what.base}/mcp"))]
+        sys.stdout.write("".join(lines))
+    else:
+        import json
+
+        facts = {"servers": servers, "merged": f"{what.base}/mcp", "not_served": dict(sorted(what.problems.items()))}
+        sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+    if what.token:
+        _say(f"no client has a token yet; for this run only: Authorization: Bearer {what.token}")
+
+
+def _say(text: str) -> None:
+    from pinwarden.core.visible import inert_in_log, show_invisible
+
+    sys.stderr.write(inert_in_log(f"pinwarden: {show_invisible(text)}\n"))
+    sys.stderr.flush()
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ArgumentTypeError(f"{text[:80]!a} is not HOST:PORT")
+    return host, int(port)
