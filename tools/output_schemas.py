@@ -665,6 +665,26 @@ def keygen() -> Schema:
     return output("keygen", body, "Where the keys are and what the public one is called. No private key is printed.")
 
 
+# Bundles
+
+
+def bundle_accept() -> Schema:
+    provenance = exactly(
+        {
+            "tool": TEXT,
+            "channel": TEXT,
+            "root_cid": TEXT,
+            "descriptor_cid": TEXT,
+            "attestations_used": array(TEXT),
+            "constraints_enforced": exactly({"require_verifier_attestation": TRUTH, "min_attestations": NUMBER}),
+        }
+    )
+    refusal = exactly({"code": one_of(CODES), "what": TEXT, "why": OBJECT, "fix": TEXT})
+    accepted = exactly({"result": one_of(["ACCEPT"]), "provenance": provenance})
+    refused = exactly({"result": one_of(["REJECT"]), "error": refusal})
+    return output("bundle accept", {"oneOf": [accepted, refused]})
+
+
 # Policies
 
 
@@ -727,6 +747,7 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "lock verify-signature": lock_verify_signature,
     "lock convert": lock_convert,
     "keygen": keygen,
+    "bundle accept": bundle_accept,
     "policy init": policy_init,
     "policy check": policy_check,
     "policy digest": policy_digest,

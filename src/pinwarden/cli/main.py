@@ -39,6 +39,7 @@ COMMANDS = {
     "lock verify-signature": "tell whether enough known keys signed a lockfile",
     "lock convert": "convert a lockfile between lockfileVersion 2 and mcp-lock/1",
     "keygen": "make an Ed25519 key pair for signing",
+    "bundle accept": "tell whether a bundle would be accepted for an install, from its documents",
     "policy init": "write a policy to start from",
     "policy check": "hold every locked server against the policy",
     "policy digest": "print the digest of the policy",

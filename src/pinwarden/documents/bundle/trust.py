@@ -81,7 +81,7 @@ def trusted_key_of(row: Any, path: str) -> TrustedKey:
     if row.get("alg", "ed25519") != "ed25519":
         _invalid(f"{path}/alg is not ed25519")
     try:
-        key = PublicKey.parse(row.get("public_key", row.get("key_id", "")))
+        key = PublicKey.parse(str(row.get("public_key", row.get("key_id"))))
     except PinwardenError as err:
         _invalid(f"{path}: {err.message}")
     if row.get("key_id") != key.did:

@@ -1,0 +1,50 @@
+"""Step 5: the files of a manifest are sorted, and each has a path that stays inside on every machine."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.artifacts.portable_paths import PathSet, check_portable
+from pinwarden.rules.acceptance.reading import listed, member
+
+
+def check_entries(manifest: Any, *, literal: bool) -> None:
+    """Step 5: order first, then paths."""
+    paths = [member(each, "path") for each in listed(manifest, "entries")]
+    _check_order(paths, literal=literal)
+    _check_paths(paths, literal=literal)
+
+
+def _check_order(paths: list[Any], *, literal: bool) -> None:
+    """By code points, and each once; to the letter by UTF-16 units, as JavaScript sorts, and twice is nothing."""
+    texts = [each for each in paths if type(each) is str]
+    for before, after in pairwise(texts):
+        in_order = _utf16(before) <= _utf16(after) if literal else before < after
+        if not in_order:
+            raise PinwardenError(
+                "MANIFEST_ENTRY_ORDER_INVALID",
+                f"the manifest's files are not sorted, or one is there twice: {after[:120]!a}",
+                data={"path": after, "after": before},
+            )
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def _check_paths(paths: list[Any], *, literal: bool) -> None:
+    together = PathSet()
+    for path in paths:
+        try:
+            if type(path) is not str or "\\" in path:
+                raise PinwardenError("ARCHIVE_UNSAFE", "a path is text without backslashes")
+            if not literal:
+                together.add(check_portable(path))
+        except PinwardenError as err:
+            raise PinwardenError(
+                "MANIFEST_PATH_INVALID",
+                f"a file of the manifest has no safe path: {str(path)[:120]!a}",
+                data={"path": path, "reason": err.message},
+            ) from err
