@@ -9,6 +9,8 @@ from pinwarden.cli.main import COMMANDS
 from pinwarden.core.errors import CODES
 from pinwarden.core.tool_digest import TOOL_PROFILES
 from pinwarden.documents import server_entry, surface
+from pinwarden.documents.bundle import attestation as bundle_attestation
+from pinwarden.documents.bundle import descriptor as bundle_descriptor
 from pinwarden.documents.clients.table import CLIENTS, Scope
 from pinwarden.documents.lock import shape as lock_shape
 from pinwarden.documents.lock.verification import PROBLEMS
@@ -16,6 +18,7 @@ from pinwarden.documents.sbom import cyclonedx as cyclonedx_bill
 from pinwarden.documents.sbom import spdx as spdx_bill
 from pinwarden.documents.tier import TIERS_WORST_FIRST
 from pinwarden.flows.artifacts.bill import Kind as BillKind
+from pinwarden.flows.bundle.signing import FIELDS as SIGNED_DOCUMENTS
 from pinwarden.flows.config.decisions import State
 from pinwarden.flows.report import LEVELS
 from pinwarden.rules.advisories import scan as advisories
@@ -51,6 +54,8 @@ from tools.schema_words import (
 )
 
 DID: Schema = {"type": "string", "pattern": "^did:key:z6Mk[1-9A-HJ-NP-Za-km-z]{44}$"}
+DOCUMENT_CID: Schema = {"type": "string", "pattern": "^bafyrei[a-z2-7]{52}$"}
+BLOB_CID: Schema = {"type": "string", "pattern": "^bafkrei[a-z2-7]{52}$"}
 CLIENT = one_of(CLIENTS)
 LOCK_CLIENT = one_of(lock_shape.CLIENTS)
 SCOPE = one_of(get_args(Scope))
@@ -668,6 +673,70 @@ def keygen() -> Schema:
 # Bundles
 
 
+def bundle_identity() -> dict[str, Schema]:
+    return {
+        "tool": TEXT,
+        "version": TEXT,
+        "root_cid": DOCUMENT_CID,
+        "descriptor_cid": DOCUMENT_CID,
+        "media_type": one_of(bundle_descriptor.MEDIA_TYPES),
+        "size_bytes": COUNT,
+    }
+
+
+def bundle_start() -> dict[str, Schema]:
+    permission = one_of(("deny", "allow"))
+    files = one_of(("deny", "read_only", "read_write"))
+    return {
+        "runtime": one_of(bundle_descriptor.RUNTIMES),
+        "target": TEXT,
+        "policy": exactly({"network": permission, "filesystem": files, "exec": permission}),
+    }
+
+
+def bundle_pack() -> Schema:
+    places = {"archive": FULL_TEXT, "descriptor": FULL_TEXT, "manifest": FULL_TEXT, "left_out": array(FULL_TEXT)}
+    return output("bundle pack", exactly({**bundle_identity(), "content_hash": SHA256, "files": COUNT, **places}))
+
+
+def bundle_inspect() -> Schema:
+    entry = exactly({"path": FULL_TEXT, "size_bytes": COUNT, "executable": TRUTH, "blob_cid": BLOB_CID})
+    return output("bundle inspect", exactly({**bundle_identity(), **bundle_start(), "entries": array(entry)}))
+
+
+def bundle_verify() -> Schema:
+    found = {"content_hash": SHA256, "files": COUNT, "unpacked_bytes": COUNT}
+    return output("bundle verify", exactly({**bundle_identity(), **bundle_start(), **found}))
+
+
+def sign() -> Schema:
+    schemas = one_of(SIGNED_DOCUMENTS)
+    fields = array(POINTER)
+    return output(
+        "sign",
+        exactly(
+            {"file": FULL_TEXT, "schema_version": schemas, "key_id": DID, "signed_fields": fields, "signatures": COUNT}
+        ),
+    )
+
+
+def attest() -> Schema:
+    return output(
+        "attest",
+        exactly(
+            {
+                "file": FULL_TEXT,
+                "root_cid": DOCUMENT_CID,
+                "descriptor_cid": DOCUMENT_CID,
+                "key_id": DID,
+                "role": one_of(bundle_attestation.ROLES),
+                "claims": array(one_of(bundle_attestation.CLAIM_TYPES)),
+                "expires_at_utc": or_null(TEXT),
+            }
+        ),
+    )
+
+
 def bundle_accept() -> Schema:
     provenance = exactly(
         {
@@ -747,6 +816,11 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "lock verify-signature": lock_verify_signature,
     "lock convert": lock_convert,
     "keygen": keygen,
+    "bundle pack": bundle_pack,
+    "bundle inspect": bundle_inspect,
+    "bundle verify": bundle_verify,
+    "sign": sign,
+    "attest": attest,
     "bundle accept": bundle_accept,
     "policy init": policy_init,
     "policy check": policy_check,

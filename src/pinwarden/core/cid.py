@@ -15,7 +15,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import parse
 
 _DAG_CBOR = b"\x01\x71\x12\x20"  # version 1, codec, sha2-256, 32 bytes
-_RAW = b"\x01\x55\x12\x20"
+BLOB_PREFIX = b"\x01\x55\x12\x20"
 
 _MANIFEST_PREIMAGE = ("schema_version", "cid_profile", "entries")
 
@@ -26,7 +26,7 @@ class Cid:
     __slots__ = ("_bytes",)
 
     def __init__(self, raw: bytes) -> None:
-        if len(raw) != 36 or raw[:4] not in (_DAG_CBOR, _RAW):
+        if len(raw) != 36 or raw[:4] not in (_DAG_CBOR, BLOB_PREFIX):
             raise PinwardenError("CID_INVALID", "only version 1 CIDs of DAG-CBOR or raw bytes under SHA-256 are used")
         self._bytes = raw
 
@@ -65,7 +65,7 @@ def document_cid(document: Any) -> Cid:
 
 def blob_cid(data: bytes) -> Cid:
     """The CID of raw bytes."""
-    return Cid(_RAW + hashlib.sha256(data).digest())
+    return Cid(BLOB_PREFIX + hashlib.sha256(data).digest())
 
 
 def manifest_root_cid(manifest: Any) -> Cid:
