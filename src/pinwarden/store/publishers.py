@@ -109,9 +109,7 @@ def revoke_token(step: Transaction, token_id: str, moment: int) -> bool:
 
 def _token(row: Row) -> Token:
     token_id, namespace, label, created_at, expires, revoked = row
-    return Token(
-        id=token_id, namespace=namespace, label=label, created_at=created_at, expires=expires, revoked=revoked
-    )
+    return Token(id=token_id, namespace=namespace, label=label, created_at=created_at, expires=expires, revoked=revoked)
 
 
 # What was asked
