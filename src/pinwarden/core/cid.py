@@ -7,8 +7,9 @@ one document. A blob's is taken over its bytes. Text form: version 1, SHA-256, l
 from __future__ import annotations
 
 import hashlib
-from base64 import b32decode, b32encode
 from typing import Any
+
+import libipld
 
 from pinwarden.core.canonical import canonicalize, encode_plain
 from pinwarden.core.errors import PinwardenError
@@ -34,8 +35,8 @@ class Cid:
     def parse(cls, text: str) -> Cid:
         """Read the text form; there is exactly one spelling of each CID."""
         try:
-            raw = b32decode(text[1:].upper() + "=" * (-(len(text) - 1) % 8))
-        except (TypeError, ValueError, AttributeError) as err:
+            raw = libipld.decode_multibase(text)[1]
+        except (TypeError, ValueError) as err:
             raise PinwardenError("CID_INVALID", f"{str(text)[:100]!a} is not a CID") from err
         cid = cls(raw)
         if str(cid) != text:
@@ -46,7 +47,8 @@ class Cid:
         return self._bytes
 
     def __str__(self) -> str:
-        return "b" + b32encode(self._bytes).decode().rstrip("=").lower()
+        text: str = libipld.encode_multibase("b", self._bytes)
+        return text
 
     def __repr__(self) -> str:
         return f"Cid.parse({str(self)!r})"
@@ -88,7 +90,5 @@ def document_cbor(document: Any) -> bytes:
     if plain is not None:
         return plain[1]
     # Section 4.2.1: canonical JSON first, then what it reads back to. This turns 1.0 into 1.
-    import libipld
-
     cbor: bytes = libipld.encode_dag_cbor(parse(canonicalize(document, "rulebook")))
     return cbor

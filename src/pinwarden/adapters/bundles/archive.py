@@ -71,11 +71,10 @@ def check_amount(manifest: Manifest, limits: BundleLimits = DEFAULT_LIMITS) -> N
 
 
 def _from_car(manifest: Manifest, archive: bytes) -> Contents:
-    names = [bytes(Cid.parse(entry.blob_cid)) for entry in manifest.entries]
-    found = read_car(archive, Cid.parse(manifest.root_cid), names)
+    found = read_car(archive, Cid.parse(manifest.root_cid), [entry.blob_cid for entry in manifest.entries])
     contents: dict[str, memoryview | bytes] = {}
-    for entry, name in zip(manifest.entries, names, strict=True):
-        data = found.get(name)
+    for entry in manifest.entries:
+        data = found.get(entry.blob_cid)
         if data is None:
             _missing(entry)
         _check_size(entry, data)

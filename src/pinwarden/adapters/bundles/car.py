@@ -28,25 +28,26 @@ def write_car(root: Cid, root_block: bytes, blobs: Iterable[tuple[Cid, bytes]]) 
     return b"".join(parts)
 
 
-def read_car(data: bytes, root: Cid, wanted: Collection[bytes]) -> dict[bytes, memoryview]:
-    """The blobs by the bytes of their CIDs, each of which fits its bytes.
+def read_car(data: bytes, root: Cid, wanted: Collection[str]) -> dict[str, memoryview]:
+    """The blobs by their CIDs, each of which fits its bytes.
 
     A block that nobody asked for, or that comes twice, makes the archive unusable: it is there for another reader.
     """
-    found: dict[bytes, memoryview] = {}
-    names = set(wanted)
-    for number, (name, content) in enumerate(_blocks(data, bytes(root))):
+    found: dict[str, memoryview] = {}
+    names, first = set(wanted), bytes(root)
+    for number, (name, content) in enumerate(_blocks(data, first)):
         if hashlib.sha256(content).digest() != name[4:]:
             raise PinwardenError(
                 "ARTIFACT_MISMATCH", f"block {number + 1} of the archive has other bytes than its CID names"
             )
-        if number == 0 and name == bytes(root):
+        if number == 0 and name == first:
             continue
-        if name not in names:
-            _refuse(f"holds a block that is no file of the bundle: {name.hex()[:80]}")
-        if name in found:
+        text = str(Cid(name))
+        if text not in names:
+            _refuse(f"holds a block that is no file of the bundle: {text}")
+        if text in found:
             _refuse("holds a block twice")
-        found[name] = content
+        found[text] = content
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pinwarden.adapters.bundles.archive import Contents
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifacts.portable_paths import PathSet, check_portable
+from pinwarden.documents.artifacts.portable_paths import check_all_portable
 from pinwarden.documents.bundle.manifest import Entry
 
 
@@ -23,9 +23,7 @@ def unpack(entries: Iterable[Entry], contents: Contents, destination: Path) -> N
     from pinwarden.adapters.environments.store import remove_tree
 
     listed = list(entries)
-    together = PathSet()
-    for entry in listed:
-        together.add(check_portable(entry.path))
+    check_all_portable([entry.path for entry in listed])
     if destination.exists() or destination.is_symlink():
         raise PinwardenError("FILE_EXISTS", f"{destination} exists already")
     try:

@@ -11,7 +11,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.moments import moment_of
 
-LIMITS = Limits(max_bytes=16 * 1024 * 1024, max_depth=50)
+LIMITS = Limits(max_bytes=16 * 1024 * 1024)
 """A manifest of a hundred thousand files has about this size; the other documents have a few kilobytes."""
 _MAX_TEXT = 64 * 1024
 DOCUMENT_CID = "bafyrei"

@@ -16,7 +16,7 @@ from pinwarden.documents.bundle.attestation import CLAIM_PREFIX, Claim
 from pinwarden.documents.bundle.signatures import signed, to_bytes
 from pinwarden.flows.bundle.files import BundleFiles, open_files
 from pinwarden.flows.report import Report
-from pinwarden.rules.acceptance.bundle import BundleDocuments
+from pinwarden.rules.acceptance.verdict import BundleDocuments
 
 
 class Attesting(Record):

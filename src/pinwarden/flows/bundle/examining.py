@@ -8,7 +8,7 @@ from pinwarden.core.errors import EXIT_CLEAN
 from pinwarden.documents.bundle.descriptor import Descriptor
 from pinwarden.flows.bundle.files import BundleFiles, open_files, read_documents
 from pinwarden.flows.report import Report, counted
-from pinwarden.rules.acceptance.bundle import BundleDocuments
+from pinwarden.rules.acceptance.verdict import BundleDocuments
 
 
 def inspect_bundle(files: BundleFiles) -> Report:

@@ -11,7 +11,8 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record, field
 from pinwarden.documents.bundle.descriptor import CAR, TAR_ZSTD
 from pinwarden.documents.bundle.shape import LIMITS
-from pinwarden.rules.acceptance.bundle import BundleDocuments, check_documents
+from pinwarden.rules.acceptance.bundle import check_documents
+from pinwarden.rules.acceptance.verdict import BundleDocuments
 
 SUFFIXES = {CAR: ".car", TAR_ZSTD: ".tar.zst"}
 
@@ -29,8 +30,12 @@ class OpenedBundle(Record):
 
     documents: BundleDocuments
     contents: Contents = field(repr=False)
-    content_hash: Digest
-    """Of the archive's bytes."""
+    archive: bytes = field(repr=False)
+
+    @property
+    def content_hash(self) -> Digest:
+        """Of the archive's bytes."""
+        return Digest.of(self.archive)
 
 
 def bundle_files(archive: Path, descriptor: str | None = None, manifest: str | None = None) -> BundleFiles:
@@ -63,4 +68,4 @@ def open_files(files: BundleFiles) -> OpenedBundle:
 def open_bundle(documents: BundleDocuments, archive: bytes) -> OpenedBundle:
     """The files of a bundle out of its archive; ``adapters.bundles.unpack`` writes them."""
     contents = check_archive(documents.descriptor, documents.manifest, archive)
-    return OpenedBundle(documents=documents, contents=contents, content_hash=Digest.of(archive))
+    return OpenedBundle(documents=documents, contents=contents, archive=archive)

@@ -6,31 +6,16 @@ from typing import Any
 
 from pinwarden.core.cid import document_cid
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
 from pinwarden.documents.bundle import descriptor as descriptor_document
 from pinwarden.documents.bundle import manifest as manifest_document
-from pinwarden.documents.bundle.descriptor import Descriptor
-from pinwarden.documents.bundle.manifest import Manifest
 from pinwarden.rules.acceptance.entries import check_entries
 from pinwarden.rules.acceptance.linkage import check_linkage
 from pinwarden.rules.acceptance.reading import member, read_all
-
-
-class BundleDocuments(Record):
-    """A descriptor and a manifest that belong together."""
-
-    descriptor: Descriptor
-    manifest: Manifest
-    descriptor_cid: str
-
-    @property
-    def root_cid(self) -> str:
-        """What the bundle is known by."""
-        return self.manifest.root_cid
+from pinwarden.rules.acceptance.verdict import BundleDocuments
 
 
 def check_documents(descriptor: bytes, manifest: bytes) -> BundleDocuments:
-    """Steps 3 to 5 of the acceptance, and that what is started is a file of the bundle."""
+    """Steps 3 to 5 of the acceptance, without a pointer."""
     read = read_all({"descriptor": descriptor, "manifest": manifest})
     described, listed = read["descriptor"], read["manifest"]
     identity: dict[str, Any] = {
@@ -40,10 +25,15 @@ def check_documents(descriptor: bytes, manifest: bytes) -> BundleDocuments:
     }
     check_linkage(identity, described, listed, literal=False)
     check_entries(listed, literal=False)
+    return documents_of(described, listed, identity["descriptor_cid"])
+
+
+def documents_of(described: Any, listed: Any, descriptor_cid: str) -> BundleDocuments:
+    """Both as documents, each member of its kind; and what is started is a file of the bundle."""
     found = BundleDocuments(
         descriptor=descriptor_document.of(described),
         manifest=manifest_document.of(listed),
-        descriptor_cid=identity["descriptor_cid"],
+        descriptor_cid=descriptor_cid,
     )
     if all(entry.path != found.descriptor.entry for entry in found.manifest.entries):
         raise PinwardenError(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.artifacts.portable_paths import PathSet, check_portable
+from pinwarden.documents.artifacts.portable_paths import check_all_portable
 from pinwarden.rules.acceptance.reading import listed, member
 
 
@@ -35,16 +35,20 @@ def _utf16(text: str) -> bytes:
 
 
 def _check_paths(paths: list[Any], *, literal: bool) -> None:
-    together = PathSet()
     for path in paths:
-        try:
-            if type(path) is not str or "\\" in path:
-                raise PinwardenError("ARCHIVE_UNSAFE", "a path is text without backslashes")
-            if not literal:
-                together.add(check_portable(path))
-        except PinwardenError as err:
-            raise PinwardenError(
-                "MANIFEST_PATH_INVALID",
-                f"a file of the manifest has no safe path: {str(path)[:120]!a}",
-                data={"path": path, "reason": err.message},
-            ) from err
+        if type(path) is not str or "\\" in path:
+            _refuse(path, "a path is text without backslashes")
+    if literal:
+        return
+    try:
+        check_all_portable(paths)
+    except PinwardenError as err:
+        _refuse(err.data.get("path"), err.message)
+
+
+def _refuse(path: Any, reason: str) -> NoReturn:
+    raise PinwardenError(
+        "MANIFEST_PATH_INVALID",
+        f"a file of the manifest has no safe path: {reason[:200]}",
+        data={"path": path, "reason": reason},
+    )

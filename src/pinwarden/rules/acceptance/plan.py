@@ -12,29 +12,28 @@ from __future__ import annotations
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.bundle import descriptor as descriptor_document
-from pinwarden.documents.bundle import manifest as manifest_document
 from pinwarden.documents.bundle import pointer as pointer_document
 from pinwarden.documents.bundle.provenance import Provenance
 from pinwarden.rules.acceptance.attesting import vouchers
+from pinwarden.rules.acceptance.bundle import documents_of
 from pinwarden.rules.acceptance.demands import check_demands
 from pinwarden.rules.acceptance.entries import check_entries
 from pinwarden.rules.acceptance.linkage import check_linkage
 from pinwarden.rules.acceptance.permissions import check_permissions
 from pinwarden.rules.acceptance.pointing import check_channel, check_signature, chosen_pointer
 from pinwarden.rules.acceptance.reading import read_all
-from pinwarden.rules.acceptance.verdict import Submission, Verdict, refusal_of
+from pinwarden.rules.acceptance.verdict import BundleDocuments, Submission, Verdict, refusal_of
 
 
 def accept(submission: Submission) -> Verdict:
     """Whether a bundle may be installed. The first check that fails is the answer; there is exactly one code."""
     try:
-        return Verdict(provenance=_accept(submission))
+        return _accept(submission)
     except PinwardenError as err:
         return Verdict(refusal=refusal_of(err))
 
 
-def _accept(submission: Submission) -> Provenance:
+def _accept(submission: Submission) -> Verdict:
     literal = submission.literal
     # 1. A trusted registry signed the pointer.
     document = read_all({"pointer": submission.pointer})["pointer"]
@@ -55,10 +54,9 @@ def _accept(submission: Submission) -> Provenance:
     demanded = check_demands(pointer, found, literal=literal)
     # 8. The installer allows what the tool asks for.
     check_permissions(descriptor, submission.policy, literal=literal)
-    if not literal:
-        _check_what_has_no_code(document, pointer, descriptor, manifest)
+    documents = None if literal else _checked_documents(document, pointer, descriptor, manifest)
     # 9. Accepted.
-    return Provenance(
+    provenance = Provenance(
         tool=str(pointer.get("tool")),
         channel=str(pointer.get("channel")),
         root_cid=str(pointer.get("root_cid")),
@@ -67,15 +65,18 @@ def _accept(submission: Submission) -> Provenance:
         require_verifier_attestation=demanded.require_verifier_attestation,
         min_attestations=demanded.min_attestations,
     )
+    return Verdict(provenance=provenance, documents=documents)
 
 
-def _check_what_has_no_code(document: Any, pointer: dict[str, Any], descriptor: Any, manifest: Any) -> None:
+def _checked_documents(document: Any, pointer: dict[str, Any], descriptor: Any, manifest: Any) -> BundleDocuments:
+    """What the rulebook has no code for: members of the wrong kind, and a bundle under another name."""
     pointer_document.of(document)
-    described = descriptor_document.of(descriptor)
-    manifest_document.of(manifest)
+    documents = documents_of(descriptor, manifest, str(pointer.get("descriptor_cid")))
+    described = documents.descriptor
     if described.name != pointer["tool"]:
         raise PinwardenError(
             "TOOL_NAME_MISMATCH",
             f"asked for {str(pointer['tool'])[:80]!a}, the registry points to {described.name[:80]!a}",
             data={"pointer_tool": pointer["tool"], "descriptor_name": described.name},
         )
+    return documents

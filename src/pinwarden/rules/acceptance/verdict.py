@@ -8,7 +8,9 @@ from typing import Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.documents.bundle import provenance as provenance_document
+from pinwarden.documents.bundle.descriptor import Descriptor
 from pinwarden.documents.bundle.installer_policy import InstallerPolicy
+from pinwarden.documents.bundle.manifest import Manifest
 from pinwarden.documents.bundle.provenance import Provenance
 from pinwarden.documents.bundle.trust import Trust
 
@@ -34,6 +36,19 @@ class Submission(Record):
     """The rulebook to the letter, with its holes; for comparison with other verifiers, not for installing."""
 
 
+class BundleDocuments(Record):
+    """A descriptor and a manifest that belong together."""
+
+    descriptor: Descriptor
+    manifest: Manifest
+    descriptor_cid: str
+
+    @property
+    def root_cid(self) -> str:
+        """What the bundle is known by."""
+        return self.manifest.root_cid
+
+
 class Refusal(Record):
     """Why a bundle may not be installed."""
 
@@ -48,6 +63,8 @@ class Verdict(Record):
 
     provenance: Provenance | None = None
     refusal: Refusal | None = None
+    documents: BundleDocuments | None = None
+    """What was accepted, for whoever goes on to open it; not where the letter of the rulebook decided."""
 
     def __post_init__(self) -> None:
         if (self.provenance is None) == (self.refusal is None):
