@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from typing import NoReturn
 
-from pinwarden.core.cid import Cid
+from pinwarden.core.cid import BLOB_PREFIX, Cid
 from pinwarden.core.errors import PinwardenError
 
 _CID_BYTES = 36
@@ -42,9 +42,9 @@ def read_car(data: bytes, root: Cid, wanted: Collection[str]) -> dict[str, memor
             )
         if number == 0 and name == first:
             continue
-        text = str(Cid(name))
+        text = str(Cid(name)) if name.startswith(BLOB_PREFIX) else ""
         if text not in names:
-            _refuse(f"holds a block that is no file of the bundle: {text}")
+            _refuse(f"holds a block that is no file of the bundle: {text or name.hex()}")
         if text in found:
             _refuse("holds a block twice")
         found[text] = content
