@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.core.cid import document_cid
+from pinwarden.core.cid import blob_cid, document_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.record import Record, field
+from pinwarden.core.record import Record, field, replace
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.documents.bundle import attestation as attestation_document
-from pinwarden.documents.bundle import descriptor as descriptor_document
 from pinwarden.documents.bundle import manifest as manifest_document
 from pinwarden.documents.bundle.descriptor import Descriptor
 from pinwarden.documents.bundle.manifest import Manifest
-from pinwarden.documents.bundle.profile import default_profile
 from pinwarden.documents.bundle.shape import BLOB_CID, Shape, read
 from pinwarden.documents.bundle.signatures import to_bytes
 from pinwarden.documents.registry.names import check_channel, check_tool, check_version
@@ -25,8 +23,7 @@ from pinwarden.flows.registry.authorizing import Caller, check_namespace, checke
 from pinwarden.flows.registry.events import Change, log_changes
 from pinwarden.flows.registry.examining import Examined, examine
 from pinwarden.flows.registry.registry import Registry
-from pinwarden.rules.acceptance.entries import check_entries
-from pinwarden.rules.acceptance.linkage import check_linkage
+from pinwarden.rules.acceptance.bundle import check_documents
 from pinwarden.store import pointer_log, publications
 from pinwarden.store.database import Transaction
 
@@ -76,25 +73,22 @@ def _read(registry: Registry, request: bytes) -> Submitted:
     shape = Shape(read(request), "request")
     statement = checked_statement(registry, shape.value.get("statement"), PUBLISH)
     asked = statement.shape
-    descriptor_value, manifest_value = shape.inside("descriptor").value, shape.inside("manifest").value
-    descriptor = descriptor_document.of(descriptor_value)
-    pointer = {
-        "cid_profile": default_profile(),
-        "root_cid": asked.cid("root_cid"),
-        "descriptor_cid": asked.cid("descriptor_cid"),
-    }
-    check_linkage(pointer, descriptor_value, manifest_value, literal=False)
-    check_entries(manifest_value, literal=False)
+    # Read again from their one spelling: what is checked is what is kept.
+    documents = check_documents(to_bytes(shape.inside("descriptor").value), to_bytes(shape.inside("manifest").value))
+    descriptor = documents.descriptor
+    if (asked.cid("root_cid"), asked.cid("descriptor_cid")) != (documents.root_cid, documents.descriptor_cid):
+        raise PinwardenError("ROOT_CID_MISMATCH", "the request was signed for another bundle than was sent")
     if (asked.text("tool"), asked.text("version")) != (descriptor.name, descriptor.version):
         raise PinwardenError("TOOL_NAME_MISMATCH", "the request is about another tool or version than the descriptor")
     check_tool(descriptor.name)
     check_version(descriptor.version)
+    manifest_value = documents.manifest.document
     submitted = Submitted(
         statement=statement,
         channel=check_channel(asked.text("channel")),
         archive_cid=asked.cid("archive_cid", BLOB_CID),
         descriptor=descriptor,
-        descriptor_cid=pointer["descriptor_cid"],
+        descriptor_cid=documents.descriptor_cid,
         manifest=manifest_document.of({member: manifest_value.get(member) for member in _MANIFEST_MEMBERS}),
         attestations=(),
     )
@@ -102,8 +96,6 @@ def _read(registry: Registry, request: bytes) -> Submitted:
 
 
 def _with_attestations(registry: Registry, submitted: Submitted, shape: Shape) -> Submitted:
-    from pinwarden.core.record import replace
-
     given = shape.value.get("attestations", [])
     if type(given) is not list or len(given) > registry.limits.attestations:
         raise PinwardenError("PUBLISH_LIMIT", f"a bundle has up to {registry.limits.attestations} attestations")
@@ -198,8 +190,6 @@ def _version(
 
 def keep_archive(registry: Registry, data: bytes, cid: str) -> Digest:
     """Take an archive that a publisher sends under its CID, before it is published."""
-    from pinwarden.core.cid import blob_cid
-
     if str(blob_cid(data)) != cid:
         raise PinwardenError("ARTIFACT_MISMATCH", f"the bytes that were sent are not {cid[:80]}")
     registry.blobs.put(data)

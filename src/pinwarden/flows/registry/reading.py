@@ -40,11 +40,16 @@ class Found(Record):
 
 def find(registry: Registry, path: str) -> Found | None:
     """What lies at a path (without a slash before it); None if nothing does."""
+    with registry.database.transaction() as step:
+        return find_in(registry, step, path)
+
+
+def find_in(registry: Registry, step: Transaction, path: str) -> Found | None:
+    """The same, as part of a transaction."""
     for pattern, answer in _ROUTES:
         match = pattern.fullmatch(path)
         if match is not None:
-            with registry.database.transaction() as step:
-                return answer(registry, step, *match.groups())
+            return answer(registry, step, *match.groups())
     return None
 
 

@@ -1,0 +1,167 @@
+"""The HTTP face of a registry: reading for everybody, writing for those with a token.
+
+What a CID names never changes, so it is kept in memory and told to be kept for ever. All work on the database is done
+in a few threads, so that a slow one holds up nobody who reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.bundle.signatures import to_bytes
+from pinwarden.flows.registry.reading import BRIEFLY, FOREVER, JSON, Found, find
+from pinwarden.flows.registry.registry import Registry
+from pinwarden.web.registry import official, reading, writing
+from pinwarden.web.registry.cache import FoundCache
+from pinwarden.web.registry.refusals import refusal, status_of
+
+_THREADS = 16  # each has a connection to the database of its own
+_KEPT = {
+    FOREVER: "public, max-age=31536000, immutable",
+    BRIEFLY: "public, max-age=60",
+}
+_FILES = ("pointers/", "documents/", "manifests/", "attestations/", "blobs/", "log/", "versions/", "tools", "registry.")
+_SAFE = ((b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"default-src 'none'"))
+Work = Callable[..., Any]
+
+
+class RegistryApp:
+    """An ASGI application for one registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._cache = FoundCache()
+        self._threads: CapacityLimiter | None = None
+        self._inner = Starlette(routes=self._routes())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Files of the layout are answered here, everything else by its route."""
+        if scope["type"] != "http":
+            return
+        path = scope["path"][1:]
+        if scope["method"] in ("GET", "HEAD"):
+            found = self._cache.get(path)
+            if found is None and path.startswith(_FILES):
+                try:
+                    found = await self.work(find, self._registry, path)
+                except PinwardenError as err:
+                    await refusal(err)(scope, receive, send)
+                    return
+                if found is not None and found.kept == FOREVER:
+                    self._cache.keep(path, found)
+            if found is not None:
+                await _send_found(scope, send, found)
+                return
+        await self._inner(scope, receive, send)
+
+    async def work(self, function: Work, *args: Any) -> Any:
+        """Do something that waits, in one of a few threads."""
+        if self._threads is None:
+            self._threads = CapacityLimiter(_THREADS)
+        return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._threads)
+
+    def _routes(self) -> list[Route]:
+        def route(path: str, work: Callable[[Registry, Request, bytes], Response], methods: list[str]) -> Route:
+            return Route(path, self._endpoint(work), methods=methods)
+
+        return [
+            route("/health", reading.health, ["GET"]),
+            route("/api/search", reading.search, ["GET"]),
+            route("/api/compare/{tool}/{before}/{after}", reading.compare, ["GET"]),
+            route("/v0.1/servers", official.servers, ["GET"]),
+            route("/v0.1/servers/{name:path}/versions", official.versions, ["GET"]),
+            route("/v0.1/servers/{name:path}/versions/{version}", official.version, ["GET"]),
+            *(
+                Route(path, self._writing(each), methods=[each.method])
+                for path, each in (
+                    ("/api/blobs/{cid}", writing.UPLOAD),
+                    ("/api/publish", writing.PUBLISH),
+                    ("/api/change", writing.CHANGE),
+                    ("/api/attestations", writing.ATTEST),
+                    ("/api/cosignatures", writing.COSIGN),
+                )
+            ),
+        ]
+
+    def _endpoint(
+        self, work: Callable[[Registry, Request, bytes], Response]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            try:
+                response: Response = await self.work(work, self._registry, request, b"")
+            except PinwardenError as err:
+                return refusal(err)
+            return response
+
+        return endpoint
+
+    def _writing(self, operation: writing.Operation) -> Callable[[Request], Awaitable[Response]]:
+        """Who asks is looked at before a byte of the body is read."""
+
+        async def endpoint(request: Request) -> Response:
+            caller = None
+            try:
+                most = operation.most(self._registry)
+                said = _said_length(request, most)
+                caller = await self.work(operation.admit, self._registry, request, said)
+                body = await _body(request, most)
+                value = await self.work(operation.run, self._registry, caller, request, body)
+            except PinwardenError as err:
+                await self.work(writing.note_refusal, self._registry, caller, operation.name, err)
+                return refusal(err)
+            except ClientDisconnect:
+                return Response(status_code=400)
+            return Response(to_bytes(value), media_type=JSON)
+
+        return endpoint
+
+
+def _said_length(request: Request, most: int) -> int:
+    said = request.headers.get("content-length", "")
+    if not said.isdecimal() or len(said) > 15:
+        raise PinwardenError("PUBLISH_LIMIT", "a request says how long it is")
+    if int(said) > most:
+        raise PinwardenError("PUBLISH_LIMIT", f"at most {most} bytes are taken, and {int(said)} were announced")
+    return int(said)
+
+
+async def _body(request: Request, most: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > most:
+            raise PinwardenError("PUBLISH_LIMIT", f"at most {most} bytes are taken")
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+async def _send_found(scope: Scope, send: Send, found: Found) -> None:
+    """Written out here because it is the path that everybody's installer takes."""
+    etag = b'"' + sha256(found.body).hexdigest()[:32].encode() + b'"' if found.kept != FOREVER else b'"forever"'
+    headers = [
+        (b"content-type", found.media_type.encode()),
+        (b"cache-control", _KEPT.get(found.kept, "no-cache").encode()),
+        (b"etag", etag),
+        *_SAFE,
+    ]
+    unchanged = any(name == b"if-none-match" and value == etag for name, value in scope["headers"])
+    body = b"" if unchanged or scope["method"] == "HEAD" else found.body
+    headers.append((b"content-length", str(0 if unchanged else len(found.body)).encode()))
+    await send({"type": "http.response.start", "status": 304 if unchanged else 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+__all__ = ["RegistryApp", "status_of"]
