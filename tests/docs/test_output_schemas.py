@@ -131,6 +131,41 @@ def key(world: World) -> None:
     world.done("keygen", "key")
 
 
+def packed(world: World) -> None:
+    server = {"name": "acme.notes", "version": "1.0.0", "runtime": "python", "entry": "main.py"}
+    world.write("server/server.json", server)
+    world.write("server/main.py", "print('notes')")
+    world.write("policy.json", {})
+    world.done("keygen", "key")
+    world.done("bundle", "pack", "server")
+
+
+def attested(world: World) -> None:
+    packed(world)
+    world.done("attest", ARCHIVE, "--key", "key", "--role", "verifier", "-o", "attestation.json")
+    made = json.loads((world.root / "attestation.json").read_text())
+    key_id = made["signatures"][0]["key_id"]
+    known = {"key_id": key_id, "roles": ["verifier"]}
+    world.write("trust.json", {"trusted_registry_keys": [{"key_id": key_id}], "known_keys": [known]})
+    row = {**made["subject"], "tool": "acme.notes", "channel": "stable", "updated_at_utc": MOMENT}
+    registry = {"name": "acme", "generated_at_utc": MOMENT, "issuer": "acme"}
+    document = {"schema_version": "registry.pointer.v0.1", "registry": registry, "pointers": [row]}
+    world.write("pointer.json", document)
+
+
+def pointed(world: World) -> None:
+    attested(world)
+    world.done("sign", "pointer.json", "--key", "key")
+
+
+ARCHIVE = "acme.notes-1.0.0.car"
+MOMENT = "2026-01-31T00:00:00Z"
+ACCEPT = (
+    "--pointer pointer.json --policy policy.json --trust trust.json "
+    f"--descriptor {ARCHIVE}.descriptor.json --manifest {ARCHIVE}.manifest.json"
+)
+
+
 def policy(text: str = "", *, lock: Step = configured) -> Step:
     def step(world: World) -> None:
         lock(world)
@@ -318,6 +353,20 @@ CASES = (
     case("lock convert", "--to v2", on=configured, code=2, errs=True),
     case("keygen", "key"),
     case("keygen", "key", on=key, code=1, errs=True),
+    case("bundle pack", "server", on=packed),
+    case("bundle pack", "nowhere", on=packed, code=3, errs=True),
+    case("bundle inspect", ARCHIVE, on=packed),
+    case("bundle inspect", "none.car", on=packed, code=3, errs=True),
+    case("bundle verify", ARCHIVE, on=packed),
+    case("bundle verify", "none.car", on=packed, code=3, errs=True),
+    case("sign", "pointer.json --key key", on=attested),
+    case("sign", "policy.json --key key", on=packed, code=3, errs=True),
+    case("attest", f"{ARCHIVE} --key key --role auditor --claim audit", on=packed),
+    case("attest", f"{ARCHIVE} --key key --role auditor --expires-in 9d", on=packed),
+    case("attest", f"{ARCHIVE} --key none --role auditor", on=packed, code=3, errs=True),
+    case("bundle accept", f"{ACCEPT} --attestation attestation.json", on=pointed),
+    case("bundle accept", ACCEPT, on=pointed, code=1),
+    case("bundle accept", f"{ACCEPT} --now today", on=pointed, code=2, errs=True),
     case("policy init"),
     case("policy init", "--recommended --toolpin"),
     case("policy init", on=policy(), code=1, errs=True),

@@ -1,4 +1,4 @@
-"""Where signatures come from: a key in a file, or one in a variable of the environment.
+"""Where signatures come from besides key files (``key_files``): a key in a variable of the environment.
 
 Whatever else holds a key (an agent, a token, a key service) is one more function here that gives a ``Signer``.
 """
@@ -6,16 +6,9 @@ Whatever else holds a key (an agent, a token, a key service) is one more functio
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from pinwarden.adapters.key_files import load_key_file
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey, Signer
-
-
-def file_signer(path: Path, passphrase: bytes | None = None) -> Signer:
-    """The key in a file that only its owner can read."""
-    return load_key_file(path, passphrase)
 
 
 def environment_signer(variable: str, passphrase: bytes | None = None) -> Signer:
