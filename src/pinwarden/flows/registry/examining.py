@@ -6,6 +6,7 @@ The server is started, so this happens in a sandbox without network, or not at a
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore
@@ -27,7 +28,7 @@ from pinwarden.flows.registry.registry import Registry
 AUTO, REQUIRED, NEVER = "auto", "required", "never"
 PROBING = (AUTO, REQUIRED, NEVER)
 _SECONDS = 20.0
-_STARTED = {"python": ("python3",), "node": ("node",), "deno": ("deno", "run"), "native": ()}
+_STARTED = {"node": ("node",), "deno": ("deno", "run"), "native": ()}
 _AT_ONCE = BoundedSemaphore(2)  # strangers' servers must not take the machine from those who read
 
 
@@ -85,11 +86,21 @@ def _surface(probing: str, descriptor: Descriptor, folder: Path) -> Surface:
     entry = folder / descriptor.entry
     if "$" in descriptor.entry or not entry.resolve().is_relative_to(folder.resolve()) or not entry.is_file():
         raise PinwardenError("PROBE_FAILED", "the entry point is not a file of the bundle")
-    target = StdioTarget(command=(*_STARTED[descriptor.runtime], str(entry)), cwd=str(folder))
+    program, shown = _program(descriptor.runtime)
+    target = StdioTarget(command=(*program, str(entry)), cwd=str(folder))
     # Publishing in this registry is the consent to being started in its sandbox; nobody else's files are in there.
-    options = ProbeOptions(allow_execute=True, sandbox=Sandbox(readable=(str(folder),)), timeout=_SECONDS)
+    options = ProbeOptions(allow_execute=True, sandbox=Sandbox(readable=(str(folder), *shown)), timeout=_SECONDS)
     with _AT_ONCE:
         return probe(target, options)
+
+
+def _program(runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a server is started with, and what else the sandbox must show for that."""
+    if runtime != "python":
+        return _STARTED[runtime], ()
+    # The interpreter that runs the registry, without the packages that the registry has.
+    own = Path(sys.base_prefix) / "bin" / "python3"
+    return (str(own) if own.is_file() else "python3",), (sys.base_prefix,)
 
 
 def _told(err: PinwardenError) -> str:
