@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pinwarden.adapters.files import write_atomically
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.tlog import entries_path, tile_path, tiles_of
 from pinwarden.documents.bundle.signatures import to_bytes
@@ -105,8 +105,12 @@ def _write_official(step: Transaction, folder: Path, base: str) -> int:
 
 
 def _put(place: Path, data: bytes) -> None:
+    """Every reader sees the old file or the new one. Nothing waits for the disk: an export can be made again."""
+    fresh = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_bytes(data)
+        fresh.replace(place)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{place.parent}: {err.strerror}") from err
-    write_atomically(place, data)
+        fresh.unlink(missing_ok=True)
+        raise PinwardenError("FILE_UNWRITABLE", f"{place}: {err.strerror}") from err
