@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import artifacts, core, detection, gate, running, startup, surfaces
+from benchmarks import artifacts, bundles, core, detection, gate, running, startup, surfaces
 
 REPORTS: dict[str, Callable[[], str]] = {
     "digest": core.digest_report,
@@ -18,6 +18,7 @@ REPORTS: dict[str, Callable[[], str]] = {
     "detection": detection.report,
     "gate": gate.report,
     "hashing": artifacts.hashing_report,
+    "bundles": bundles.verifying_report,
     "starting": running.starting_report,
     "fetching": running.fetching_report,
 }

@@ -77,7 +77,8 @@ def _from_car(manifest: Manifest, archive: bytes) -> Contents:
         data = found.get(entry.blob_cid)
         if data is None:
             _missing(entry)
-        _check_size(entry, data)
+        if len(data) != entry.size_bytes:
+            _other_size(entry, data)
         contents[entry.path] = data
     return contents
 
@@ -93,7 +94,8 @@ def _from_tar(manifest: Manifest, archive: bytes) -> Contents:
                 "ARCHIVE_UNSAFE",
                 f"the archive has a file that the manifest does not list, or has it twice: {file.path[:120]!a}",
             )
-        _check_size(entry, file.data)
+        if len(file.data) != entry.size_bytes:
+            _other_size(entry, file.data)
         if str(Cid(BLOB_PREFIX + hashlib.sha256(file.data).digest())) != entry.blob_cid:
             raise PinwardenError(
                 "ARTIFACT_MISMATCH",
@@ -107,13 +109,12 @@ def _from_tar(manifest: Manifest, archive: bytes) -> Contents:
     return contents
 
 
-def _check_size(entry: Entry, data: memoryview | bytes) -> None:
-    if len(data) != entry.size_bytes:
-        raise PinwardenError(
-            "ARTIFACT_MISMATCH",
-            f"{entry.path[:120]!a} has {len(data)} bytes, and the manifest says {entry.size_bytes}",
-            data={"path": entry.path, "found": len(data), "wanted": entry.size_bytes},
-        )
+def _other_size(entry: Entry, data: memoryview | bytes) -> NoReturn:
+    raise PinwardenError(
+        "ARTIFACT_MISMATCH",
+        f"{entry.path[:120]!a} has {len(data)} bytes, and the manifest says {entry.size_bytes}",
+        data={"path": entry.path, "found": len(data), "wanted": entry.size_bytes},
+    )
 
 
 def _missing(entry: Entry) -> NoReturn:

@@ -10,7 +10,9 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from typing import NoReturn
 
-from pinwarden.core.cid import BLOB_PREFIX, Cid
+import libipld
+
+from pinwarden.core.cid import Cid
 from pinwarden.core.errors import PinwardenError
 
 _CID_BYTES = 36
@@ -35,19 +37,17 @@ def read_car(data: bytes, root: Cid, wanted: Collection[str]) -> dict[str, memor
     """
     found: dict[str, memoryview] = {}
     names, first = set(wanted), bytes(root)
-    for number, (name, content) in enumerate(_blocks(data, first)):
-        if hashlib.sha256(content).digest() != name[4:]:
+    hashed, spelled = hashlib.sha256, libipld.encode_multibase
+    for name, content in _blocks(data, first):
+        if hashed(content).digest() != name[4:]:
             raise PinwardenError(
-                "ARTIFACT_MISMATCH", f"block {number + 1} of the archive has other bytes than its CID names"
+                "ARTIFACT_MISMATCH", f"block {len(found) + 1} of the archive has other bytes than its CID names"
             )
-        if number == 0 and name == first:
-            continue
-        text = str(Cid(name)) if name.startswith(BLOB_PREFIX) else ""
-        if text not in names:
-            _refuse(f"holds a block that is no file of the bundle: {text or name.hex()}")
-        if text in found:
-            _refuse("holds a block twice")
-        found[text] = content
+        text = spelled("b", name)
+        if text in names and text not in found:
+            found[text] = content
+        elif name != first or found:
+            _refuse(f"holds a block twice, or one that is no file of the bundle: {text}")
     return found
 
 
@@ -58,10 +58,11 @@ def _blocks(data: bytes, root: bytes) -> Iterator[tuple[bytes, memoryview]]:
     view, place, end = memoryview(data), len(header), len(data)
     while place < end:
         size, place = _read_varint(data, place)
-        if size < _CID_BYTES or size > end - place:
+        start, after = place + _CID_BYTES, place + size
+        if start > after or after > end:
             _refuse("is cut off, or says another length of a block than it has")
-        yield data[place : place + _CID_BYTES], view[place + _CID_BYTES : place + size]
-        place += size
+        yield data[place:start], view[start:after]
+        place = after
 
 
 def _header(root: bytes) -> bytes:
