@@ -250,7 +250,7 @@ def test_trust_and_policy_are_written_as_they_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [[], {"network": "some"}, {"netwrok": "deny"}, {"allow_legacy": 1}, {"exec": None}]
+    "document", [[], {"network": "some"}, {"networks": "deny"}, {"allow_legacy": 1}, {"exec": None}]
 )
 def test_an_installer_policy_that_cannot_be_followed_is_an_error(document: Any) -> None:
     with pytest.raises(PinwardenError) as caught:

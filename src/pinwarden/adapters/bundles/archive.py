@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from libipld import encode_multibase
+
 from pinwarden.adapters.bundles import zstd
 from pinwarden.adapters.bundles.car import read_car, write_car
 from pinwarden.adapters.bundles.limits import DEFAULT_LIMITS, BundleLimits
@@ -96,7 +98,7 @@ def _from_tar(manifest: Manifest, archive: bytes) -> Contents:
             )
         if len(file.data) != entry.size_bytes:
             _other_size(entry, file.data)
-        if str(Cid(BLOB_PREFIX + hashlib.sha256(file.data).digest())) != entry.blob_cid:
+        if encode_multibase("b", BLOB_PREFIX + hashlib.sha256(file.data).digest()) != entry.blob_cid:
             raise PinwardenError(
                 "ARTIFACT_MISMATCH",
                 f"{entry.path[:120]!a} has other bytes than the manifest names",
