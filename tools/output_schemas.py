@@ -709,6 +709,27 @@ def bundle_verify() -> Schema:
     return output("bundle verify", exactly({**bundle_identity(), **bundle_start(), **found}))
 
 
+def bundle_in_oci() -> dict[str, Schema]:
+    return {
+        "reference": TEXT,
+        "digest": SHA256,
+        "tool": TEXT,
+        "version": TEXT,
+        "root_cid": DOCUMENT_CID,
+        "descriptor_cid": DOCUMENT_CID,
+        "attestations": COUNT,
+        "pointer": TRUTH,
+    }
+
+
+def bundle_push() -> Schema:
+    return output("bundle push", exactly(bundle_in_oci()))
+
+
+def bundle_pull() -> Schema:
+    return output("bundle pull", exactly({**bundle_in_oci(), "files": array(FULL_TEXT)}))
+
+
 def sign() -> Schema:
     schemas = one_of(SIGNED_DOCUMENTS)
     fields = array(POINTER)
@@ -819,6 +840,8 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "bundle pack": bundle_pack,
     "bundle inspect": bundle_inspect,
     "bundle verify": bundle_verify,
+    "bundle push": bundle_push,
+    "bundle pull": bundle_pull,
     "sign": sign,
     "attest": attest,
     "bundle accept": bundle_accept,

@@ -359,6 +359,8 @@ CASES = (
     case("bundle inspect", "none.car", on=packed, code=3, errs=True),
     case("bundle verify", ARCHIVE, on=packed),
     case("bundle verify", "none.car", on=packed, code=3, errs=True),
+    case("bundle push", "none.car localhost:1/acme/notes:1", on=packed, code=3, errs=True),
+    case("bundle pull", "localhost:1/acme/NOTES:1", code=3, errs=True),
     case("sign", "pointer.json --key key", on=attested),
     case("sign", "policy.json --key key", on=packed, code=3, errs=True),
     case("attest", f"{ARCHIVE} --key key --role auditor --claim audit", on=packed),
@@ -394,6 +396,13 @@ CASES = (
 )  # fmt: skip
 
 
+ELSEWHERE = {
+    "bundle push": "tests/cli/test_bundle_oci.py",
+    "bundle pull": "tests/cli/test_bundle_oci.py",
+}
+"""Commands whose good answers need a registry, and the tests that hold those against their schemas."""
+
+
 def schema_of(command: str) -> str:
     return command.replace(" ", "-")
 
@@ -407,7 +416,7 @@ def asked_for_json(arguments: tuple[str, ...]) -> tuple[str, ...]:
 def test_every_command_has_a_schema_and_is_run_well_and_badly(command: str) -> None:
     assert (FOLDER / f"{schema_of(command)}.schema.json").is_file()
     mine = [each for each in CASES if each.command == command]
-    assert any(each.code == 0 for each in mine)
+    assert any(each.code == 0 for each in mine) or command in ELSEWHERE
     assert any(each.code != 0 for each in mine)
 
 

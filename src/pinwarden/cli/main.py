@@ -42,6 +42,8 @@ COMMANDS = {
     "bundle pack": "pack a server's folder into a bundle, the same bytes on every machine",
     "bundle inspect": "tell what a bundle says of itself",
     "bundle verify": "check every byte of a bundle against its documents",
+    "bundle push": "put a bundle into any OCI registry",
+    "bundle pull": "fetch a bundle from any OCI registry",
     "sign": "sign a pointer, attestation or log document",
     "attest": "check a bundle and vouch for it",
     "bundle accept": "tell whether a bundle would be accepted for an install, from its documents",

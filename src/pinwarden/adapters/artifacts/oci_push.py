@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import urljoin
 
 from pinwarden.adapters.artifacts.oci_registry import Registry
@@ -32,10 +33,16 @@ class PushRegistry(Registry):
         self._send("PUT", f"{place}{'&' if '?' in place else '?'}digest={digest}", data, _BYTES)
         return digest
 
-    def put_artifact(self, tag: str, artifact_type: str, blobs: list[tuple[str, bytes]]) -> Digest:
+    def put_artifact(
+        self,
+        tag: str,
+        artifact_type: str,
+        blobs: list[tuple[str, bytes]],
+        annotations: Mapping[str, str] | None = None,
+    ) -> Digest:
         """Put blobs (media type and bytes) there, and a manifest under a tag that keeps them from being swept away."""
         config = self.put_blob(EMPTY)
-        manifest = {
+        manifest: dict[str, object] = {
             "schemaVersion": 2,
             "mediaType": OCI_MANIFEST,
             "artifactType": artifact_type,
@@ -45,6 +52,8 @@ class PushRegistry(Registry):
                 for media_type, data in blobs
             ],
         }
+        if annotations:
+            manifest["annotations"] = dict(annotations)
         body = canonicalize(manifest)
         self._send("PUT", self._url(f"manifests/{tag}"), body, OCI_MANIFEST)
         return Digest.of(body)
