@@ -61,7 +61,8 @@ def grow(world: World, count: int) -> None:
     with world.registry.database.transaction(alone=pointer_log.ALONE) as step:
         version = publications.version_of(step, "acme.notes", "1.0.0")
         changes = [
-            Change(tool="acme.notes", channel=f"c{number}", version=version, reason="grow") for number in range(count)
+            Change(tool="acme.notes", channel=f"c{number % 5}", version=version, reason="grow")
+            for number in range(count)
         ]
         log_changes(step, world.registry, changes)
 

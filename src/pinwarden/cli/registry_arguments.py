@@ -45,8 +45,9 @@ def settings_of(args: Namespace) -> RegistrySettings:
     )
 
 
-def registry_of(args: Namespace, settings: RegistrySettings | None = None) -> Registry:
-    """The registry that the options name, open."""
+@contextmanager
+def operated_registry(args: Namespace, settings: RegistrySettings | None = None) -> Iterator[Registry]:
+    """The registry that the options name, open until the command is done."""
     from pinwarden.flows.registry.opening import open_registry
 
     signer = None
@@ -54,7 +55,11 @@ def registry_of(args: Namespace, settings: RegistrySettings | None = None) -> Re
         from pinwarden.cli.key_arguments import signer_of
 
         signer = signer_of(args)
-    return open_registry(settings or settings_of(args), signer)
+    registry = open_registry(settings or settings_of(args), signer)
+    try:
+        yield registry
+    finally:
+        registry.database.close()
 
 
 def add_publisher_arguments(parser: ArgumentParser) -> None:

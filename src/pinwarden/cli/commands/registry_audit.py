@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.registry_arguments import add_operator_arguments, registry_of
+from pinwarden.cli.registry_arguments import add_operator_arguments, operated_registry
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -20,7 +20,8 @@ def run(args: Namespace) -> int:
     """List and report."""
     from pinwarden.flows.registry.operating import audit
 
-    report = audit(registry_of(args), args.most)
+    with operated_registry(args) as registry:
+        report = audit(registry, args.most)
     if args.format == "text" and report.facts["requests"]:
         from pinwarden.cli.layout import table
 

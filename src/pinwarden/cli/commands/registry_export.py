@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.registry_arguments import add_operator_arguments, registry_of
+from pinwarden.cli.registry_arguments import add_operator_arguments, operated_registry
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -24,4 +24,5 @@ def run(args: Namespace) -> int:
     """Write and report."""
     from pinwarden.flows.registry.exporting import export
 
-    return emit(export(registry_of(args), Path(args.folder), args.base_url), args.format)
+    with operated_registry(args) as registry:
+        return emit(export(registry, Path(args.folder), args.base_url), args.format)

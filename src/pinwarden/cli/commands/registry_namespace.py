@@ -10,7 +10,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.registry_arguments import add_operator_arguments, registry_of
+from pinwarden.cli.registry_arguments import add_operator_arguments, operated_registry
 from pinwarden.core.errors import PinwardenError
 
 
@@ -27,15 +27,16 @@ def run(args: Namespace) -> int:
     """Add or list, and report."""
     from pinwarden.flows.registry.operating import add_namespace, list_namespaces
 
-    registry = registry_of(args)
     if args.action == "add":
         if not args.name or not args.owner:
             raise PinwardenError("USAGE", "a new namespace has a name and an --owner")
         from pinwarden.cli.key_arguments import public_keys
 
         owner = next(iter(public_keys([args.owner]).values()))
-        return emit(add_namespace(registry, args.name, owner.did), args.format)
-    report = list_namespaces(registry)
+        with operated_registry(args) as registry:
+            return emit(add_namespace(registry, args.name, owner.did), args.format)
+    with operated_registry(args) as registry:
+        report = list_namespaces(registry)
     if args.format == "text" and report.facts["namespaces"]:
         from pinwarden.cli.layout import table
 

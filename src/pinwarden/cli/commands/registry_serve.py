@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from pinwarden.cli.registry_arguments import add_operator_arguments, registry_of, settings_of
+from pinwarden.cli.registry_arguments import add_operator_arguments, operated_registry, settings_of
 from pinwarden.core.errors import PinwardenError
 
 
@@ -54,9 +54,9 @@ def run(args: Namespace) -> int:
         witnesses=tuple(args.witness),
         limits=limits,
     )
-    registry = registry_of(args, settings)
-    listening, address = listening_socket(args.host, args.port)
-    sys.stdout.write(f"{address}\n{registry.identity.key.did}\n{registry.identity.note_key}\n")
-    sys.stdout.flush()
-    serve(registry, listening)
+    with operated_registry(args, settings) as registry:
+        listening, address = listening_socket(args.host, args.port)
+        sys.stdout.write(f"{address}\n{registry.identity.key.did}\n{registry.identity.note_key}\n")
+        sys.stdout.flush()
+        serve(registry, listening)
     return 0

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.registry_arguments import add_operator_arguments, registry_of
+from pinwarden.cli.registry_arguments import add_operator_arguments, operated_registry
 from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.flows.report import Report
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -28,18 +32,26 @@ def run(args: Namespace) -> int:
     """Make, list or revoke, and report."""
     from pinwarden.flows.registry.operating import add_token, list_tokens, revoke_token
 
-    registry = registry_of(args)
     if args.action != "list" and not args.subject:
         raise PinwardenError("USAGE", f"{args.action} what? Name a namespace, or a token's id to revoke it")
-    if args.action == "add":
-        report = add_token(registry, args.subject, args.label, args.days)
-        if args.format == "text":  # only the token, so that a script can read it
-            sys.stdout.write(f"{report.facts['token']}\n")
-            sys.stderr.write("".join(f"note: {note}\n" for note in report.notes))
-            return report.exit_code
-        return emit(report, args.format)
-    report = list_tokens(registry) if args.action == "list" else revoke_token(registry, args.subject)
-    if args.format == "text" and args.action == "list" and report.facts["tokens"]:
+    with operated_registry(args) as registry:
+        if args.action == "add":
+            report = add_token(registry, args.subject, args.label, args.days)
+        elif args.action == "list":
+            report = list_tokens(registry)
+        else:
+            report = revoke_token(registry, args.subject)
+    if args.format == "text":
+        return _print(args.action, report)
+    return emit(report, args.format)
+
+
+def _print(action: str, report: Report) -> int:
+    if action == "add":  # only the token, so that a script can read it
+        sys.stdout.write(f"{report.facts['token']}\n")
+        sys.stderr.write("".join(f"note: {note}\n" for note in report.notes))
+        return report.exit_code
+    if action == "list" and report.facts["tokens"]:
         from pinwarden.cli.layout import table
 
         rows = [
@@ -47,4 +59,4 @@ def run(args: Namespace) -> int:
             for each in report.facts["tokens"]
         ]
         sys.stdout.write(table(("ID", "NAMESPACE", "STATE", "LABEL"), rows))
-    return emit(report, args.format)
+    return emit(report, "text")

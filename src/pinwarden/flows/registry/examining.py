@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore
 
-from pinwarden.adapters.bundles.archive import check_archive
+from pinwarden.adapters.bundles.archive import Contents, check_archive
 from pinwarden.adapters.bundles.limits import BundleLimits
 from pinwarden.adapters.bundles.unpack import unpack
 from pinwarden.core.cid import document_cid
@@ -52,12 +52,8 @@ def examine(registry: Registry, descriptor: Descriptor, manifest: Manifest, arch
     contents = check_archive(descriptor, manifest, archive, bounds)
     content_hash = Digest.of(archive)
     try:
-        with TemporaryDirectory(prefix="pinwarden-registry-") as above:
-            folder = Path(above) / "bundle"
-            if _can_probe(registry.probing):
-                unpack(manifest.entries, contents, folder)
-            surface = _surface(registry.probing, descriptor, folder)
-            api_surface = str(api_surface_hash(item.value for item in surface.list_of(TOOL)))
+        surface = _asked_surface(registry.probing, descriptor, manifest, contents)
+        api_surface = str(api_surface_hash(item.value for item in surface.list_of(TOOL)))
     except PinwardenError as err:
         if registry.probing == REQUIRED:
             raise
@@ -72,17 +68,20 @@ def examine(registry: Registry, descriptor: Descriptor, manifest: Manifest, arch
     )
 
 
-def _can_probe(probing: str) -> bool:
-    return probing != NEVER and shutil.which("bwrap") is not None
+def _asked_surface(probing: str, descriptor: Descriptor, manifest: Manifest, contents: Contents) -> Surface:
+    if probing == NEVER or shutil.which("bwrap") is None:
+        why = "this registry does not start servers" if probing == NEVER else "bubblewrap is not installed"
+        raise PinwardenError("PROBE_FAILED", f"the server was not asked: {why}")
+    with TemporaryDirectory(prefix="pinwarden-registry-") as above:
+        folder = Path(above) / "bundle"
+        unpack(manifest.entries, contents, folder)
+        return _surface(descriptor, folder)
 
 
-def _surface(probing: str, descriptor: Descriptor, folder: Path) -> Surface:
+def _surface(descriptor: Descriptor, folder: Path) -> Surface:
     from pinwarden.adapters.probe.probe import ProbeOptions, probe
     from pinwarden.adapters.sandbox import Sandbox
 
-    if not _can_probe(probing):
-        why = "this registry does not start servers" if probing == NEVER else "bubblewrap is not installed"
-        raise PinwardenError("PROBE_FAILED", f"the server was not asked: {why}")
     entry = folder / descriptor.entry
     if "$" in descriptor.entry or not entry.resolve().is_relative_to(folder.resolve()) or not entry.is_file():
         raise PinwardenError("PROBE_FAILED", "the entry point is not a file of the bundle")

@@ -38,7 +38,4 @@ def serve(registry: Registry, listening: socket.socket) -> None:
         timeout_graceful_shutdown=20,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    try:
-        uvicorn.Server(config).run(sockets=[listening])
-    finally:
-        registry.database.close()
+    uvicorn.Server(config).run(sockets=[listening])
