@@ -57,7 +57,11 @@ def _blocks(data: bytes, root: bytes) -> Iterator[tuple[bytes, memoryview]]:
         _refuse("does not begin with a CARv1 header that names the bundle's root CID and no other")
     view, place, end = memoryview(data), len(header), len(data)
     while place < end:
-        size, place = _read_varint(data, place)
+        # Lengths of two bytes, as most blocks have, are read here; the rest is left to the function.
+        if data[place] > 0x7F and place + 1 < end and 0 < data[place + 1] <= 0x7F:
+            size, place = data[place] & 0x7F | data[place + 1] << 7, place + 2
+        else:
+            size, place = _read_varint(data, place)
         start, after = place + _CID_BYTES, place + size
         if start > after or after > end:
             _refuse("is cut off, or says another length of a block than it has")

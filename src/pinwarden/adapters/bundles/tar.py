@@ -6,23 +6,23 @@ Headers are ustar; a path that does not fit into one has a pax header of its own
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, field
 
 BLOCK = 512
 _END = b"\0" * (2 * BLOCK)
 _MAX_HEADER = 64 * 1024
-_SIZE, _CHECKSUM, _KIND = slice(124, 136), slice(148, 156), 156
+_MODE, _SIZE, _CHECKSUM, _KIND = slice(100, 108), slice(124, 136), slice(148, 156), 156
+_FILE, _FOLDER, _PAX = frozenset(b"0\0"), ord("5"), ord("x")
 _IGNORED = (b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname", b"gname", b"comment")
 
 
-class TarFile(Record):
-    """One file of a tarball."""
+class TarFile(NamedTuple):
+    """One file of a tarball. No record, for the same reason as an entry of a manifest."""
 
     path: str
-    data: memoryview | bytes = field(repr=False)
+    data: memoryview | bytes
     executable: bool
 
 
@@ -80,28 +80,25 @@ def most_bytes(sizes: Iterable[tuple[str, int]]) -> int:
 
 def read_tar(data: bytes) -> Iterator[TarFile]:
     """The files of a tarball. Links, devices and whatever changes how it is read are refused."""
-    view, place, path = memoryview(data), 0, None
-    while place + BLOCK <= len(data):
+    view, place, end, path = memoryview(data), 0, len(data), None
+    while place + BLOCK <= end and data[place]:
         header = data[place : place + BLOCK]
-        if not header.strip(b"\0"):
-            break
         size = _checked_size(header)
         content = view[place + BLOCK : place + BLOCK + size]
         place += BLOCK + size + -size % BLOCK
-        if place > len(data):
+        if place > end:
             _refuse("is cut off")
-        kind = header[_KIND : _KIND + 1]
-        if kind == b"x":
-            path = _pax_path(bytes(content[: _MAX_HEADER + 1]))
-        elif kind == b"5" and size == 0:
+        kind = header[_KIND]
+        if kind in _FILE:
+            yield TarFile(path or _name(header), content, bool(_octal(header[_MODE]) & 0o100))
             path = None
-        elif kind in (b"0", b"\0"):
-            executable = bool(_octal(header[100:108]) & 0o100)
-            yield TarFile(path=path or _name(header), data=content, executable=executable)
+        elif kind == _PAX:
+            path = _pax_path(bytes(content[: _MAX_HEADER + 1]))
+        elif kind == _FOLDER and size == 0:
             path = None
         else:
             _refuse(f"holds a link, a device or something unknown: {_name(header)[:120]!a}")
-    if data[place:].strip(b"\0") or place + BLOCK > len(data):
+    if place + BLOCK > end or data[place:].strip(b"\0"):
         _refuse("has no end, or goes on after it")
 
 
@@ -125,9 +122,10 @@ def _octal(text: bytes) -> int:
 
 
 def _name(header: bytes) -> str:
-    name, prefix = header[:100].split(b"\0")[0], header[345:500].split(b"\0")[0]
-    whole = prefix + b"/" + name if prefix and header[257:262] == b"ustar" else name
-    return _text(whole)
+    name = header[:100].partition(b"\0")[0]
+    if header[345] and header.startswith(b"ustar", 257):
+        name = header[345:500].partition(b"\0")[0] + b"/" + name
+    return _text(name)
 
 
 def _pax_path(records: bytes) -> str | None:

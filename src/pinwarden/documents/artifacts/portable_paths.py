@@ -13,7 +13,7 @@ _NOT_EVERYWHERE = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?", re.IGNORECASE)
 _MAX_STEP = 255
 # What nearly all paths are made of. Paths of nothing else are looked at all together.
-_PLAIN = dict.fromkeys(map(ord, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@+~=,-./"))
+_PLAIN = re.compile(r"[A-Za-z0-9_@+~=,./\n-]*")
 _PLAIN_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 
 
@@ -65,7 +65,7 @@ def check_all_portable(paths: Sequence[str]) -> None:
 def _all_plain_and_different(paths: Sequence[str]) -> bool:
     """The usual case, without taking each path apart: names of plain letters, no two of them alike."""
     together = "\n".join(paths)
-    if together.translate(_PLAIN) != "\n" * (len(paths) - 1):
+    if not _PLAIN.fullmatch(together) or together.count("\n") != len(paths) - 1:
         return False
     steps = set(together.replace("\n", "/").split("/"))
     if any(not step or step[-1] == "." or len(step) > _MAX_STEP for step in steps):
