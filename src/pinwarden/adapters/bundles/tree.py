@@ -45,10 +45,10 @@ def read_tree(folder: Path, limits: BundleLimits = DEFAULT_LIMITS) -> Tree:
     together = PathSet()
     for path, entry in _walk(folder, "", left_out):
         together.add(path)
-        data = _read(entry, limits.total_bytes - size)
+        data, mode = _read(entry, limits.total_bytes - size)
         size += len(data)
         # Only its owner's right counts: those of others depend on the umask that the folder was made under.
-        files.append(SourceFile(path=path, data=data, executable=bool(entry.stat().st_mode & stat.S_IXUSR)))
+        files.append(SourceFile(path=path, data=data, executable=bool(mode & stat.S_IXUSR)))
         if len(files) > limits.files:
             _refuse(f"{folder} has more than {limits.files} files")
     return Tree(files=tuple(sorted(files, key=lambda file: file.path)), left_out=tuple(sorted(left_out)))
@@ -82,15 +82,16 @@ def _checked(path: str) -> str:
     return check_portable(path)
 
 
-def _read(entry: os.DirEntry[str], most: int) -> bytes:
+def _read(entry: os.DirEntry[str], most: int) -> tuple[bytes, int]:
+    """The bytes of a file and its mode, both of what was opened: a link or pipe may have taken its place meanwhile."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        # Not through a link that took the file's place after it was looked at.
-        descriptor = os.open(entry.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
-        with os.fdopen(descriptor, "rb") as stream:
-            data = stream.read(most + 1)
+        with os.fdopen(os.open(entry.path, flags), "rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            data = stream.read(most + 1) if stat.S_ISREG(mode) else _refuse(f"{entry.path} is no file any more")
     except OSError as err:
         raise PinwardenError("FILE_UNREADABLE", f"{entry.path}: {err.strerror or err}") from err
-    return data if len(data) <= most else _refuse("the files are larger together than a bundle may be")
+    return (data, mode) if len(data) <= most else _refuse("the files are larger together than a bundle may be")
 
 
 def _refuse(why: str) -> NoReturn:
