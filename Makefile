@@ -4,13 +4,14 @@ VENV := .venv
 BENCH := .venv-bench
 RUN := $(VENV)/bin
 
-.PHONY: help demo test lint unit bench requirements clean
+.PHONY: help demo test lint unit bench soak requirements clean
 
 help:
 	@echo "make demo    set up .venv and show Pinwarden at work"
 	@echo "make test    set up everything the tests need, then lint and run the whole suite (minutes)"
 	@echo "make lint    ruff, mypy --strict, layer contract, spelling"
 	@echo "make bench   compare the hot paths with their floors and peers, as ratios"
+	@echo "make soak    500 publishes at three replicas, and 50 replicas killed, on PostgreSQL (minutes)"
 	@echo "make requirements   renew the pinned and hashed requirements (needs uv)"
 	@echo "make clean   remove everything that was set up here"
 
@@ -40,8 +41,13 @@ unit: $(VENV)/.dev
 	@$(RUN)/pytest -rs
 
 bench: $(BENCH)/.ready
+	@{ command -v nginx && command -v wrk; } >/dev/null || tools/system-packages.sh nginx-light wrk
 	@echo "==> benchmarks"
 	@$(BENCH)/bin/python -m benchmarks
+
+soak: $(VENV)/.dev
+	@tools/system-packages.sh
+	@PINWARDEN_SOAK=1 $(RUN)/pytest tests/registry/test_replicas.py -n 0 --timeout 1800
 
 $(VENV)/.base: requirements/base.txt pyproject.toml
 	@tools/venv.sh $(VENV) base

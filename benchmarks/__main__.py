@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import artifacts, bundles, core, detection, gate, running, startup, surfaces
+from benchmarks import artifacts, bundles, core, detection, gate, registry, running, startup, surfaces
 
 REPORTS: dict[str, Callable[[], str]] = {
     "digest": core.digest_report,
@@ -21,6 +21,9 @@ REPORTS: dict[str, Callable[[], str]] = {
     "bundles": bundles.verifying_report,
     "starting": running.starting_report,
     "fetching": running.fetching_report,
+    "appending": registry.appending_report,
+    "publishing": registry.publishing_report,
+    "reading": registry.reading_report,
 }
 
 

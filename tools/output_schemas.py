@@ -14,6 +14,7 @@ from pinwarden.documents.bundle import descriptor as bundle_descriptor
 from pinwarden.documents.clients.table import CLIENTS, Scope
 from pinwarden.documents.lock import shape as lock_shape
 from pinwarden.documents.lock.verification import PROBLEMS
+from pinwarden.documents.registry import version as registry_version
 from pinwarden.documents.sbom import cyclonedx as cyclonedx_bill
 from pinwarden.documents.sbom import spdx as spdx_bill
 from pinwarden.documents.tier import TIERS_WORST_FIRST
@@ -29,6 +30,7 @@ from pinwarden.rules.config.findings import FINDING_KINDS
 from pinwarden.rules.config.kinds import CONFIG_KINDS
 from pinwarden.rules.config.secrets import SecretKind
 from pinwarden.rules.drift.changes import CHANGE_KINDS, SEVERITIES
+from pinwarden.store import publishers
 from tools.document_schemas import any_digest, lock_body, lock_definitions, manifest, surface_body
 from tools.schema_words import (
     ANYTHING,
@@ -727,7 +729,8 @@ def bundle_push() -> Schema:
 
 
 def bundle_pull() -> Schema:
-    return output("bundle pull", exactly({**bundle_in_oci(), "files": array(FULL_TEXT)}))
+    more = {"files": array(FULL_TEXT), "provenance": or_null(bundle_provenance()), "unpacked": or_null(FULL_TEXT)}
+    return output("bundle pull", exactly({**bundle_in_oci(), **more}))
 
 
 def sign() -> Schema:
@@ -758,19 +761,22 @@ def attest() -> Schema:
     )
 
 
-def bundle_accept() -> Schema:
-    provenance = exactly(
+def bundle_provenance() -> Schema:
+    return exactly(
         {
             "tool": TEXT,
             "channel": TEXT,
             "root_cid": TEXT,
             "descriptor_cid": TEXT,
             "attestations_used": array(TEXT),
-            "constraints_enforced": exactly({"require_verifier_attestation": TRUTH, "min_attestations": NUMBER}),
+            "constraints_enforced": exactly({"require_verifier_attestation": TRUTH, "min_attestations": COUNT}),
         }
     )
+
+
+def bundle_accept() -> Schema:
     refusal = exactly({"code": one_of(CODES), "what": TEXT, "why": OBJECT, "fix": TEXT})
-    accepted = exactly({"result": one_of(["ACCEPT"]), "provenance": provenance})
+    accepted = exactly({"result": one_of(["ACCEPT"]), "provenance": bundle_provenance()})
     refused = exactly({"result": one_of(["REJECT"]), "error": refusal})
     return output("bundle accept", {"oneOf": [accepted, refused]})
 
@@ -813,6 +819,80 @@ def error() -> Schema:
     )
 
 
+# The registry
+
+
+MOMENT: Schema = {"type": "string", "format": "date-time"}
+
+
+def published_version() -> Schema:
+    archive = {"cid": BLOB_CID, "size_bytes": COUNT, "media_type": TEXT, "content_hash": SHA256}
+    surface = {"api_surface": or_null(SHA256), "cid": or_null(DOCUMENT_CID), "problem": or_null(TEXT)}
+    return exactly(
+        {
+            "schema_version": one_of((registry_version.VERSION_SCHEMA,)),
+            "tool": TEXT,
+            "version": TEXT,
+            "namespace": TEXT,
+            "description": TEXT,
+            "root_cid": DOCUMENT_CID,
+            "descriptor_cid": DOCUMENT_CID,
+            "archive": exactly(archive),
+            "surface": exactly(surface),
+            "published_at_utc": MOMENT,
+            "published_by": DID,
+            "log_index": COUNT,
+            "yanked": or_null(TEXT),
+            "attestations": array(DOCUMENT_CID),
+        }
+    )
+
+
+def publish() -> Schema:
+    return output("publish", exactly({"registry": TEXT, "channel": TEXT, "published": published_version()}))
+
+
+def registry_export() -> Schema:
+    return output("registry export", exactly({"folder": FULL_TEXT, "written": COUNT, "log_size": COUNT}))
+
+
+def registry_namespace() -> Schema:
+    each = exactly({"namespace": TEXT, "keys": mapping(one_of(publishers.ROLES))})
+    return output("registry namespace", exactly({"namespaces": array(each)}))
+
+
+def registry_token() -> Schema:
+    texts = dict.fromkeys(("id", "namespace", "label"), TEXT)
+    each = exactly({**texts, "created_at_utc": MOMENT, "expires_ms": COUNT, "revoked": TRUTH})
+    return output("registry token", exactly({"tokens": array(each)}, {"token": TEXT}))
+
+
+def registry_audit() -> Schema:
+    texts = dict.fromkeys(("action", "namespace", "subject", "outcome"), TEXT)
+    each = exactly({**texts, "at_ms": COUNT, "token": or_null(TEXT), "key_id": or_null(DID), "size": COUNT})
+    return output("registry audit", exactly({"requests": array(each)}))
+
+
+def registry_change(command: str) -> Callable[[], Schema]:
+    return lambda: output(command, exactly({"registry": TEXT, "subject": TEXT, "changed": TRUTH}))
+
+
+def log_members() -> dict[str, Schema]:
+    witness = exactly({"name": TEXT, "time": COUNT})
+    return {"log_id": TEXT, "key_id": DID, "size": COUNT, "root": BARE_SHA256, "witnesses": array(witness)}
+
+
+def log_verify() -> Schema:
+    return output("log verify", exactly({**log_members(), "issued_at_utc": MOMENT, "tools": COUNT}))
+
+
+def log_monitor() -> Schema:
+    cids = dict.fromkeys(("prev_root_cid", "new_root_cid", "descriptor_cid"), or_null(DOCUMENT_CID))
+    texts = dict.fromkeys(("tool", "channel", "reason"), TEXT)
+    event = exactly({"seq": COUNT, **texts, **cids, "issued_at_utc": MOMENT})
+    return output("log monitor", exactly({**log_members(), "new": COUNT, "events": array(event)}))
+
+
 _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "init": init,
     "ci": ci,
@@ -845,6 +925,16 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "sign": sign,
     "attest": attest,
     "bundle accept": bundle_accept,
+    "publish": publish,
+    "registry export": registry_export,
+    "registry namespace": registry_namespace,
+    "registry token": registry_token,
+    "registry audit": registry_audit,
+    "registry point": registry_change("registry point"),
+    "registry yank": registry_change("registry yank"),
+    "registry keys": registry_change("registry keys"),
+    "log verify": log_verify,
+    "log monitor": log_monitor,
     "policy init": policy_init,
     "policy check": policy_check,
     "policy digest": policy_digest,

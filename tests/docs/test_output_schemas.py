@@ -369,6 +369,16 @@ CASES = (
     case("bundle accept", f"{ACCEPT} --attestation attestation.json", on=pointed),
     case("bundle accept", ACCEPT, on=pointed, code=1),
     case("bundle accept", f"{ACCEPT} --now today", on=pointed, code=2, errs=True),
+    case("publish", f"{ARCHIVE} --key key --registry http://127.0.0.1:1", on=packed, code=2, errs=True),
+    case("registry export", "out --database nosql://x", code=2, errs=True),
+    case("registry namespace", "add ACME --owner key.pub --data registry", on=key, code=2, errs=True),
+    case("registry token", "add acme --data registry", code=1, errs=True),
+    case("registry audit", "--blobs s3://x", code=2, errs=True),
+    case("registry point", "acme.notes 1.0.0 --key key --registry http://127.0.0.1:1", on=key, code=2, errs=True),
+    case("registry yank", "acme.notes 1.0.0 --key none --registry http://127.0.0.1:1", code=2, errs=True),
+    case("registry keys", "acme --key key --registry http://127.0.0.1:1", on=key, code=2, errs=True),
+    case("log verify", "nowhere", code=3, errs=True),
+    case("log monitor", "nowhere --state state.json", code=3, errs=True),
     case("policy init"),
     case("policy init", "--recommended --toolpin"),
     case("policy init", on=policy(), code=1, errs=True),
@@ -399,6 +409,13 @@ CASES = (
 ELSEWHERE = {
     "bundle push": "tests/cli/test_bundle_oci.py",
     "bundle pull": "tests/cli/test_bundle_oci.py",
+    **dict.fromkeys(
+        (
+            *("publish", "registry export", "registry namespace", "registry token", "registry audit"),
+            *("registry point", "registry yank", "registry keys", "log verify", "log monitor"),
+        ),
+        "tests/registry/test_serving.py",
+    ),
 }
 """Commands whose good answers need a registry, and the tests that hold those against their schemas."""
 

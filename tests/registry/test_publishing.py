@@ -112,7 +112,7 @@ def test_an_attack_with_a_stolen_token_outside_its_namespace_is_refused(anywhere
         {"made": bundle(), "key": MALLORY, "token": own},  # Mallory's token and key, acme's namespace
         {"made": bundle(), "token": own},  # a key of acme's, Mallory's token
     ]
-    codes = [code_of(anywhere.publish, each.pop("made"), **each) for each in attempts]  # type: ignore[arg-type]
+    codes = [code_of(anywhere.publish, each.pop("made"), **each) for each in attempts]
     assert codes == ["NAMESPACE_REFUSED"] * 4
     assert log_size(anywhere) == 0
     assert anywhere.publish(made, key=MALLORY, token=own).namespace == "mallory"
@@ -260,7 +260,7 @@ def test_a_yank_is_logged_and_takes_every_pointer_away(anywhere: World) -> None:
         assert anywhere.files.find(f"pointers/acme.notes/{channel}.json") is None
     assert as_json(anywhere.files.find("versions/acme.notes/1.0.0.json"))["yanked"] == "it leaks"
     assert anywhere.files.blob(made.archive_cid) == made.archive
-    move = {"tool": "acme.notes", "version": "1.0.0", "channel": "stable"}
+    move: dict[str, Any] = {"tool": "acme.notes", "version": "1.0.0", "channel": "stable"}
     assert code_of(anywhere.change, POINT, **move) == "VERSION_YANKED"
     assert code_of(anywhere.publish, made) == "VERSION_YANKED"
     anywhere.change(UNYANK, tool="acme.notes", version="1.0.0")

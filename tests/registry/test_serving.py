@@ -14,10 +14,12 @@ from urllib.request import Request, urlopen
 import pytest
 
 from pinwarden.adapters.mcp_registry import Registries, RegistrySource
-from pinwarden.cli.main import main
+from pinwarden.cli.main import COMMANDS, main
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PublicKey
 from pinwarden.core.note import NoteKey
 from pinwarden.documents import server_entry
+from tests.docs.schemas import problems
 from tests.needs import needs
 from tests.postgres import Cluster
 from tests.registries import docker_registry, needs_registry
@@ -62,7 +64,10 @@ def answered(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0)
     """What a command prints under --format json."""
     capsys.readouterr()
     assert run(*arguments, "--format", "json") == code, capsys.readouterr()
-    return json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
+    name = next(name for name in COMMANDS if " ".join(arguments).startswith(f"{name} "))
+    assert problems("error" if "error" in report else name.replace(" ", "-"), report) == []
+    return report
 
 
 @pytest.fixture(scope="module", params=["embedded", "postgresql and oci"])
@@ -140,6 +145,13 @@ def test_a_bundle_goes_from_its_folder_into_the_registry_and_everybody_can_check
         [None, "yank"],
     )
     assert json.loads(site.get("api/search?q=notes")[2])["tools"][0]["latest"] == "1.0.0"
+
+    assert run("keygen", str(tmp_path / "helper")) == 0
+    helper = PublicKey.from_pem((tmp_path / "helper.pub").read_bytes()).did
+    keys = ("registry", "keys", "acme", "--add-publisher", helper, *site.publisher)
+    assert answered(capsys, *keys)["changed"] is True
+    named = answered(capsys, "registry", "namespace", "list", *site.operator)["namespaces"]
+    assert named[0]["keys"][helper] == "publisher"
 
     exported = tmp_path / "export"
     answered(capsys, "registry", "export", str(exported), "--base-url", "https://r.example/", *site.operator)

@@ -6,7 +6,6 @@ is not ours to promise: the package names the archive and its digest, and our ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.core.record import Record
@@ -94,7 +93,7 @@ def latest_of(versions: list[PublishedVersion]) -> PublishedVersion | None:
     return best
 
 
-def entry_of(version: PublishedVersion, base: str, *, is_latest: bool) -> Mapping[str, Any]:
+def entry_of(version: PublishedVersion, base: str, *, is_latest: bool) -> dict[str, Any]:
     """One entry."""
     package = {
         "registryType": "mcp-toolbundle",

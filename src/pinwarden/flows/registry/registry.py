@@ -14,7 +14,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.core.tlog import EMPTY_ROOT
 from pinwarden.documents.registry.version import Identity
 from pinwarden.store import pointer_log
-from pinwarden.store.database import Database, Transaction, schema_of
+from pinwarden.store.database import Database, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,11 +75,6 @@ def new_id() -> str:
 def default_log_id(key: PublicKey) -> str:
     """The origin of a log that nobody named: no other key has it."""
     return f"pinwarden-registry/{key.did.removeprefix('did:key:')[:20]}"
-
-
-def schema() -> object:
-    """The tables of a registry."""
-    return schema_of(SCHEMA_NAME)
 
 
 def settle_identity(database: Database, wanted: Identity, signer: Signer) -> Identity:

@@ -34,6 +34,7 @@ def serve(registry: Registry, listening: socket.socket) -> None:
         lifespan="off",
         ws="none",
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=20,
         h11_max_incomplete_event_size=64 * 1024,
