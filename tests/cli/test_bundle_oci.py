@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.main import main
+from pinwarden.core.keys import PrivateKey
+from pinwarden.documents.bundle import pointer, trust
 from pinwarden.documents.bundle.descriptor import CAR
-from tests.bundle_world import VERIFIER
+from pinwarden.documents.bundle.pointer import Pointer
+from pinwarden.documents.bundle.signatures import signed, to_bytes
+from tests.bundle_world import BEFORE, REGISTRY, STRANGER, TRUST, VERIFIER
 from tests.docs.schemas import problems
 from tests.registries import DockerRegistry, docker_registry, needs_registry
 
@@ -93,6 +97,45 @@ def test_moved_tag_does_not_change_what_a_digest_names(run: Run, registry: Docke
     assert run("bundle", "pull", place, "-o", "pulled")[1]["root_cid"] == second["root_cid"]
     by_digest = run("bundle", "pull", f"{registry.host}/acme/moved@{first['digest']}", "-o", "pulled")[1]
     assert by_digest["root_cid"] == first["root_cid"]
+
+
+def pushed_with_pointer(run: Run, place: str, signer: PrivateKey = REGISTRY) -> list[str]:
+    """A bundle with a registry's pointer in an OCI registry, and the options of an installer that trusts both."""
+    subject = json.loads(Path("attestation.json").read_text())["subject"]
+    row = Pointer(tool="acme.notes", channel="stable", updated_at_utc=BEFORE, **subject)
+    document = pointer.to_value("acme", "acme", BEFORE, [row])
+    Path("pointer.json").write_bytes(to_bytes(signed(document, pointer.SIGNED_FIELDS, signer)))
+    Path("trust.json").write_bytes(to_bytes(trust.to_value(TRUST)))
+    Path("policy.json").write_text("{}")
+    assert (
+        run("bundle", "push", ARCHIVE, place, "--attestation", "attestation.json", "--pointer", "pointer.json")[0] == 0
+    )
+    return ["bundle", "pull", place, "-o", "pulled", "--policy", "policy.json", "--trust", "trust.json"]
+
+
+def test_an_accepted_bundle_is_unpacked_with_its_provenance(run: Run, registry: DockerRegistry) -> None:
+    pull = pushed_with_pointer(run, f"{registry.host}/acme/accepted:1")
+    code, told = run(*pull, "--tool", "acme.notes", "--channel", "stable", "--unpack", "installed")
+    assert problems("bundle-pull", told, closed=True) == []
+    assert (code, told["unpacked"]) == (0, "installed")
+    assert told["provenance"]["attestations_used"] == [VERIFIER.public_key.did]
+    assert json.loads((Path("pulled") / f"{ARCHIVE}.provenance.json").read_text()) == told["provenance"]
+    assert Path("installed/main.py").read_bytes() == Path("server/main.py").read_bytes()
+
+
+def test_a_refused_bundle_is_neither_unpacked_nor_written(run: Run, registry: DockerRegistry) -> None:
+    pull = pushed_with_pointer(run, f"{registry.host}/acme/refused:1", signer=STRANGER)
+    code, told = run(*pull, "--unpack", "installed")
+    assert (code, told["error"]["code"]) == (1, "POINTER_SIGNATURE_INVALID")
+    pull = pushed_with_pointer(run, f"{registry.host}/acme/refused:2")
+    code, told = run(*pull, "--unpack", "installed", "--tool", "acme.weather")
+    assert (code, told["error"]["code"]) == (1, "POINTER_NOT_FOUND")
+    run("bundle", "push", ARCHIVE, f"{registry.host}/acme/refused:2", "--attestation", "attestation.json")
+    assert run(*pull, "--unpack", "installed")[1]["error"]["code"] == "POINTER_NOT_FOUND"
+    for options in (["--unpack", "installed"], ["--trust", "trust.json"]):
+        code, told = run("bundle", "pull", f"{registry.host}/acme/refused:2", "-o", "pulled", *options)
+        assert (code, told["error"]["code"]) == (2, "USAGE")
+    assert (pulled(), Path("installed").exists()) == ([], False)
 
 
 @pytest.mark.parametrize(
