@@ -57,7 +57,7 @@ def followed(world: World, state: LogState | None = None) -> Followed:
 
 
 def grow(world: World, count: int) -> None:
-    """Append so many events at once: a channel that goes to and fro."""
+    """Append so many events at once: a few channels, set again and again."""
     with world.registry.database.transaction(alone=pointer_log.ALONE) as step:
         version = publications.version_of(step, "acme.notes", "1.0.0")
         changes = [
