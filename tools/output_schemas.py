@@ -877,6 +877,10 @@ def registry_change(command: str) -> Callable[[], Schema]:
     return lambda: output(command, exactly({"registry": TEXT, "subject": TEXT, "changed": TRUTH}))
 
 
+def registry_attest() -> Schema:
+    return output("registry attest", exactly({"registry": TEXT, "sent": COUNT, "new": COUNT}))
+
+
 def log_members() -> dict[str, Schema]:
     witness = exactly({"name": TEXT, "time": COUNT})
     return {"log_id": TEXT, "key_id": DID, "size": COUNT, "root": BARE_SHA256, "witnesses": array(witness)}
@@ -932,6 +936,7 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "registry audit": registry_audit,
     "registry point": registry_change("registry point"),
     "registry yank": registry_change("registry yank"),
+    "registry attest": registry_attest,
     "registry keys": registry_change("registry keys"),
     "log verify": log_verify,
     "log monitor": log_monitor,

@@ -107,3 +107,14 @@ def test_a_witness_key_that_is_not_one_is_refused(vkey: str) -> None:
     with pytest.raises(PinwardenError) as caught:
         WitnessKey.parse(vkey)
     assert caught.value.code in ("NOTE_INVALID", "KEY_INVALID")
+
+
+def test_a_cosignature_is_what_another_implementation_writes() -> None:
+    """The line and the key were written by aics-tlog 0.2.1 from the same seed, moment and checkpoint."""
+    note = Checkpoint(origin="log.example", size=11, root=bytes(range(32))).note()
+    line = cosign(note, "witness.example/w1", WITNESS, 1700000000).line()
+    assert str(WITNESS_KEY) == "witness.example/w1+773a6c12+BMhTrQ8M0rYZrqks7sT9VqJNZJnVhM55JX5Fz9gTm2Cn"
+    assert line == (
+        "\u2014 witness.example/w1 dzpsEgAAAABlU/EASH9crVNuex+eYhzw4d/3NpDCZ2Z3dYGScfaY5q5LeSCoxsNg6Ed0WPzNcjrVQ6Hl9T/"
+        "E2Vrwq16P/aHqkYQOBQ==\n"
+    )

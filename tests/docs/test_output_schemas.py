@@ -376,6 +376,7 @@ CASES = (
     case("registry audit", "--blobs s3://x", code=2, errs=True),
     case("registry point", "acme.notes 1.0.0 --key key --registry http://127.0.0.1:1", on=key, code=2, errs=True),
     case("registry yank", "acme.notes 1.0.0 --key none --registry http://127.0.0.1:1", code=2, errs=True),
+    case("registry attest", "none.json --registry http://127.0.0.1:1", code=2, errs=True),
     case("registry keys", "acme --key key --registry http://127.0.0.1:1", on=key, code=2, errs=True),
     case("log verify", "nowhere", code=3, errs=True),
     case("log monitor", "nowhere --state state.json", code=3, errs=True),
@@ -412,7 +413,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         (
             *("publish", "registry export", "registry namespace", "registry token", "registry audit"),
-            *("registry point", "registry yank", "registry keys", "log verify", "log monitor"),
+            *("registry point", "registry yank", "registry attest", "registry keys", "log verify", "log monitor"),
         ),
         "tests/registry/test_serving.py",
     ),

@@ -147,6 +147,11 @@ def test_a_bundle_goes_from_its_folder_into_the_registry_and_everybody_can_check
     assert json.loads(site.get("api/search?q=notes")[2])["tools"][0]["latest"] == "1.0.0"
 
     assert run("keygen", str(tmp_path / "helper")) == 0
+    late = str(tmp_path / "late.json")
+    auditor = ("--key", str(tmp_path / "helper"), "--role", "auditor", "--claim", "audit", "-o", late)
+    assert run("attest", str(tmp_path / "acme.notes-1.0.0.car"), *auditor) == 0
+    sent = answered(capsys, "registry", "attest", late, "--registry", site.replica.url)
+    assert (sent["sent"], sent["new"]) == (1, 1)
     helper = PublicKey.from_pem((tmp_path / "helper.pub").read_bytes()).did
     keys = ("registry", "keys", "acme", "--add-publisher", helper, *site.publisher)
     assert answered(capsys, *keys)["changed"] is True

@@ -59,7 +59,7 @@ def operated_registry(args: Namespace, settings: RegistrySettings | None = None)
     try:
         yield registry
     finally:
-        registry.database.close()
+        registry.close()
 
 
 def add_publisher_arguments(parser: ArgumentParser) -> None:

@@ -25,6 +25,9 @@ class Blobs(ABC):
             raise PinwardenError("ARTIFACT_MISMATCH", f"the store of archives has other bytes under {cid}")
         return data
 
+    def close(self) -> None:  # noqa: B027 - a folder has nothing to close
+        """Let go of connections."""
+
     @abstractmethod
     def has(self, cid: str) -> bool:
         """Whether the bytes are here."""

@@ -23,8 +23,9 @@ _LAYER_TYPE = "application/octet-stream"
 class OciBlobs(Blobs):
     """One repository full of archives. Credentials are those that docker or podman has."""
 
-    def __init__(self, registry: PushRegistry) -> None:
+    def __init__(self, registry: PushRegistry, fetcher: Fetcher) -> None:
         self._registry = registry
+        self._fetcher = fetcher
 
     @classmethod
     def at(cls, url: str) -> OciBlobs:
@@ -32,7 +33,12 @@ class OciBlobs(Blobs):
         reference = parse_reference(url.removeprefix("oci://"))
         settings = Settings(home=Path.home(), project=None, variables=os.environ)
         endpoint = registry_endpoint(reference, settings, said_by="argument")
-        return cls(PushRegistry(reference, Fetcher(FetchRules(), os.environ), endpoint))
+        fetcher = Fetcher(FetchRules(), os.environ)
+        return cls(PushRegistry(reference, fetcher, endpoint), fetcher)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._fetcher.close()
 
     def has(self, cid: str) -> bool:
         """Whether there is an artifact of that tag."""

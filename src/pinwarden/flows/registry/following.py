@@ -16,6 +16,7 @@ from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.tlog import TILE_WIDTH, entries_path, root_hash, tile_path, unpack_entries
 from pinwarden.core.tlog_growth import TileNodes, width_of
 from pinwarden.documents.bundle import checkpoint as checkpoint_document
+from pinwarden.documents.bundle.checkpoint import PointerLogCheckpoint
 from pinwarden.documents.bundle.log_event import LogEvent
 from pinwarden.documents.registry import layout, log_state
 from pinwarden.documents.registry.log_state import LIMITS, LogState
@@ -121,7 +122,7 @@ def verify(files: RegistryFiles, wanted: Following) -> Report:
     head = followed.head.checkpoint
     _check_tiles(files, head.size, head.root)
     identity = Identity(name=".", log_id=head.origin, key=followed.state.key)
-    issued = check_signed_view(files, identity, followed.head)
+    issued = check_signed_view(files, identity, followed.head).issued_at_utc
     tools = {tool for tool, _ in followed.state.pointers}
     return Report(
         command="log verify",
@@ -133,8 +134,8 @@ def verify(files: RegistryFiles, wanted: Following) -> Report:
     )
 
 
-def check_signed_view(files: RegistryFiles, identity: Identity, head: Head) -> str:
-    """The moment of the signed JSON view of the head, if the log's key signed it and it shows no other history."""
+def check_signed_view(files: RegistryFiles, identity: Identity, head: Head) -> PointerLogCheckpoint:
+    """The signed JSON view of the head with its moment, if the log's key signed it and it shows no other history."""
     view = checkpoint_document.parse(files.get(layout.SIGNED_CHECKPOINT))
     signed = any(
         set(checkpoint_document.SIGNED_FIELDS) <= set(each.signed_fields)
@@ -145,7 +146,7 @@ def check_signed_view(files: RegistryFiles, identity: Identity, head: Head) -> s
         raise PinwardenError("SIGNATURE_INVALID", "the signed view of the log's head is not the registry's")
     if view.size == head.checkpoint.size and view.root != head.checkpoint.root:
         raise PinwardenError("LOG_PROOF_INVALID", "the two views of the log's head show different histories")
-    return view.issued_at_utc
+    return view
 
 
 def _check_tiles(files: RegistryFiles, size: int, root: bytes) -> None:

@@ -61,6 +61,11 @@ class Registry(Record):
         """Now, in milliseconds since 1970."""
         return milliseconds(self.now())
 
+    def close(self) -> None:
+        """Let go of the database and of the store of archives."""
+        self.database.close()
+        self.blobs.close()
+
 
 def milliseconds(moment: str) -> int:
     """A moment that a document names, in milliseconds since 1970."""

@@ -20,7 +20,7 @@ from pinwarden.documents.registry import layout, statement
 from pinwarden.documents.registry.names import DEFAULT_CHANNEL, check_channel, check_tool, check_version
 from pinwarden.documents.registry.version import Identity, parse_identity
 from pinwarden.flows.bundle.files import BundleFiles, open_files
-from pinwarden.flows.report import Report
+from pinwarden.flows.report import Report, counted
 
 _JSON = "application/json"
 
@@ -118,6 +118,19 @@ def request_change(changing: Changing, command: str, action: str, body: Mapping[
         summary=f"{done['subject']}: {state}",
         exit_code=EXIT_CLEAN,
         facts={"registry": str(changing.registry), "subject": done["subject"], "changed": done["changed"]},
+    )
+
+
+def send_attestations(registry: HttpRegistry, files: Sequence[Path]) -> Report:
+    """The report of ``pinwarden registry attest``."""
+    taken = [registry.send("POST", "api/attestations", read_file(path, LIMITS.max_bytes), _JSON) for path in files]
+    new = sum(each["changed"] is True for each in taken)
+    return Report(
+        command="registry attest",
+        subject=str(registry),
+        summary=f"{counted(new, 'new attestation')} at {registry}",
+        exit_code=EXIT_CLEAN,
+        facts={"registry": str(registry), "sent": len(taken), "new": new},
     )
 
 

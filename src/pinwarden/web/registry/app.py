@@ -11,6 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
+import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter
 from starlette.applications import Starlette
@@ -21,13 +22,16 @@ from starlette.types import Receive, Scope, Send
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.bundle.signatures import to_bytes
+from pinwarden.flows.registry.authorizing import Caller
 from pinwarden.flows.registry.reading import BRIEFLY, FOREVER, JSON, Found, find
 from pinwarden.flows.registry.registry import Registry
 from pinwarden.web.registry import official, reading, writing
 from pinwarden.web.registry.cache import FoundCache
-from pinwarden.web.registry.refusals import refusal, status_of
+from pinwarden.web.registry.refusals import refusal
 
-_THREADS = 16  # each has a connection to the database of its own
+_READERS = 16  # threads; each has a connection to the database of its own
+_WRITERS = 4  # a publish may take seconds and holds an archive in memory; it must not take the place of readers
+_BODY_SECONDS = 600.0  # for the largest archive over a slow line
 _KEPT = {
     FOREVER: "public, max-age=31536000, immutable",
     BRIEFLY: "public, max-age=60",
@@ -43,7 +47,8 @@ class RegistryApp:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._cache = FoundCache()
-        self._threads: CapacityLimiter | None = None
+        self._readers: CapacityLimiter | None = None
+        self._writers: CapacityLimiter | None = None
         self._inner = Starlette(routes=self._routes())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,9 +73,9 @@ class RegistryApp:
 
     async def work(self, function: Work, *args: Any) -> Any:
         """Do something that waits, in one of a few threads."""
-        if self._threads is None:
-            self._threads = CapacityLimiter(_THREADS)
-        return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._threads)
+        if self._readers is None:  # not before there is an event loop
+            self._readers = CapacityLimiter(_READERS)
+        return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._readers)
 
     def _routes(self) -> list[Route]:
         def route(path: str, work: Callable[[Registry, Request, bytes], Response], methods: list[str]) -> Route:
@@ -116,16 +121,25 @@ class RegistryApp:
                 most = operation.most(self._registry)
                 said = _said_length(request, most)
                 caller = await self.work(operation.admit, self._registry, request, said)
-                body = await _body(request, most)
-                value = await self.work(operation.run, self._registry, caller, request, body)
+                value = await self._written(operation, caller, request, most)
             except PinwardenError as err:
                 await self.work(writing.note_refusal, self._registry, caller, operation.name, err)
                 return refusal(err)
-            except ClientDisconnect:
-                return Response(status_code=400)
+            except (ClientDisconnect, TimeoutError):
+                return Response(status_code=408)
             return Response(to_bytes(value), media_type=JSON)
 
         return endpoint
+
+    async def _written(self, operation: writing.Operation, caller: Caller | None, request: Request, most: int) -> Any:
+        """Read the body and do the work, when it is this request's turn."""
+        if self._writers is None:
+            self._writers = CapacityLimiter(_WRITERS)
+        async with self._writers:
+            with anyio.fail_after(_BODY_SECONDS):
+                body = await _body(request, most)
+            run = partial(operation.run, self._registry, caller, request, body)
+            return await anyio.to_thread.run_sync(run, limiter=CapacityLimiter(1))
 
 
 def _said_length(request: Request, most: int) -> int:
@@ -162,6 +176,3 @@ async def _send_found(scope: Scope, send: Send, found: Found) -> None:
     headers.append((b"content-length", str(0 if unchanged else len(found.body)).encode()))
     await send({"type": "http.response.start", "status": 304 if unchanged else 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-__all__ = ["RegistryApp", "status_of"]
