@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from pinwarden.flows.registry.opening import RegistrySettings, open_registry
 from pinwarden.flows.registry.publishing import keep_archive
 from pinwarden.flows.registry.registry import RegistryLimits
 from pinwarden.flows.registry.searching import search_tools
+from pinwarden.web.registry.refusals import status_of
 from tests.needs import needs
 from tests.registry.world import ACME, MALLORY, REGISTRY_KEY, SERVER, World, as_json, attested, bundle, open_world
 
@@ -301,7 +303,9 @@ def test_requests_and_bytes_of_one_token_are_limited(tmp_path: Path) -> None:
     caller_of(world.registry, world.token, "upload", 900)
     assert code_of(caller_of, world.registry, world.token, "upload", 101) == "PUBLISH_LIMIT"
     caller_of(world.registry, world.token, "upload", 100)
-    assert code_of(caller_of, world.registry, world.token, "publish") == "PUBLISH_LIMIT"
+    with pytest.raises(PinwardenError) as caught:
+        caller_of(world.registry, world.token, "publish")
+    assert (caught.value.code, caught.value.data, status_of(caught.value)) == ("PUBLISH_LIMIT", {"reason": "rate"}, 429)
     world.clock.pass_by(minutes=61)
     caller_of(world.registry, world.token, "publish")
 
@@ -313,6 +317,14 @@ def test_a_database_of_another_registry_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PinwardenError) as caught:
         open_registry(RegistrySettings(folder=tmp_path / "new", blobs="s3://bucket"))
     assert caught.value.code == "USAGE"
+
+
+def test_publishers_at_the_same_time_wait_for_each_other_and_none_is_turned_away(anywhere: World) -> None:
+    made = [bundle(name=f"acme.t{number % 3}", version=f"1.0.{number}") for number in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        published = list(pool.map(anywhere.publish, made))
+    assert sorted(each.seq for each in published) == list(range(12))
+    assert log_size(anywhere) == 12
 
 
 def test_search_finds_names_and_descriptions_and_nothing_by_wildcards(anywhere: World) -> None:

@@ -21,6 +21,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8470, help="the port; 0 for a free one (8470)")
     parser.add_argument("--name", default="Pinwarden registry", help="what it is called in its documents")
     parser.add_argument("--origin", metavar="NAME", help="the origin of its log, such as registry.example/log")
+    parser.add_argument(
+        "--public-url", metavar="URL", help="where everybody reaches it, if a web server stands before it"
+    )
     parser.add_argument("--probe", default="auto", choices=("auto", "required", "never"), help="start servers (auto)")
     parser.add_argument("--witness", action="append", default=[], metavar="VKEY", help="take cosignatures of this key")
     parser.add_argument("--max-archive", type=int, metavar="BYTES", help="the largest archive (268435456)")
@@ -52,6 +55,7 @@ def run(args: Namespace) -> int:
         log_id=args.origin,
         probing=args.probe,
         witnesses=tuple(args.witness),
+        public_url=args.public_url,
         limits=limits,
     )
     with operated_registry(args, settings) as registry:

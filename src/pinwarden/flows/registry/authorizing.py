@@ -16,6 +16,7 @@ from pinwarden.store.publishers import DONE, Asked, Token
 
 _TOKEN_PREFIX = "pwt_"  # noqa: S105 - so that scanners of secrets find one
 _HOUR = 3_600_000
+_COUNTING = "registry tokens"
 
 
 class Caller(Record):
@@ -49,14 +50,16 @@ def token_digest(text: str) -> str:
 def caller_of(registry: Registry, token: str | None, action: str, size: int = 0) -> Caller:
     """Whose token this is, if it counts and was not used too often. The use is noted before anything else is done."""
     moment = registry.moment()
-    with registry.database.transaction() as step:
+    with registry.database.transaction(alone=_COUNTING) as step:  # or two could count at once, and both be the last
         found = publishers.token_of(step, token_digest(token)) if token else None
         if found is None or found.revoked is not None or found.expires <= moment:
             raise PinwardenError("PUBLISHER_UNKNOWN", "no token, or one that does not count")
         requests, used = publishers.used_since(step, found.id, moment - _HOUR)
         limits = registry.limits
         if requests >= limits.requests_per_hour or used + size > limits.bytes_per_hour:
-            raise PinwardenError("PUBLISH_LIMIT", f"the token {found.id} was used too often in the last hour")
+            raise PinwardenError(
+                "PUBLISH_LIMIT", f"the token {found.id} was used too often in the last hour", data={"reason": "rate"}
+            )
         asked = Asked(
             id=new_id(),
             moment=moment,

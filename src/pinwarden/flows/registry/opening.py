@@ -43,6 +43,7 @@ class RegistrySettings(Record):
     probing: str = AUTO
     witnesses: tuple[str, ...] = ()
     limits: RegistryLimits = field(default_factory=RegistryLimits)
+    public_url: str | None = None
 
 
 def default_folder() -> Path:
@@ -79,6 +80,7 @@ def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> R
         limits=settings.limits,
         probing=settings.probing,
         witnesses=settings.witnesses,
+        public_url=settings.public_url,
     )
 
 

@@ -47,7 +47,7 @@ def add_token(registry: Registry, namespace: str, label: str, days: int) -> Repo
     """A token for a namespace. It is told here and never again."""
     if not 1 <= days <= _MOST_DAYS:
         raise PinwardenError("USAGE", f"a token lasts from 1 to {_MOST_DAYS} days")
-    with registry.database.transaction() as step:
+    with registry.database.transaction(alone="registry tokens") as step:
         text, token = new_token(step, registry.now(), namespace, label, days)
     return Report(
         command="registry token",

@@ -55,6 +55,8 @@ class Registry(Record):
     """Whether servers are started to learn their surface: auto, required or never. Always in a sandbox."""
     witnesses: tuple[str, ...] = ()
     """The verifier keys of witnesses whose cosignatures are taken."""
+    public_url: str | None = None
+    """Where everybody reaches it, if that is not where it listens."""
     now: Callable[[], str] = clock_now
 
     def moment(self) -> int:

@@ -28,22 +28,23 @@ def servers(registry: Registry, request: Request, _body: bytes) -> Response:
         limit=int(limit),
         latest=query.get("version") == "latest",
     )
-    return _json(list_servers(registry, asked, _base(request)))
+    return _json(list_servers(registry, asked, _base(registry, request)))
 
 
 def versions(registry: Registry, request: Request, _body: bytes) -> Response:
     """All versions of a server."""
-    return _json(server_versions(registry, request.path_params["name"], _base(request)))
+    return _json(server_versions(registry, request.path_params["name"], _base(registry, request)))
 
 
 def version(registry: Registry, request: Request, _body: bytes) -> Response:
     """One version of a server, or the latest."""
     given = request.path_params
-    return _json(server_version(registry, given["name"], given["version"], _base(request)))
+    return _json(server_version(registry, given["name"], given["version"], _base(registry, request)))
 
 
-def _base(request: Request) -> str:
-    return str(request.base_url)
+def _base(registry: Registry, request: Request) -> str:
+    """Where the files are that an entry names. Behind another web server only the operator knows."""
+    return registry.public_url or str(request.base_url)
 
 
 def _json(value: dict[str, Any] | None) -> Response:

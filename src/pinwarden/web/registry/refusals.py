@@ -29,6 +29,8 @@ _STATUS = {
 
 def status_of(err: PinwardenError) -> int:
     """The status of an error. What a caller sent and is not acceptable is theirs; what failed here is ours."""
+    if err.data.get("reason") == "rate":
+        return 429
     known = _STATUS.get(err.code)
     if known is not None:
         return known
@@ -41,6 +43,6 @@ def refusal(err: PinwardenError) -> Response:
     message = err.message if status < 500 else "the registry could not do it"
     body = to_bytes({"error": {"code": err.code, "message": message, "hint": err.hint}})
     headers = {"www-authenticate": "Bearer"} if status == 401 else {}
-    if status == 503:
-        headers["retry-after"] = "1"
+    if status in (429, 503):
+        headers["retry-after"] = "1" if status == 503 else "600"
     return Response(body, status_code=status, media_type=JSON, headers=headers)
