@@ -31,6 +31,7 @@ from pinwarden.flows.project import Project
 
 if TYPE_CHECKING:
     from pinwarden.adapters.sandbox import Sandbox
+    from pinwarden.documents.policy import SandboxRule
 
 _PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
 
@@ -43,6 +44,8 @@ class Started(Record):
     cwd: str | None = None
     folders: tuple[str, ...] = ()
     """What the command must be able to read, beyond the system."""
+    confined: Sandbox | None = None
+    """The bounds that it was accepted with and always runs in."""
 
 
 def prepare(
@@ -51,6 +54,8 @@ def prepare(
     """Everything that it takes to start a locked server."""
     entry = find_entry(project, name, client)
     launch = locked_launch(entry)
+    if is_bundle(entry):
+        return _bundle_start(project, entry, launch, given, say)
     if launch.runs.wrappers:
         raise PinwardenError(
             "NOTHING_TO_RUN", f"{name[:120]!a} is started by {launch.runs.wrappers[0]}, whose effect cannot be repeated"
@@ -72,6 +77,35 @@ def prepare(
     return Started(command=command, environment=environment, cwd=launch.cwd, folders=(str(folder), *made.reads))
 
 
+def is_bundle(entry: Entry) -> bool:
+    """Whether an entry was installed from a registry of bundles."""
+    extension = extension_of(entry)
+    return extension is not None and "bundle" in extension.others
+
+
+def _bundle_start(
+    project: Project, entry: Entry, launch: LockedLaunch, given: Sequence[str], say: Callable[[str], None]
+) -> Started:
+    """An installed bundle: unpacked as accepted, started as described, within what it was allowed."""
+    from pinwarden.adapters.environments import bundle as bundle_environment
+    from pinwarden.documents.lock.bundle_pin import bundle_of
+    from pinwarden.flows.artifacts.bundles import bundle_sandbox, ready_bundle
+
+    pin = bundle_of(entry)
+    if pin is None:
+        raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
+    _refuse_other_arguments((), given)
+    folder = ready_bundle(pin, Store(store_folder(project)), say=say)
+    sandbox, cwd = bundle_sandbox(project, pin, folder, _sandbox_rule(project, entry.name))
+    return Started(
+        command=bundle_environment.start_command(folder, pin, project.variables.get("PATH", "")),
+        environment=child_environment({}, project.variables, launch.variables),
+        cwd=cwd,
+        folders=(str(folder), *bundle_environment.shown_folders(pin)),
+        confined=sandbox,
+    )
+
+
 def find_entry(project: Project, name: str, client: str | None) -> Entry:
     """The entry of a server in a lock that is whole. Entries of several clients must agree on what they start."""
     lock = lock_store.read(project.lock)
@@ -81,7 +115,7 @@ def find_entry(project: Project, name: str, client: str | None) -> Entry:
     found = [each for each in lock.entries if each.name == name and client in (None, each.client)]
     if not found:
         raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
-    if len({(locked_launch(each).command, _closure_digest(each)) for each in found}) > 1:
+    if len({(locked_launch(each).command, _what_it_pins(each)) for each in found}) > 1:
         raise PinwardenError(
             "USAGE",
             f"{name[:120]!a} is locked differently for {', '.join(sorted(each.client for each in found))}",
@@ -90,9 +124,14 @@ def find_entry(project: Project, name: str, client: str | None) -> Entry:
     return found[0]
 
 
-def _closure_digest(entry: Entry) -> str:
+def _what_it_pins(entry: Entry) -> str:
     extension = extension_of(entry)
-    return "" if extension is None or extension.closure is None else str(extension.closure.file_digest)
+    if extension is None:
+        return ""
+    pinned = extension.others.get("bundle")
+    if isinstance(pinned, dict):
+        return f"{pinned.get('rootCid')} {pinned.get('descriptorCid')}"
+    return "" if extension.closure is None else str(extension.closure.file_digest)
 
 
 def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
@@ -105,6 +144,12 @@ def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
     if data is None or Digest.of(data) != pin.file_digest:
         raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
     return closure_document.parse(data), pin.file_digest
+
+
+def container_line(project: Project, entry: Entry) -> tuple[str, ...]:
+    """The command that starts a locked image by its digest."""
+    launch = locked_launch(entry)
+    return _container_line(entry, launch, launch.runs.arguments, project)
 
 
 def _container_line(entry: Entry, launch: LockedLaunch, arguments: Sequence[str], project: Project) -> tuple[str, ...]:
@@ -147,11 +192,10 @@ def _filled(word: str, variables: Mapping[str, str]) -> str:
 
 
 def sandbox_for(project: Project, name: str, started: Started, *, wanted: bool) -> Sandbox | None:
-    """How a server is shut in: as the policy says, or completely if that is wanted. None if neither is."""
-    from pinwarden.flows.project import load_policies
-
-    own = load_policies(project).own
-    rule = next((each for each in own.sandboxes if each.servers.matches(name)), None) if own is not None else None
+    """How a server is shut in: as it was accepted, as the policy says, or completely if that is wanted; else None."""
+    if started.confined is not None:
+        return started.confined
+    rule = _sandbox_rule(project, name)
     if rule is None and not wanted:
         return None
     from pinwarden.adapters.sandbox import Sandbox
@@ -163,6 +207,13 @@ def sandbox_for(project: Project, name: str, started: Started, *, wanted: bool) 
         writable=tuple(_folder(project, path) for path in rule.write),
         network=rule.network,
     )
+
+
+def _sandbox_rule(project: Project, name: str) -> SandboxRule | None:
+    from pinwarden.flows.project import load_policies
+
+    own = load_policies(project).own
+    return next((each for each in own.sandboxes if each.servers.matches(name)), None) if own is not None else None
 
 
 def _folder(project: Project, path: str) -> str:
