@@ -186,6 +186,19 @@ def check_client_of_the_official_api(site: Site) -> None:
 
 
 @needs_registry
+@pytest.mark.usefixtures("token")
+def test_a_large_archive_is_sent_whole(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = packed(tmp_path, "5.0.0", SERVER + b"#" * 3_000_000)
+    cid = answered(capsys, "publish", archive, *site.publisher)["published"]["archive"]["cid"]
+    status, headers, body = site.get(f"blobs/{cid}")
+    assert (status, body == Path(archive).read_bytes()) == (200, True)
+    assert headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert headers["x-content-type-options"] == "nosniff"
+    head = ask(Request(f"{site.replica.url}blobs/{cid}", method="HEAD"))
+    assert (head[1]["content-length"], head[2]) == (str(len(body)), b"")
+
+
+@needs_registry
 def test_a_refusal_is_told_with_its_code_and_without_a_token_nothing_is_read(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 from pinwarden.core.cid import blob_cid
 from pinwarden.core.errors import PinwardenError
@@ -24,6 +25,10 @@ class Blobs(ABC):
         if data is not None and str(blob_cid(data)) != cid:
             raise PinwardenError("ARTIFACT_MISMATCH", f"the store of archives has other bytes under {cid}")
         return data
+
+    def file_of(self, cid: str) -> Path | None:  # noqa: ARG002 - only a folder has one
+        """The file that holds the bytes, where they are in one; to be sent without taking them into memory."""
+        return None
 
     def close(self) -> None:  # noqa: B027 - a folder has nothing to close
         """Let go of connections."""

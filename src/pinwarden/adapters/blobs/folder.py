@@ -20,6 +20,10 @@ class FolderBlobs(Blobs):
         """Whether the file is there."""
         return self._path(cid).is_file()
 
+    def file_of(self, cid: str) -> Path | None:
+        """The file, if it is there."""
+        return self._path(cid) if self.has(cid) else None
+
     def _put(self, cid: str, data: bytes) -> None:
         path = self._path(cid)
         try:

@@ -16,17 +16,17 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.bundle.signatures import to_bytes
 from pinwarden.flows.registry.authorizing import Caller
-from pinwarden.flows.registry.reading import BRIEFLY, FOREVER, JSON, Found, find
+from pinwarden.flows.registry.reading import BRIEFLY, BYTES, FOREVER, JSON, Found, find
 from pinwarden.flows.registry.registry import Registry
 from pinwarden.web.registry import official, reading, writing
-from pinwarden.web.registry.cache import FoundCache
+from pinwarden.web.registry.cache import LARGEST_KEPT, FoundCache
 from pinwarden.web.registry.refusals import refusal
 
 _READERS = 16  # threads; each has a connection to the database of its own
@@ -55,27 +55,46 @@ class RegistryApp:
         """Answer one request. Files of the layout are answered here, everything else by its route."""
         if scope["type"] != "http":
             return
+        answer: ASGIApp = self._inner
         path = scope["path"][1:]
-        if scope["method"] in ("GET", "HEAD"):
-            found = self._cache.get(path)
-            if found is None and path.startswith(_FILES):
-                try:
-                    found = await self.work(find, self._registry, path)
-                except PinwardenError as err:
-                    await refusal(err)(scope, receive, send)
-                    return
-                if found is not None and found.kept == FOREVER:
-                    self._cache.keep(path, found)
-            if found is not None:
-                await _send_found(scope, send, found)
-                return
-        await self._inner(scope, receive, send)
+        if scope["method"] in ("GET", "HEAD") and path.startswith(_FILES):
+            try:
+                answer = await self._file(path) or self._inner
+            except PinwardenError as err:
+                answer = refusal(err)
+        await answer(scope, receive, send)
+
+    async def _file(self, path: str) -> ASGIApp | None:
+        """What sends the file at a path: from memory, from the disk piece by piece, or from the database."""
+        found = self._cache.get(path)
+        if found is None and path.startswith("blobs/"):
+            large: Response | None = await self.work(self._large_file, path)
+            if large is not None:
+                return large
+        if found is None:
+            found = await self.work(find, self._registry, path)
+            if found is None:
+                return None
+            if found.kept == FOREVER:
+                self._cache.keep(path, found)
+        return partial(_send_found, found)
 
     async def work(self, function: Work, *args: Any) -> Any:
         """Do something that waits, in one of a few threads."""
         if self._readers is None:  # not before there is an event loop
             self._readers = CapacityLimiter(_READERS)
         return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._readers)
+
+    def _large_file(self, path: str) -> Response | None:
+        """An archive that is sent from its file piece by piece. Whoever asked checks it against the CID in any case."""
+        try:
+            file = self._registry.blobs.file_of(path.removeprefix("blobs/"))
+        except PinwardenError:
+            return None
+        if file is None or file.stat().st_size <= LARGEST_KEPT:
+            return None
+        headers = {name.decode(): value.decode() for name, value in _SAFE} | {"cache-control": _KEPT[FOREVER]}
+        return FileResponse(file, media_type=BYTES, headers=headers)
 
     def _routes(self) -> list[Route]:
         def route(path: str, work: Callable[[Registry, Request, bytes], Response], methods: list[str]) -> Route:
@@ -162,7 +181,7 @@ async def _body(request: Request, most: int) -> bytes:
     return b"".join(parts)
 
 
-async def _send_found(scope: Scope, send: Send, found: Found) -> None:
+async def _send_found(found: Found, scope: Scope, _receive: Receive, send: Send) -> None:
     """Written out here because it is the path that everybody's installer takes."""
     etag = b'"' + sha256(found.body).hexdigest()[:32].encode() + b'"' if found.kept != FOREVER else b'"forever"'
     headers = [

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from pinwarden.flows.registry.reading import Found
 
 _MOST_BYTES = 64 * 1024 * 1024
-_MOST_EACH = 1024 * 1024
+LARGEST_KEPT = 1024 * 1024
 
 
 class FoundCache:
@@ -27,7 +27,7 @@ class FoundCache:
 
     def keep(self, path: str, found: Found) -> None:
         """Keep an answer, and let go of the oldest that there is no room for."""
-        if len(found.body) > _MOST_EACH or path in self._kept:
+        if len(found.body) > LARGEST_KEPT or path in self._kept:
             return
         self._kept[path] = found
         self._size += len(found.body)
