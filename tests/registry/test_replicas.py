@@ -136,7 +136,7 @@ def test_a_replica_that_is_killed_in_the_middle_of_publishing_leaves_nothing_hal
             for first in range(0, KILLS * AT_ONCE, AT_ONCE):
                 numbers = range(first, first + AT_ONCE)
                 told = pool.map(fleet.publish_stubbornly, numbers)
-                Event().wait(random.uniform(0.0, 0.03))  # any moment of a publish will do
+                Event().wait(random.uniform(0.0, 0.02))  # any moment of a publish will do
                 victim = random.choice(running)
                 victim.kill()
                 indexes |= dict(zip(numbers, told, strict=True))

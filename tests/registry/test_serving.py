@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -279,3 +280,14 @@ def test_the_operator_sees_tokens_and_requests_without_secrets(
     assert revoked["tokens"][0]["revoked"] is True
     names = answered(capsys, "registry", "namespace", "list", *site.operator)["namespaces"]
     assert [each["namespace"] for each in names] == ["acme"]
+
+
+def test_serving_without_what_it_needs_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "pinwarden.web.registry.serving", raising=False)
+    assert run("registry", "serve") == 2
+    told = capsys.readouterr().err
+    assert "the package uvicorn, which is not installed" in told
+    assert 'pip install "pinwarden[registry]"' in told
