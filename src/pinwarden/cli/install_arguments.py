@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pinwarden.documents.bundle.installer_policy import InstallerPolicy
     from pinwarden.documents.bundle.trust_store import TrustStore
     from pinwarden.flows.install.places import Places
+    from pinwarden.flows.install.refetching import PinnedBundles
 
 ALLOWED = ("network", "read-files", "write-files", "exec", "legacy")
 _POLICY_BYTES = 64 * 1024
@@ -101,3 +102,13 @@ def place_of(args: Namespace, trusted: TrustStore) -> str:
         return str(known[0])
     why = "no registry that you trust has an address" if not known else f"{len(known)} registries have an address"
     raise PinwardenError("USAGE", f"which registry? {why}", hint="Name one with --registry.")
+
+
+@contextmanager
+def pinned_bundles(args: Namespace) -> Iterator[PinnedBundles]:
+    """Where the files of locked bundles are fetched from, if they are not in the store."""
+    from pinwarden.adapters.trust_files import load_trust
+    from pinwarden.flows.install.refetching import PinnedBundles
+
+    with places_of(args) as places:
+        yield PinnedBundles(places, lambda: load_trust(trust_file()), args.registry)

@@ -16,13 +16,15 @@ def configure(parser: ArgumentParser) -> None:
     add_project_arguments(parser)
     add_format_argument(parser)
     add_fetch_arguments(parser)
+    parser.add_argument("--registry", metavar="PLACE", help="where bundles come from (as the trust store says)")
 
 
 def run(args: Namespace) -> int:
     """Fetch, verify, build."""
+    from pinwarden.cli.install_arguments import pinned_bundles
     from pinwarden.flows.artifacts.fetching import fetch
 
     project = project_of(args)
-    with workshop(args, project, "fetching") as shop:
-        report = fetch(project, args.server, shop, frozen=args.frozen)
+    with workshop(args, project, "fetching") as shop, pinned_bundles(args) as bundles:
+        report = fetch(project, args.server, shop, frozen=args.frozen, bundles=bundles)
     return emit(report, args.format)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
@@ -12,18 +13,37 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
 from pinwarden.flows.artifacts.built import environment_of, ready
 from pinwarden.flows.artifacts.closing import Workshop, fetch_files, with_contents
-from pinwarden.flows.artifacts.running import pinned_closure
+from pinwarden.flows.artifacts.running import is_bundle, pinned_closure
 from pinwarden.flows.project import Project
 from pinwarden.flows.report import Report, Row, counted, row_facts
 
+if TYPE_CHECKING:
+    from pinwarden.adapters.environments.store import Store
+    from pinwarden.documents.lock.bundle_pin import BundlePin
 
-def fetch(project: Project, names: Sequence[str], shop: Workshop, *, frozen: bool) -> Report:
+
+class BundleFetcher(Protocol):
+    """Whatever brings the files of a locked bundle into the store."""
+
+    def fetch(self, pin: BundlePin, store: Store) -> None:
+        """Bring them, each checked against its digest."""
+
+
+def fetch(
+    project: Project,
+    names: Sequence[str],
+    shop: Workshop,
+    *,
+    frozen: bool,
+    bundles: BundleFetcher | None = None,
+) -> Report:
     """Fetch, verify and build every locked server. With ``frozen`` one whose bytes are not locked is a failure."""
     rows: list[Row] = []
     done: list[dict[str, object]] = []
     for entry in chosen_entries(project, names):
         try:
-            done.append(_materialise(project, entry, shop))
+            made = _unpacked(entry, shop, bundles) if is_bundle(entry) else _materialise(project, entry, shop)
+            done.append(made)
         except PinwardenError as err:
             rows.append(_row(entry, err, _level(err, frozen=frozen)))
     failed = [row for row in rows if row.level != "warning"]
@@ -94,6 +114,21 @@ def _materialise(project: Project, entry: Entry, shop: Workshop) -> dict[str, ob
         "environment": folder.name,
         "scripts": [package.name for package in closure.packages if package.install_scripts],
     }
+
+
+def _unpacked(entry: Entry, shop: Workshop, bundles: BundleFetcher | None) -> dict[str, object]:
+    """An installed bundle, from what its entry pins."""
+    from pinwarden.adapters.environments.bundle import missing_files
+    from pinwarden.documents.lock.bundle_pin import bundle_of
+    from pinwarden.flows.artifacts.bundles import ready_bundle
+
+    pin = bundle_of(entry)
+    if pin is None:
+        raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
+    if bundles is not None and missing_files(pin, shop.store):
+        bundles.fetch(pin, shop.store)
+    folder = ready_bundle(pin, shop.store, say=lambda _: None)
+    return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
 
 
 def _refuse_unbuilt(entry: Entry) -> None:
