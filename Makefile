@@ -47,8 +47,13 @@ soak: $(VENV)/.dev
 	@$(RUN)/pytest -rs -m soak --timeout 900
 
 bench: $(BENCH)/.ready
+	@{ command -v nginx && command -v wrk; } >/dev/null || tools/system-packages.sh nginx-light wrk
 	@echo "==> benchmarks"
 	@$(BENCH)/bin/python -m benchmarks
+
+soak: $(VENV)/.dev
+	@tools/system-packages.sh
+	@PINWARDEN_SOAK=1 $(RUN)/pytest tests/registry/test_replicas.py -n 0 --timeout 1800
 
 $(VENV)/.base: requirements/base.txt pyproject.toml
 	@tools/venv.sh $(VENV) base

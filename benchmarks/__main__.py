@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 from benchmarks import (
     artifacts,
+    bundles,
     contracts,
     core,
     detection,
     entitlements,
     gate,
+    registry,
     relaying,
     running,
     startup,
@@ -30,11 +32,15 @@ REPORTS: dict[str, Callable[[], str]] = {
     "entitlements": entitlements.report,
     "gate": gate.report,
     "hashing": artifacts.hashing_report,
+    "bundles": bundles.verifying_report,
     "starting": running.starting_report,
     "fetching": running.fetching_report,
     "contracts": contracts.contracts_report,
     "checking": contracts.checking_report,
     "relaying": relaying.report,
+    "appending": registry.appending_report,
+    "publishing": registry.publishing_report,
+    "reading": registry.reading_report,
 }
 
 

@@ -53,6 +53,11 @@ def configure(parser: ArgumentParser) -> None:
         action="store_true",
         help="become the server: nothing stands between it and the client, and nothing is judged",
     )
+    parser.add_argument(
+        "--unsafe-no-sandbox",
+        action="store_true",
+        help="start an installed bundle without the sandbox that holds it to what it was accepted with",
+    )
     add_project_arguments(parser)
 
 
@@ -110,6 +115,8 @@ def _locked(args: Namespace, project: Project, started: Started) -> Behind:
 
     command = list(started.command)
     sandbox = sandbox_for(project, args.server, started, wanted=args.sandbox)
+    if started.confined is not None and not _can_confine(args):
+        sandbox = None
     if sandbox is not None:
         from pinwarden.adapters.sandbox import sandboxed
 
@@ -148,6 +155,18 @@ def _become(behind: Behind) -> None:
     except OSError as err:
         why = err.strerror or str(err)
         raise PinwardenError("PROGRAM_UNKNOWN", f"{behind.server[:120]!a} could not be started: {why}") from err
+
+
+def _can_confine(args: Namespace) -> bool:
+    """Whether a bundle can be held to its bounds. Without that it starts only if somebody says so."""
+    import shutil
+
+    if args.unsafe_no_sandbox:
+        _say(f"{args.server} is started without its sandbox: nothing holds it to what it was accepted with")
+        return False
+    if shutil.which("bwrap") is None:
+        raise PinwardenError("SANDBOX_UNAVAILABLE", f"{args.server[:120]!a} was not started: there is no bubblewrap")
+    return True
 
 
 def _say(text: str) -> None:

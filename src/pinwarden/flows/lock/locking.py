@@ -127,7 +127,7 @@ def write_entries(
     """Put entries into the lock; those that say nothing new leave the file as it is, to the byte."""
     texts: dict[str, bytes] = {}
     if seen is not None and not writing.plain_v2:
-        texts = {_surface_file(project, entry.name): surface.to_bytes(seen) for entry in entries}
+        texts = {surface_file(project, entry.name): surface.to_bytes(seen) for entry in entries}
 
     def change(old: Lock | None) -> lock_store.LockWrite:
         made = entries if writing.plain_v2 else [with_earlier_pins(old, entry) for entry in entries]
@@ -271,13 +271,14 @@ def _entry(
 def _extension(seen: Surface | None, project: Project, name: str, writing: LockWriting) -> Extension:
     approver = writing.approver
     return Extension(
-        surface=None if seen is None else pin_surface(seen, _surface_file(project, name)),
+        surface=None if seen is None else pin_surface(seen, surface_file(project, name)),
         api_surface=None if seen is None else str(api_surface_hash(_tools(seen))),
         approval=None if approver is None else Approval(by=approver.by, at=writing.now, why=approver.why),
     )
 
 
-def _surface_file(project: Project, name: str) -> str:
+def surface_file(project: Project, name: str) -> str:
+    """Where the approved text of a server is kept, as the lock names it."""
     return surface_path(name, folder=lock_store.surfaces_folder(project.lock))
 
 
