@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import artifacts, core, detection, gate, relaying, running, startup, surfaces
+from benchmarks import artifacts, core, detection, gate, relaying, relaying_http, running, startup, surfaces
 
 REPORTS: dict[str, Callable[[], str]] = {
     "digest": core.digest_report,
@@ -20,6 +20,7 @@ REPORTS: dict[str, Callable[[], str]] = {
     "hashing": artifacts.hashing_report,
     "starting": running.starting_report,
     "fetching": running.fetching_report,
+    "relaying-http": relaying_http.report,
     "relaying": relaying.report,
 }
 

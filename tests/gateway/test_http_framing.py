@@ -158,7 +158,7 @@ def test_chunks_are_put_together() -> None:
 
 
 def test_a_client_that_asks_for_leave_to_send_gets_it() -> None:
-    answer, asked = talk(HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n", until=lambda got: bool(got))
+    answer, asked = talk(HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n", until=bool)
     assert answer == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert asked == []
 
