@@ -316,6 +316,19 @@ def test_input_required_is_held_against_the_same_policy() -> None:
     assert refused(free.call("search_notes")) == "too_many_rounds"
 
 
+def test_an_error_that_sends_the_user_to_an_address_is_held_against_the_same_policy() -> None:
+    """Attack: the address is in an error (-32042), where nobody looks for a question."""
+    error = {"code": -32042, "message": "Pay first", "data": {"elicitations": [URL]}}
+    for rules, passes in ((policy(**{"max-rounds": 1}), False), (policy(**{"url-hosts": ["pay.example.com"]}), True)):
+        desk = Desk({**HONEST, "deaf": ["tools/call"]}, rules=rules)
+        desk.open()
+        desk.call("search_notes")
+        desk.say({"jsonrpc": "2.0", "id": desk._last, "error": error})
+        answer = desk.answer(desk._last)
+        assert (answer["error"] == error) == passes
+        assert passes or refused(answer) == "url_host_denied"
+
+
 def test_a_server_cannot_ask_for_ever() -> None:
     desk = Desk(HONEST, rules=policy(**{"max-rounds": 3}))
     desk.open()
