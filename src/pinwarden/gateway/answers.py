@@ -15,7 +15,15 @@ from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.pages import ListPage, filtered, read_page, warning_edit
 from pinwarden.gateway.views import View, Views
 from pinwarden.rules.drift.changes import REVIEW
-from pinwarden.rules.gates.requests import Refusal, judge_error, judge_input_required, judge_request, too_many_rounds
+from pinwarden.rules.gates.requests import (
+    ELICITATION,
+    SAMPLING,
+    Refusal,
+    judge_error,
+    judge_input_required,
+    judge_request,
+    too_many_rounds,
+)
 from pinwarden.rules.gates.verdict import BLOCK, WARN, Verdict
 
 _OPENINGS = frozenset({"initialize", "server/discover"})
@@ -169,10 +177,12 @@ class Answers:
             return
         policy = self._guard.requests(self._journal.client)
         refused = judge_request(method, message.get("params"), policy)
-        if refused is None and method != "ping":
+        if refused is None and method in (SAMPLING, ELICITATION):
             self._server_asks += 1
-            if self._server_asks > policy.max_rounds or len(self.asked_of_client) >= self._guard.limits.max_open:
+            if self._server_asks > policy.max_rounds:
                 refused = too_many_rounds(policy)
+        if len(self.asked_of_client) >= self._guard.limits.max_open:
+            refused = too_many_rounds(policy)
         if refused is not None:
             self._journal.refused(refused.code, refused.reason, method, self._journal.call_id(f"server/{number}"), out)
             data = {"pinwarden": {"code": refused.code}}
