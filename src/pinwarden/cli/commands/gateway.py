@@ -117,8 +117,9 @@ def _announce(form: str, base: str, locked: Locked) -> None:
     from pinwarden.flows.report import Report, counted
 
     servers = {each.name: f"{base}/mcp/{slug}" for slug, each in sorted(locked.upstreams.items())}
-    facts = {"servers": servers, "merged": f"{base}/mcp", "not_served": dict(sorted(locked.problems.items()))}
-    for name, problem in facts["not_served"].items():
+    problems = dict(sorted(locked.problems.items()))
+    facts = {"servers": servers, "merged": f"{base}/mcp", "not_served": problems}
+    for name, problem in problems.items():
         _say(f"{name} is not served: {problem}")
     if form == "text":
         width = max(map(len, ("all servers", *servers)))
