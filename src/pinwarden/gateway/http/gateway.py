@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -189,6 +190,8 @@ def serve(
         try:
             host, port, locked = await gateway.start(one_time_token)
             started(host, port, locked)
+            gc.collect()
+            gc.freeze()  # what is there now stays; looking at it again and again would make answers wait
             if gateway.serving is None:
                 return False
             return await (gateway.serving.stop() if once else gateway.serving.run_until_told())
