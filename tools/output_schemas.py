@@ -878,6 +878,30 @@ def audit_tail() -> Schema:
     return output("audit tail", exactly({"entries": array(entry)}), fact=fact)
 
 
+# The gateway over HTTP
+
+
+def gateway() -> Schema:
+    body = exactly(
+        {"servers": mapping(FULL_TEXT), "merged": FULL_TEXT, "not_served": mapping(FULL_TEXT)},
+    )
+    return output("gateway", body, "Printed when the gateway begins to serve: the addresses, and what is not served.")
+
+
+def gateway_token() -> Schema:
+    row = exactly(
+        {
+            "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
+            "client": FULL_TEXT,
+            "servers": array(FULL_TEXT),
+            "made_at": FULL_TEXT,
+            "revoked_at": or_null(FULL_TEXT),
+        }
+    )
+    told = "The tokens that were added, listed or revoked. A token itself is told only when it is added."
+    return output("gateway token", exactly({"tokens": array(row)}, {"token": FULL_TEXT}), told)
+
+
 # Errors
 
 
@@ -1020,6 +1044,8 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "review show": review_show,
     "review approve": review_approve,
     "review reject": review_reject,
+    "gateway": gateway,
+    "gateway token": gateway_token,
     "audit verify": audit_verify,
     "audit tail": audit_tail,
     "explain": explain,

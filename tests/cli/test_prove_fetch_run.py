@@ -15,7 +15,12 @@ from typing import Any
 
 import pytest
 
+from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.surface import from_listing
+from pinwarden.flows.lock.locking import Approver, approve_surface
+from pinwarden.flows.project import Project
 from tests.cli.run import Outcome, pinwarden
 from tests.docs.schemas import problems
 from tests.needs import missing, needs
@@ -121,6 +126,20 @@ def world(proved: World, tmp_path: Path) -> World:
     return replace(proved, folder=tmp_path / "world")
 
 
+def _approve(world: World, server: str, listing: dict[str, Any]) -> None:
+    project = Project(root=world.root, lock=world.lock, home=world.folder / "home")
+    for entry in find_entries(world.lock, server):
+        approve_surface(
+            project, entry, from_listing(listing), Approver(by="reviewer", why="test"), "2026-07-20T12:00:00Z"
+        )
+
+
+def find_entries(lock: Path, server: str) -> list[Entry]:
+    found = lock_store.read(lock)
+    assert found is not None
+    return [entry for entry in found.entries if entry.name == server]
+
+
 def codes(report: Any) -> list[tuple[str, str]]:
     return [(row["code"], row["name"]) for row in report["findings"]]
 
@@ -172,6 +191,29 @@ class TestRunning:
 
     def test_the_approved_arguments_may_be_repeated(self, world: World) -> None:
         assert world.about("notes", "--", "--root", "/data")["arguments"] == ["--root", "/data"]
+
+    def test_a_server_with_an_approved_surface_is_held_to_the_lock(self, world: World, tmp_path: Path) -> None:
+        """The server tells which variables it got, so that giving it one more is a change of its text."""
+        lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in TALK).encode()
+
+        def started(*options: str, **variables: str) -> tuple[Outcome, list[Any]]:
+            environment = {**world.environment, "PINWARDEN_STATE": str(tmp_path / "state"), **variables}
+            outcome = pinwarden("run", *options, "clock", stdin=lines, cwd=world.root, env=environment)
+            return outcome, [json.loads(line)["result"] for line in outcome.out.splitlines()]
+
+        refused, _ = started("--require-lock")
+        assert (refused.code, refused.out) == (1, "")
+        assert "[SERVER_NOT_LOCKED]" in refused.err
+        _, (opening, listed) = started()
+        _approve(world, "clock", {**opening, **listed})
+        outcome, answers = started("--require-lock")
+        assert (answers, outcome.err) == ([opening, listed], "")
+        outcome, answers = started(CLOCK_ZONE="UTC")
+        assert answers == [opening, {"tools": []}]
+        assert "blocked tool" in outcome.err
+        world.lock.write_text(world.lock.read_text().replace("acme-clock", "acme-clack"))
+        outcome, _ = started()
+        assert "[LOCK_TAMPERED]" in outcome.err
 
     def test_only_what_a_client_fills_in_may_differ_from_the_approved_arguments(self, world: World) -> None:
         words = ["-y", "@acme/notes@1.0.0", "--root=${workspaceFolder}/data"]

@@ -13,6 +13,7 @@ from pinwarden.documents.gateway_event import Fact
 from pinwarden.documents.policy import policy_from_table
 from pinwarden.documents.surface import Surface, from_listing
 from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS, SessionLimits
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 from pinwarden.rules.gates.verdict import Verdict
@@ -82,11 +83,12 @@ class Desk:
         first_use: bool = False,
         rules: GatewayPolicy = DEFAULT_POLICY,
         era: str = "2025-11-25",
+        limits: SessionLimits = DEFAULT_SESSION_LIMITS,
     ) -> None:
         """The first state is what was approved, unless something else or nothing was."""
         self.server = Turning({"states": list(states), "version": era})
         self.measure = Measure(None if first_use else lock or approved(states[0]))
-        self.guard = Guard("notes", self.measure, rules)
+        self.guard = Guard("notes", self.measure, rules, limits)
         self.session = Session(self.guard, name="desk")
         self.now = 0.0
         self.facts: list[Fact] = []

@@ -49,6 +49,17 @@ class Project:
         assert done.code == 0, done.err
 
 
+def facts_of(process: subprocess.Popen[str]) -> Any:
+    """What the command prints when it begins to serve: one document, while it goes on."""
+    assert process.stdout is not None
+    text = ""
+    while line := process.stdout.readline():
+        text += line
+        if line.startswith("}") or (line.startswith("{") and line.rstrip().endswith("}")):
+            return json.loads(text)
+    raise AssertionError(f"it ended: {text}")
+
+
 class Running:
     """A gateway process."""
 
@@ -56,9 +67,7 @@ class Running:
         assert process.stdout is not None
         self.process = process
         self._stderr = stderr
-        line = process.stdout.readline()
-        assert line, stderr.read_text()
-        self.facts = json.loads(line)
+        self.facts = facts_of(process)
         parts = urlsplit(self.facts["merged"])
         self.host, self.port, self.scheme = parts.hostname or "", parts.port or 0, parts.scheme
 
@@ -147,7 +156,7 @@ def at(project: Project) -> Iterator[Running]:
 def test_the_addresses_of_all_locked_servers_are_printed(at: Running) -> None:
     base = f"http://127.0.0.1:{at.port}/mcp"
     servers = {"notes": f"{base}/notes", "far away": f"{base}/far-away", "talking": f"{base}/talking"}
-    assert at.facts == {"servers": servers, "merged": base, "not_served": {}}
+    assert (at.facts["servers"], at.facts["merged"], at.facts["not_served"]) == (servers, base, {})
 
 
 def test_without_a_token_one_is_made_for_this_run_and_this_machine(at: Running) -> None:
@@ -224,7 +233,7 @@ def test_a_server_whose_bytes_are_not_verified_is_not_started_without_leave(proj
         command, cwd=project.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        facts = json.loads(process.stdout.readline())
+        facts = facts_of(process)
         process.terminate()
     assert list(facts["servers"]) == ["far away"]
     assert set(facts["not_served"]) == {"notes", "talking"}
@@ -262,7 +271,7 @@ def test_a_request_in_flight_is_answered_before_the_gateway_ends(project: Projec
     with running(project) as at:
         token = at.token
         at.ask("talking", token)
-        arguments = {"name": "large", "arguments": {"bytes": 20_000_000}}
+        arguments: dict[str, Any] = {"name": "large", "arguments": {"bytes": 20_000_000}}
         thread = threading.Thread(target=lambda: got.append(at.ask("talking", token, "tools/call", **arguments)))
         record = project.root / "record"
         before = record.read_bytes().count(b'"large"')

@@ -145,6 +145,36 @@ def test_requests_that_are_sent_ahead_are_answered_in_their_order() -> None:
     assert [int(body) for body in bodies] == list(range(60))
 
 
+def test_a_head_that_came_before_is_read_the_same_and_never_takes_more_than_its_body() -> None:
+    one = HEAD + b"Content-Length: 4\r\n\r\n"
+    parts = [one + b"aaaa", one + b"bbbb", one + b"cc", b"cc" + one + b"dddd" + one + b"eeee", one + b"ffff"]
+    bad = HEAD + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+
+    async def scene() -> tuple[list[bytes], bytes]:
+        echo = Echo()
+        connections = Connections(echo, HttpLimits())
+        server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async with asyncio.timeout(10):
+            for part, taken, begun in zip(parts, (1, 2, 2, 5, 6), (False, False, True, False, False), strict=True):
+                writer.write(part)
+                while not connections.open:
+                    await asyncio.sleep(0)
+                (connection,) = connections.open
+                while len(echo.asked) < taken or connection._reader.begun != begun:
+                    await asyncio.sleep(0)
+            writer.write(bad)
+            got = await reader.read()
+        writer.close()
+        server.close()
+        return [request.body for request in echo.asked], got
+
+    bodies, got = asyncio.run(scene())
+    assert bodies == [b"aaaa", b"bbbb", b"cccc", b"dddd", b"eeee", b"ffff"]
+    assert got.count(b"HTTP/1.1 200 ") == 6
+    assert got.count(b"HTTP/1.1 400 ") == 1
+
+
 def test_a_long_body_in_one_piece_with_its_head_is_taken() -> None:
     body = b"x" * 100_000
     answer, asked = talk(HEAD + b"Content-Length: 100000\r\n\r\n" + body, until=lambda got: got.endswith(body))
@@ -158,7 +188,7 @@ def test_chunks_are_put_together() -> None:
 
 
 def test_a_client_that_asks_for_leave_to_send_gets_it() -> None:
-    answer, asked = talk(HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n", until=lambda got: bool(got))
+    answer, asked = talk(HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n", until=bool)
     assert answer == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert asked == []
 

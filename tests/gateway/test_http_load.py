@@ -119,12 +119,12 @@ def _bear(tmp_path: Path, clients: int, seconds: float, every: float) -> tuple[L
     tokens = {f"pwt_{number}": Client(name=f"client-{number}") for number in range(4)}
     load = Load()
 
-    async def all_of_them(at: Gateway) -> int:
+    async def all_of_them(at: Gateway) -> Any:
         until = time.monotonic() + seconds
         names = list(tokens)
         work = [_client(at, number, names[number % 4], load, until) for number in range(clients)]
         *_, killed = await asyncio.gather(*work, _kill(behind, every, until))
-        return int(killed)
+        return killed
 
     with gateway({"echo": behind}, Recorder(log, None, print), LIMITS, tokens) as at:
         killed = asyncio.run(all_of_them(at))

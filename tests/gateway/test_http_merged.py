@@ -146,15 +146,15 @@ def test_what_is_withheld_on_a_servers_own_address_is_withheld_here() -> None:
 
 
 def test_a_name_that_gets_too_long_is_shortened_and_still_works() -> None:
-    with turning_http({"states": [LONG]}) as world:
-        with (
-            gateway({"long": Behind(guard("long", approved(LONG)), url=world.url)}) as made,
-            Raw(made) as raw,
-        ):
-            (name,) = [tool["name"] for tool in raw.ask("tools/list")["result"]["tools"]]
-            assert len(name) == LONGEST_NAME
-            assert "result" in raw.ask("tools/call", {"name": name, "arguments": {}}, 2)
-            assert world.calls("n" * 127) == 1
+    with (
+        turning_http({"states": [LONG]}) as world,
+        gateway({"long": Behind(guard("long", approved(LONG)), url=world.url)}) as made,
+        Raw(made) as raw,
+    ):
+        (name,) = [tool["name"] for tool in raw.ask("tools/list")["result"]["tools"]]
+        assert len(name) == LONGEST_NAME
+        assert "result" in raw.ask("tools/call", {"name": name, "arguments": {}}, 2)
+        assert world.calls("n" * 127) == 1
 
 
 def test_servers_whose_names_look_alike_get_different_names() -> None:

@@ -76,8 +76,8 @@ def raw(at: Scene) -> Iterator[Raw]:
 
 @pytest.mark.parametrize("name", ["echo", "odd", "blob", "pid"])
 def test_a_call_and_its_answer_are_the_same_bytes_at_both_ends(at: Scene, raw: Raw, name: str) -> None:
-    body = b'{"params": {"arguments":{"a":"\\u00e9", "n":1.50}, "name":"%s"},\t"id":7,"jsonrpc":"2.0","method":"tools/call"}'
-    sent = body % name.encode()
+    params = b'{"arguments":{"a":"\\u00e9", "n":1.50}, "name":"%s"}' % name.encode()
+    sent = b'{"params": ' + params + b',\t"id":7,"jsonrpc":"2.0","method":"tools/call"}'
     status, headers, got = raw.send(sent)
     assert (status, headers["content-type"]) == (200, "application/json")
     assert sent in at.lines(b"<")
@@ -131,7 +131,8 @@ def test_what_belongs_to_no_request_comes_on_the_stream(at: Scene, raw: Raw) -> 
     stream = socket.create_connection((at.gateway.host, at.gateway.port), timeout=10)
     from tests.gateway.http_world import TOKEN
 
-    head = f"GET /mcp/talking HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nMcp-Session-Id: {raw.session}"
+    head = f"GET /mcp/talking HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
+    head += f"Mcp-Session-Id: {raw.session}"
     stream.sendall(f"{head}\r\nAccept: text/event-stream\r\n\r\n".encode())
     got = stream.recv(65536)
     assert got.startswith(b"HTTP/1.1 200 OK\r\n")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.tool_digest import tool_digest
+from pinwarden.gateway.limits import SessionLimits
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused
 
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
@@ -315,6 +316,19 @@ def test_input_required_is_held_against_the_same_policy() -> None:
     assert refused(free.call("search_notes")) == "too_many_rounds"
 
 
+def test_an_error_that_sends_the_user_to_an_address_is_held_against_the_same_policy() -> None:
+    """Attack: the address is in an error (-32042), where nobody looks for a question."""
+    error = {"code": -32042, "message": "Pay first", "data": {"elicitations": [URL]}}
+    for rules, passes in ((policy(**{"max-rounds": 1}), False), (policy(**{"url-hosts": ["pay.example.com"]}), True)):
+        desk = Desk({**HONEST, "deaf": ["tools/call"]}, rules=rules)
+        desk.open()
+        desk.call("search_notes")
+        desk.say({"jsonrpc": "2.0", "id": desk._last, "error": error})
+        answer = desk.answer(desk._last)
+        assert (answer["error"] == error) == passes
+        assert passes or refused(answer) == "url_host_denied"
+
+
 def test_a_server_cannot_ask_for_ever() -> None:
     desk = Desk(HONEST, rules=policy(**{"max-rounds": 3}))
     desk.open()
@@ -418,6 +432,18 @@ def test_ids_cannot_be_used_to_pass_for_somebody_else() -> None:
     desk.say({"jsonrpc": "2.0", "id": True, "result": {}})
     assert desk.to_client[got:] == []
     assert desk.facts[-1].code == "answer_unasked"
+
+
+def test_requests_that_were_cancelled_and_never_answered_do_not_fill_the_session_up() -> None:
+    desk = Desk({**HONEST, "deaf": ["tools/call"]}, limits=SessionLimits(max_open=5))
+    desk.open()
+    for _ in range(12):
+        assert desk.call("search_notes") == {}
+        desk.tell("notifications/cancelled", {"requestId": desk._last})
+    assert len(desk.served("search_notes")) == 12
+    for _ in range(5):
+        assert desk.call("search_notes") == {}
+    assert desk.call("search_notes")["error"]["code"] == -32000
 
 
 def test_when_the_server_is_gone_every_open_request_is_answered() -> None:

@@ -2,8 +2,9 @@
 
 ``python talking.py RECORD``: every line that it gets and sends goes to the file too, so that both ends can be compared.
 Its tools: ``echo`` (answers its arguments), ``steps`` (progress, then the answer), ``ask`` (asks the client first),
-``large`` (so many bytes), ``blob`` (binary content), ``hang`` (never), ``die`` (ends), ``pid``, ``note`` (tells something
-that belongs to no call), ``odd`` (JSON with its own spacing and escapes), ``slow`` (answers when it is cancelled).
+``large`` (so many bytes), ``blob`` (binary content), ``hang`` (never), ``die`` (ends), ``pid``, ``note`` (tells
+something that belongs to no call), ``odd`` (JSON with its own spacing and escapes), ``slow`` (answers when it is
+cancelled).
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import base64
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 NAMES = ("echo", "steps", "ask", "large", "blob", "hang", "die", "pid", "note", "odd", "slow")
 TOOLS = [{"name": name, "description": f"Does {name}.", "inputSchema": {"type": "object"}} for name in NAMES]
 INFO = {"name": "talking", "version": "1"}
-CAPABILITIES = {"tools": {}, "logging": {}, "completions": {}, "resources": {}, "prompts": {}}
+CAPABILITIES: dict[str, Any] = {"tools": {}, "logging": {}, "completions": {}, "resources": {}, "prompts": {}}
 PROMPTS = [{"name": "p", "arguments": [{"name": "a"}]}]
 RESOURCES = [{"name": "one", "uri": "note://one"}]
 
@@ -26,7 +28,7 @@ class Talking:
     """The conversation, and where it is written down."""
 
     def __init__(self, record: str) -> None:
-        self.record = open(record, "ab", buffering=0)  # noqa: SIM115 - as long as the process
+        self.record = Path(record).open("ab", buffering=0)  # noqa: SIM115 - as long as the process
         self.waiting: dict[Any, Any] = {}
         self.slow: dict[Any, Any] = {}
 

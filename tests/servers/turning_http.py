@@ -89,10 +89,10 @@ def _handler(world: TurningWorld) -> type[BaseHTTPRequestHandler]:
             world.heads.append({name.lower(): value for name, value in self.headers.items()})
             world.bodies.append(body)
             message = json.loads(body)
-            if world.mode == "sessions" and message.get("method") != "initialize":
-                if self.headers.get("mcp-session-id") != "upstream-1":
-                    self._reply(404, b"{}")
-                    return
+            known = world.mode != "sessions" or self.headers.get("mcp-session-id") == "upstream-1"
+            if not known and message.get("method") != "initialize":
+                self._reply(404, b"{}")
+                return
             answers = [each.encode() for each in world.server.answers(body.decode())]
             world.sent += answers
             if "id" not in message or "method" not in message:

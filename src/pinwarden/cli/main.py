@@ -22,6 +22,8 @@ COMMANDS = {
     "prove": "hash the bytes of locked servers and their dependencies, and pin them",
     "fetch": "bring the locked bytes onto this machine and build what they run in",
     "run": "start a locked server from verified bytes",
+    "gateway": "serve all locked servers over HTTP, and let through only what was approved",
+    "gateway token": "add, list and revoke the tokens of the gateway's clients",
     "enforce": "let clients start locked servers through pinwarden run",
     "sbom": "export the lock and all dependencies as CycloneDX or SPDX",
     "advisories": "look up locked versions in a local export of known vulnerabilities",

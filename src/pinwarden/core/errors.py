@@ -323,6 +323,19 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Approve from a terminal of your own. A server never approves itself.",
     ),
     ErrorCode(
+        "TOKEN_UNKNOWN",
+        EXIT_USAGE,
+        "No token and no client of the gateway has that name.",
+        "Run pinwarden gateway token list to see them.",
+    ),
+    ErrorCode(
+        "GATEWAY_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "The gateway cannot serve: its address is taken or not allowed, its certificate cannot be read, a package is "
+        "missing, or no locked server can be started.",
+        "Read the message. pinwarden gateway --help names the options; pip install 'pinwarden[gateway]' the packages.",
+    ),
+    ErrorCode(
         "STORE_UNSAFE",
         EXIT_UNCHECKED,
         "The folder of verified files belongs to somebody else, or others may write to it.",

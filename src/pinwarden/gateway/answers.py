@@ -15,7 +15,15 @@ from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.pages import ListPage, filtered, read_page, warning_edit
 from pinwarden.gateway.views import View, Views
 from pinwarden.rules.drift.changes import REVIEW
-from pinwarden.rules.gates.requests import Refusal, judge_input_required, judge_request, too_many_rounds
+from pinwarden.rules.gates.requests import (
+    ELICITATION,
+    SAMPLING,
+    Refusal,
+    judge_error,
+    judge_input_required,
+    judge_request,
+    too_many_rounds,
+)
 from pinwarden.rules.gates.verdict import BLOCK, WARN, Verdict
 
 _OPENINGS = frozenset({"initialize", "server/discover"})
@@ -44,7 +52,8 @@ class Answers:
         """Pass an answer on to the client; False if it has to wait."""
         frame, message, asked = answer.frame, answer.message, answer.asked
         if message is not None and "result" not in message:
-            out.to_client.append(frame)
+            refused = judge_error(message.get("error"), self._guard.requests(self._journal.client))
+            out.to_client.append(frame if refused is None else self._refuse(refused, asked, out))
             return True
         if asked.kind is not None:
             return self._list(answer, asked.kind, now, out)
@@ -56,14 +65,17 @@ class Answers:
         self._server_asks = 0
         refused = self._refused_result(frame, message["result"], asked)
         if refused is not None:
-            call = self._journal.call_id(asked.number)
-            self._journal.refused(refused.code, refused.reason, asked.method, call, out)
-            out.to_client.append(_refused_answer(asked.number, refused, call))
+            out.to_client.append(self._refuse(refused, asked, out))
         elif asked.warning is None and self._guard.policy.results.hidden_characters == "relay":
             out.to_client.append(frame)
         else:
             out.to_client.append(self._checked(frame, message, asked, out))
         return True
+
+    def _refuse(self, refused: Refusal, asked: Asked, out: Output) -> bytes:
+        call = self._journal.call_id(asked.number)
+        self._journal.refused(refused.code, refused.reason, asked.method, call, out)
+        return _refused_answer(asked.number, refused, call)
 
     # Lists
 
@@ -165,10 +177,12 @@ class Answers:
             return
         policy = self._guard.requests(self._journal.client)
         refused = judge_request(method, message.get("params"), policy)
-        if refused is None and method != "ping":
+        if refused is None and method in (SAMPLING, ELICITATION):
             self._server_asks += 1
-            if self._server_asks > policy.max_rounds or len(self.asked_of_client) >= self._guard.limits.max_open:
+            if self._server_asks > policy.max_rounds:
                 refused = too_many_rounds(policy)
+        if len(self.asked_of_client) >= self._guard.limits.max_open:
+            refused = too_many_rounds(policy)
         if refused is not None:
             self._journal.refused(refused.code, refused.reason, method, self._journal.call_id(f"server/{number}"), out)
             data = {"pinwarden": {"code": refused.code}}

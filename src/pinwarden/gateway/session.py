@@ -63,6 +63,7 @@ class Session:
         """Requests by their id; of a plain call only the name of the tool."""
         self._plain = PlainCalls(guard, self._journal, self._uses, self._answers, self._open)
         self._held: list[Request | Answer] = []
+        self._cancelled: set[Any] = set()
         self._active = False
 
     @property
@@ -173,6 +174,10 @@ class Session:
             out.to_client.append(error(number if is_id(number) else None, messages.INVALID_REQUEST, text))
             return
         if len(self._open) >= self._limits.max_open:
+            for cancelled in self._cancelled:  # most servers never answer these
+                self._open.pop(cancelled, None)
+            self._cancelled.clear()
+        if len(self._open) >= self._limits.max_open:
             out.to_client.append(error(number, messages.GONE, "pinwarden: too many requests are open"))
             return
         self._introduce(method, message)
@@ -215,6 +220,8 @@ class Session:
         number = params.get("requestId") if isinstance(params, dict) else None
         if self._views.is_own(number):
             return True
+        if is_id(number) and number in self._open:
+            self._cancelled.add(number)
         before = len(self._held)
         self._held = [held for held in self._held if isinstance(held, Answer) or held.number != number]
         return len(self._held) != before
@@ -251,6 +258,8 @@ class Session:
 
     def _answered(self, number: Any) -> Asked | None:
         asked = self._open.pop(number, None) if is_id(number) else None
+        if self._cancelled and asked is not None:
+            self._cancelled.discard(number)
         return Asked(number, CALL, asked) if isinstance(asked, str) else asked
 
     def _answer(self, held: Answer, now: float, out: Output) -> None:

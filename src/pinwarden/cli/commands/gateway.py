@@ -10,11 +10,15 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pinwarden.cli.output import add_format_argument
+from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.cli.state_arguments import add_state_argument, state_from
 from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.locked import Locked
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -46,6 +50,7 @@ def configure(parser: ArgumentParser) -> None:
         default="refuse",
         help="if the audit database is away (refuse)",
     )
+    parser.add_argument("--check", action="store_true", help="say what would be served, and end")
     add_project_arguments(parser)
     add_state_argument(parser)
     add_format_argument(parser)
@@ -92,12 +97,14 @@ def run(args: Namespace) -> int:
     try:
         scheme = "https" if args.tls_cert else "http"
 
-        def started(taken: str, number: int, locked: object) -> None:
+        def started(taken: str, number: int, locked: Locked) -> None:
             progress.__exit__()
-            _announce(args.format, _Announced(f"{scheme}://{_shown(taken)}:{number}", token, locked))
+            _announce(args.format, f"{scheme}://{_shown(taken)}:{number}", locked)
+            if token and not args.check:
+                _say(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
 
         with running_gateway(state.running, client=None):
-            drained = serve(HttpGateway(project, state, settings, _say), started, token)
+            drained = serve(HttpGateway(project, state, settings, _say), started, token, once=args.check)
     finally:
         progress.__exit__()
     if not drained:
@@ -105,31 +112,23 @@ def run(args: Namespace) -> int:
     return 0
 
 
-class _Announced:
-    def __init__(self, base: str, token: str, locked: object) -> None:
-        self.base = base
-        self.token = token
-        self.upstreams = getattr(locked, "upstreams", {})
-        self.problems = getattr(locked, "problems", {})
-
-
-def _announce(form: str, what: _Announced) -> None:
+def _announce(form: str, base: str, locked: Locked) -> None:
     """The addresses are what was asked for; the rest is for whoever looks on."""
-    servers = {each.name: f"{what.base}/mcp/{slug}" for slug, each in sorted(what.upstreams.items())}
-    for name, problem in sorted(what.problems.items()):
+    from pinwarden.flows.report import Report, counted
+
+    servers = {each.name: f"{base}/mcp/{slug}" for slug, each in sorted(locked.upstreams.items())}
+    problems = dict(sorted(locked.problems.items()))
+    facts = {"servers": servers, "merged": f"{base}/mcp", "not_served": problems}
+    for name, problem in problems.items():
         _say(f"{name} is not served: {problem}")
     if form == "text":
         width = max(map(len, ("all servers", *servers)))
-        lines = [f"{name:{width}}  {url}\n" for name, url in (*servers.items(), ("all servers", f"{what.base}/mcp"))]
+        lines = [f"{name:{width}}  {url}\n" for name, url in (*servers.items(), ("all servers", f"{base}/mcp"))]
         sys.stdout.write("".join(lines))
-    else:
-        import json
-
-        facts = {"servers": servers, "merged": f"{what.base}/mcp", "not_served": dict(sorted(what.problems.items()))}
-        sys.stdout.write(json.dumps(facts) + "\n")
-    sys.stdout.flush()
-    if what.token:
-        _say(f"no client has a token yet; for this run only: Authorization: Bearer {what.token}")
+        sys.stdout.flush()
+        return
+    summary = f"{counted(len(servers), 'server')} served"
+    emit(Report(command="gateway", subject=base, summary=summary, exit_code=0, facts=facts), form)
 
 
 def _say(text: str) -> None:

@@ -74,6 +74,11 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._task: asyncio.Task[None] | None = None
 
     @property
+    def closed(self) -> bool:
+        """Whether nobody needs the process any more."""
+        return self._closed
+
+    @property
     def pid(self) -> int | None:
         """The number of the process."""
         return None if self._process is None else self._process.pid
@@ -146,7 +151,7 @@ class ChildLink(asyncio.SubprocessProtocol):
             return
         self._process, self._tree = process, ProcessTree(process)
         self._begun = self._loop.time()
-        if self._closed:
+        if self.closed:  # meanwhile
             self._finish_process()
             return
         await self._connect(process)
@@ -163,7 +168,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         )
         stdin, _ = await self._loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
         self._transports = [out, err, stdin]
-        self._stdin = cast(asyncio.WriteTransport, stdin)
+        self._stdin = stdin
 
     def _lose(self, why: str) -> None:
         if not self._closed:

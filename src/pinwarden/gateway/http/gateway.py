@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -181,30 +182,30 @@ def _stamp(path: Path) -> object:
 
 
 def serve(
-    gateway: HttpGateway, started: Callable[[str, int, Locked], None], one_time_token: str, loops: Sequence[str] = ()
+    gateway: HttpGateway, started: Callable[[str, int, Locked], None], one_time_token: str, *, once: bool = False
 ) -> bool:
-    """Run a gateway until it is told to end; whether everything in flight ended in time."""
+    """Run a gateway until it is told to end, or only until it could serve; whether all requests ended in time."""
 
     async def run() -> bool:
         try:
             host, port, locked = await gateway.start(one_time_token)
             started(host, port, locked)
+            gc.collect()
+            gc.freeze()  # what is there now stays; looking at it again and again would make answers wait
             if gateway.serving is None:
                 return False
-            return await gateway.serving.run_until_told()
+            return await (gateway.serving.stop() if once else gateway.serving.run_until_told())
         finally:
             await gateway.stop()
 
-    # The audit log writes on a thread of its own. At the usual five milliseconds a turn, every answer would wait for it.
+    # The audit log writes on a thread of its own. At the usual five milliseconds a turn, answers would wait for it.
     sys.setswitchinterval(_TURN_SECONDS)
-    with asyncio.Runner(loop_factory=_loop_factory(loops)) as runner:
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(run())
 
 
-def _loop_factory(loops: Sequence[str]) -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """A faster loop, where it is installed."""
-    if "asyncio" in loops:
-        return None
     try:
         import uvloop
     except ImportError:

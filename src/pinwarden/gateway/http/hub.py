@@ -110,13 +110,13 @@ class Hub:
         self.upstreams = dict(upstreams)
         self.limits = limits
         self.clock = clock
-        self._shared: dict[tuple[str, Client], Conversing] = {}
+        self._shared: dict[tuple[str, str, tuple[str, ...]], Conversing] = {}
         self._sessions: dict[str, ClientSession] = {}
         self._all: set[Conversing] = set()
 
     def shared(self, place: Place, client: Client) -> Conversing:
         """The conversation for all requests of a client that stand for themselves."""
-        key = place.slug, client
+        key = place.slug, client.name, client.servers
         found = self._shared.get(key)
         if found is None or found.closed:
             found = self._shared[key] = self.conversation(place, client)

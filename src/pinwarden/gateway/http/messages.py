@@ -107,7 +107,10 @@ def error_frame(number: Any, code: int, why: str) -> bytes:
 def status_of(message: Any) -> int:
     """The HTTP status that goes with an answer of the newest revision."""
     error = message.get("error") if isinstance(message, dict) else None
-    return _STATUS.get(error.get("code"), 200) if isinstance(error, dict) else 200
+    if not isinstance(error, dict):
+        return 200
+    code = error.get("code")
+    return _STATUS.get(code, 200) if type(code) is int else 200
 
 
 def header_value(text: str) -> str:

@@ -53,7 +53,7 @@ class Figures:
             "Requests that were not HTTP as it is spoken here, or one connection too many.",
             [({}, self._connections.refused)],
         )
-        denied = [({}, float(self._endpoint.access.denied))]
+        denied: list[Sample] = [({}, float(self._endpoint.access.denied))]
         yield from _metric("http_denied_total", "counter", "Requests with a wrong host, origin or token.", denied)
         yield from _metric(
             "http_connections", "gauge", "Open connections of clients.", [({}, len(self._connections.open))]

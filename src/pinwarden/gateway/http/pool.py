@@ -17,6 +17,8 @@ from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
 
 EVENTS = b"text/event-stream"
+_END = b"\r\n\r\n"
+_REMEMBERED = 32  # heads of one connection
 
 
 class Listener(Protocol):
@@ -191,6 +193,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._idle_until = 0.0
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
+        self._heads: dict[bytes, tuple[int, int, str]] = {}
 
     @property
     def usable(self) -> bool:
@@ -250,6 +253,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail("the server sent more than is taken for one answer", sent=True)
             self.abort()
             return
+        whole = self._size == len(data)
+        if whole and self._is_known(data):
+            self._finish()
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as err:
@@ -265,7 +272,34 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
         else:
             if self._complete:
+                if whole:
+                    self._remember(data)
                 self._finish()
+
+    def _is_known(self, data: bytes) -> bool:
+        """Whether the answer has a head that httptools has read on this connection before, and comes in one piece.
+
+        See `RequestReader`: reading heads is most of the work, and servers repeat them.
+        """
+        end = data.find(_END) + 4
+        head = self._heads.get(data[:end]) if end > 3 else None
+        if head is None or self._outgoing is None or len(data) - end != head[1]:
+            return False
+        self._keep = True
+        self._body.append(data[end:])
+        self._outgoing.listener.on_head(head[0], head[2])
+        return True
+
+    def _remember(self, data: bytes) -> None:
+        end = data.find(_END) + 4
+        headers = self._headers
+        length = sum(map(len, self._body))
+        plain = self._events is None and self._keep and b"content-length" in headers and len(data) - end == length
+        if plain:
+            if len(self._heads) >= _REMEMBERED:
+                self._heads.clear()  # they have the time of day in them
+            session = headers.get(b"mcp-session-id", b"").decode("latin-1")
+            self._heads[data[:end]] = self._parser.get_status_code(), length, session
 
     # What httptools calls.
 

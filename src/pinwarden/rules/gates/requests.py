@@ -17,6 +17,7 @@ from pinwarden.documents.policy_table import plain_host
 SAMPLING = "sampling/createMessage"
 ELICITATION = "elicitation/create"
 ROOTS = "roots/list"
+URL_REQUIRED = -32042
 _HARMLESS = frozenset({"ping", "tasks/get", "tasks/result", "tasks/cancel", "tasks/list"})
 _UNSAFE_IN_ADDRESSES = frozenset(" \\\t\r\n<>\"'`{}|^")
 _MAX_ADDRESS = 8192
@@ -63,6 +64,18 @@ def judge_input_required(result: Mapping[str, Any], policy: RequestPolicy) -> Re
         if refusal is not None:
             return refusal
     return None
+
+
+def judge_error(error: Any, policy: RequestPolicy) -> Refusal | None:
+    """The same for an error that sends the user to addresses before the request is repeated (2025-11-25)."""
+    if not isinstance(error, Mapping) or error.get("code") != URL_REQUIRED:
+        return None
+    data = error.get("data")
+    elicitations = data.get("elicitations") if isinstance(data, Mapping) else None
+    if not isinstance(elicitations, list):
+        return Refusal(code="request_malformed", reason="The server asks for input in a form that cannot be read.")
+    refusals = (judge_request(ELICITATION, each, policy) for each in elicitations)
+    return next((refusal for refusal in refusals if refusal is not None), None)
 
 
 def too_many_rounds(policy: RequestPolicy) -> Refusal:
