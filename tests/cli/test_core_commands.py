@@ -138,5 +138,5 @@ def test_every_command_has_its_place_in_the_overview() -> None:
     from pinwarden.cli.overview import CHAPTERS, FAMILIES
 
     placed = [name for names in CHAPTERS.values() for name in names]
-    assert sorted(placed) == sorted({command.split()[0] for command in COMMANDS} | {"gateway"})
-    assert set(FAMILIES) == {name for name in placed if name not in COMMANDS} - {"gateway"}
+    assert sorted(placed) == sorted({command.split()[0] for command in COMMANDS})
+    assert set(FAMILIES) == {name for name in placed if name not in COMMANDS}
