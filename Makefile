@@ -2,6 +2,7 @@
 
 VENV := .venv
 BENCH := .venv-bench
+OLD := .venv-old-client
 RUN := $(VENV)/bin
 
 .PHONY: help demo test lint unit soak bench requirements clean
@@ -32,7 +33,7 @@ lint: $(VENV)/.dev
 	@echo "==> codespell"
 	@$(RUN)/codespell
 
-unit: $(VENV)/.dev
+unit: $(VENV)/.dev $(OLD)/.ready
 	@echo "==> system packages for the tests"
 	@tools/system-packages.sh
 	@echo "==> npm packages for the tests"
@@ -47,8 +48,13 @@ soak: $(VENV)/.dev
 	@$(RUN)/pytest -rs -m soak --timeout 900
 
 bench: $(BENCH)/.ready
+	@{ command -v nginx && command -v wrk; } >/dev/null || tools/system-packages.sh nginx-light wrk
 	@echo "==> benchmarks"
 	@$(BENCH)/bin/python -m benchmarks
+
+soak: $(VENV)/.dev
+	@tools/system-packages.sh
+	@PINWARDEN_SOAK=1 $(RUN)/pytest tests/registry/test_replicas.py -n 0 --timeout 1800
 
 $(VENV)/.base: requirements/base.txt pyproject.toml
 	@tools/venv.sh $(VENV) base
@@ -58,16 +64,21 @@ $(VENV)/.dev: $(VENV)/.base requirements/dev.txt
 	@tools/venv.sh $(VENV) dev
 	@touch $@
 
+# A client of the older SDK, for the tests of the gateway.
+$(OLD)/.ready: requirements/old-client.txt
+	@tools/venv.sh $(OLD) old-client
+	@touch $@
+
 # Installed as a user would have it, not from the source folder: start-up is part of what is measured.
 $(BENCH)/.ready: requirements/bench.txt pyproject.toml $(shell find src -name '*.py')
 	@tools/venv.sh $(BENCH) bench
 	@touch $@
 
 requirements:
-	@for name in base dev bench; do \
+	@for name in base dev bench old-client; do \
 	  uv pip compile -q --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	    --custom-compile-command "make requirements" requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done
 
 clean:
-	rm -rf $(VENV) $(BENCH) tests/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH) $(OLD) tests/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

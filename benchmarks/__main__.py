@@ -5,7 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import artifacts, contracts, core, detection, gate, running, startup, surfaces
+from benchmarks import (
+    artifacts,
+    bundles,
+    contracts,
+    core,
+    detection,
+    entitlements,
+    gate,
+    registry,
+    relaying,
+    relaying_http,
+    running,
+    startup,
+    surfaces,
+)
 
 REPORTS: dict[str, Callable[[], str]] = {
     "digest": core.digest_report,
@@ -16,12 +30,19 @@ REPORTS: dict[str, Callable[[], str]] = {
     "growth": surfaces.growth_report,
     "probing": surfaces.probing_report,
     "detection": detection.report,
+    "entitlements": entitlements.report,
     "gate": gate.report,
     "hashing": artifacts.hashing_report,
+    "bundles": bundles.verifying_report,
     "starting": running.starting_report,
     "fetching": running.fetching_report,
     "contracts": contracts.contracts_report,
     "checking": contracts.checking_report,
+    "relaying-http": relaying_http.report,
+    "relaying": relaying.report,
+    "appending": registry.appending_report,
+    "publishing": registry.publishing_report,
+    "reading": registry.reading_report,
 }
 
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.measure import Goal, compare, table
 from pinwarden.rules.entitlements.analysis import entitlements_of, handlers_in
 from pinwarden.rules.entitlements.values import Handler, Source
-from tests.published import TRUTH, IndexUnreachableError, Score, sources, wheels
+from tests.published import FIRST, TRUTH, IndexUnreachableError, Score, sources, wheels
 
 AT_LEAST = 0.95
 AT_MOST = 4.0
@@ -44,6 +44,9 @@ def _agreement(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, 
             f"  goal: {part} ({counts[part]} handlers): precision {score.precision:.3f}, recall {score.recall:.3f}"
             f" (at least {AT_LEAST} each): {met}"
         )
+        if part == FIRST["set"]:
+            measured = f"precision {FIRST['precision']:.3f}, recall {FIRST['recall']:.3f}"
+            lines.append(f"    when it was first measured: {measured}. {FIRST['since']}")
         lines += [f"    {difference}" for difference in score.differences]
     return "\n".join(lines)
 

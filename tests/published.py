@@ -16,9 +16,12 @@ from typing import Any
 
 from pinwarden.rules.entitlements.values import Source
 
-TRUTH: dict[str, Any] = json.loads(
+_FILE: dict[str, Any] = json.loads(
     (Path(__file__).parent / "assets/entitlements/truth.json").read_text(encoding="utf-8")
-)["packages"]
+)
+TRUTH: dict[str, Any] = _FILE["packages"]
+FIRST: dict[str, Any] = _FILE["first_measurement"]
+"""What the held-out part gave before anybody had seen it; afterwards it only shows whether we fall back."""
 
 
 class IndexUnreachableError(Exception):

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs what the tests need from npm, pinned with hashes: the MCP servers that are probed (tests/npm), the npm
 # registry that the npm adapter is tested against (tests/verdaccio) and the official program for MCPB bundles
-# (tests/mcpb-cli).
+# (tests/mcpb-cli), and a client of the gateway (tests/inspector).
 # A second run does nothing. Without npm it says so; the tests that need one of them are then skipped with the reason
 # (and fail where CI=true).
 set -euo pipefail
 cd "$(dirname "$0")/../tests"
 
-for folder in npm verdaccio mcpb-cli; do
+for folder in npm verdaccio mcpb-cli inspector; do
   done_file=$folder/node_modules/.installed-from
   if [ -f "$done_file" ] && cmp -s "$done_file" "$folder/package-lock.json"; then
     continue

@@ -6,16 +6,22 @@ from collections.abc import Callable, Iterable
 from typing import get_args
 
 from pinwarden.core.errors import CODES
+from pinwarden.core.record import field_names
 from pinwarden.core.tool_digest import TOOL_PROFILES
-from pinwarden.documents import server_entry, surface
+from pinwarden.documents import gateway_event, server_entry, surface
+from pinwarden.documents.bundle import attestation as bundle_attestation
+from pinwarden.documents.bundle import descriptor as bundle_descriptor
 from pinwarden.documents.clients.table import CLIENTS, Scope
 from pinwarden.documents.lock import shape as lock_shape
 from pinwarden.documents.lock.verification import PROBLEMS
+from pinwarden.documents.registry import version as registry_version
 from pinwarden.documents.sbom import cyclonedx as cyclonedx_bill
 from pinwarden.documents.sbom import spdx as spdx_bill
 from pinwarden.documents.tier import TIERS_WORST_FIRST
 from pinwarden.flows.artifacts.bill import Kind as BillKind
+from pinwarden.flows.bundle.signing import FIELDS as SIGNED_DOCUMENTS
 from pinwarden.flows.config.decisions import State
+from pinwarden.rules import audit_chain, proposal
 from pinwarden.rules.advisories import scan as advisories
 from pinwarden.rules.advisories import toolpin as toolpin_advisories
 from pinwarden.rules.config.doctor import IssueKind
@@ -24,6 +30,7 @@ from pinwarden.rules.config.findings import FINDING_KINDS
 from pinwarden.rules.config.kinds import CONFIG_KINDS
 from pinwarden.rules.config.secrets import SecretKind
 from pinwarden.rules.drift.changes import CHANGE_KINDS, SEVERITIES
+from pinwarden.store import publishers, reviews
 from tools import contract_schemas
 from tools.document_schemas import any_digest, lock_body, lock_definitions, manifest, surface_body
 from tools.output_parts import DID, LEVEL, output, report_row
@@ -50,6 +57,8 @@ from tools.schema_words import (
     ref,
 )
 
+DOCUMENT_CID: Schema = {"type": "string", "pattern": "^bafyrei[a-z2-7]{52}$"}
+BLOB_CID: Schema = {"type": "string", "pattern": "^bafkrei[a-z2-7]{52}$"}
 CLIENT = one_of(CLIENTS)
 LOCK_CLIENT = one_of(lock_shape.CLIENTS)
 SCOPE = one_of(get_args(Scope))
@@ -653,6 +662,115 @@ def keygen() -> Schema:
     return output("keygen", body, "Where the keys are and what the public one is called. No private key is printed.")
 
 
+# Bundles
+
+
+def bundle_identity() -> dict[str, Schema]:
+    return {
+        "tool": TEXT,
+        "version": TEXT,
+        "root_cid": DOCUMENT_CID,
+        "descriptor_cid": DOCUMENT_CID,
+        "media_type": one_of(bundle_descriptor.MEDIA_TYPES),
+        "size_bytes": COUNT,
+    }
+
+
+def bundle_start() -> dict[str, Schema]:
+    permission = one_of(("deny", "allow"))
+    files = one_of(("deny", "read_only", "read_write"))
+    return {
+        "runtime": one_of(bundle_descriptor.RUNTIMES),
+        "target": TEXT,
+        "policy": exactly({"network": permission, "filesystem": files, "exec": permission}),
+    }
+
+
+def bundle_pack() -> Schema:
+    places = {"archive": FULL_TEXT, "descriptor": FULL_TEXT, "manifest": FULL_TEXT, "left_out": array(FULL_TEXT)}
+    return output("bundle pack", exactly({**bundle_identity(), "content_hash": SHA256, "files": COUNT, **places}))
+
+
+def bundle_inspect() -> Schema:
+    entry = exactly({"path": FULL_TEXT, "size_bytes": COUNT, "executable": TRUTH, "blob_cid": BLOB_CID})
+    return output("bundle inspect", exactly({**bundle_identity(), **bundle_start(), "entries": array(entry)}))
+
+
+def bundle_verify() -> Schema:
+    found = {"content_hash": SHA256, "files": COUNT, "unpacked_bytes": COUNT}
+    return output("bundle verify", exactly({**bundle_identity(), **bundle_start(), **found}))
+
+
+def bundle_in_oci() -> dict[str, Schema]:
+    return {
+        "reference": TEXT,
+        "digest": SHA256,
+        "tool": TEXT,
+        "version": TEXT,
+        "root_cid": DOCUMENT_CID,
+        "descriptor_cid": DOCUMENT_CID,
+        "attestations": COUNT,
+        "pointer": TRUTH,
+    }
+
+
+def bundle_push() -> Schema:
+    return output("bundle push", exactly(bundle_in_oci()))
+
+
+def bundle_pull() -> Schema:
+    more = {"files": array(FULL_TEXT), "provenance": or_null(bundle_provenance()), "unpacked": or_null(FULL_TEXT)}
+    return output("bundle pull", exactly({**bundle_in_oci(), **more}))
+
+
+def sign() -> Schema:
+    schemas = one_of(SIGNED_DOCUMENTS)
+    fields = array(POINTER)
+    return output(
+        "sign",
+        exactly(
+            {"file": FULL_TEXT, "schema_version": schemas, "key_id": DID, "signed_fields": fields, "signatures": COUNT}
+        ),
+    )
+
+
+def attest() -> Schema:
+    return output(
+        "attest",
+        exactly(
+            {
+                "file": FULL_TEXT,
+                "root_cid": DOCUMENT_CID,
+                "descriptor_cid": DOCUMENT_CID,
+                "key_id": DID,
+                "role": one_of(bundle_attestation.ROLES),
+                "claims": array(one_of(bundle_attestation.CLAIM_TYPES)),
+                "expires_at_utc": or_null(TEXT),
+            }
+        ),
+    )
+
+
+def bundle_provenance() -> Schema:
+    return exactly(
+        {
+            "tool": TEXT,
+            "channel": TEXT,
+            "root_cid": TEXT,
+            "descriptor_cid": TEXT,
+            "attestations_used": array(TEXT),
+            "constraints_enforced": exactly({"require_verifier_attestation": TRUTH, "min_attestations": COUNT}),
+        }
+    )
+
+
+def bundle_accept() -> Schema:
+    refusal = exactly({"code": one_of(CODES), "what": TEXT, "why": OBJECT, "fix": TEXT})
+    accepted = exactly({"result": one_of(["ACCEPT"]), "provenance": bundle_provenance()})
+    refused = exactly({"result": one_of(["REJECT"]), "error": refusal})
+    return output("bundle accept", {"oneOf": [accepted, refused]})
+
+
 # Policies
 
 
@@ -678,6 +796,112 @@ def policy_digest() -> Schema:
     return output("policy digest", exactly({"file": FULL_TEXT, "digest": SRI}))
 
 
+def policy_generate() -> Schema:
+    seen = {
+        "server": TEXT,
+        "entity": one_of(ENTITIES),
+        "item": TEXT,
+        "digest": or_null(SHA256),
+        "first_seen": FULL_TEXT,
+        "last_seen": FULL_TEXT,
+        "sessions": COUNT,
+        "calls": COUNT,
+    }
+    left = exactly({**seen, "code": one_of(proposal.REASONS), "reason": FULL_TEXT})
+    body = exactly({"policy": FULL_TEXT, "digest": SRI, "allow": array(exactly(seen)), "left_out": array(left)})
+    return output("policy generate", body, "The policy as TOML, what it allows, and what was left out and why.")
+
+
+# The gateway
+
+ENTITIES = (*(kind.entity for kind in surface.KINDS), "server")
+
+
+def review() -> Schema:
+    """A change that waits, or that somebody decided about."""
+    texts = ("server", "baseline", "item", "level", "code", "reason", "opened", "last_seen")
+    return exactly(
+        {
+            "name": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+            **dict.fromkeys(texts, TEXT),
+            "entity": one_of(ENTITIES),
+            "digest": or_null(SHA256),
+            "expected": array(any_digest()),
+            "state": one_of(reviews.STATES),
+            **dict.fromkeys(("decided", "decided_by", "why"), TEXT),
+        }
+    )
+
+
+def review_list() -> Schema:
+    return output("review list", exactly({"reviews": array(ref("review"))}), review=review())
+
+
+def review_show() -> Schema:
+    body = exactly({"review": ref("review"), "definition": ANYTHING, "changes": array(ref("change"))})
+    return output("review show", body, review=review(), change=surface_change())
+
+
+def review_approve() -> Schema:
+    body = exactly({"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT})
+    return output("review approve", body, review=review())
+
+
+def review_reject() -> Schema:
+    body = exactly({"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT})
+    return output("review reject", body, review=review())
+
+
+def audit_verify() -> Schema:
+    broken = exactly({"number": COUNT, "code": one_of(audit_chain.MESSAGES), "message": FULL_TEXT})
+    body = exactly(
+        {
+            "ok": TRUTH,
+            "entries": COUNT,
+            "head": exactly({"number": COUNT, "hash": SHA256}),
+            "breaks": array(broken),
+            "heads_checked": COUNT,
+        }
+    )
+    return output("audit verify", body)
+
+
+def audit_tail() -> Schema:
+    texts = (name for name in field_names(gateway_event.Fact) if name not in ("kind", "expected"))
+    fact = exactly(
+        {"kind": one_of(gateway_event.KINDS)}, {**dict.fromkeys(texts, FULL_TEXT), "expected": array(TEXT, minItems=1)}
+    )
+    count: Schema = {"type": "integer", "minimum": 1}
+    entry = exactly(
+        {"number": count, "at": FULL_TEXT, "gateway": TEXT, "source": FULL_TEXT, "nth": count, "fact": ref("fact")}
+    )
+    return output("audit tail", exactly({"entries": array(entry)}), fact=fact)
+
+
+# The gateway over HTTP
+
+
+def gateway() -> Schema:
+    body = exactly(
+        {"servers": mapping(FULL_TEXT), "merged": FULL_TEXT, "not_served": mapping(FULL_TEXT)},
+    )
+    return output("gateway", body, "Printed when the gateway begins to serve: the addresses, and what is not served.")
+
+
+def gateway_token() -> Schema:
+    row = exactly(
+        {
+            "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
+            "client": FULL_TEXT,
+            "servers": array(FULL_TEXT),
+            "made_at": FULL_TEXT,
+            "revoked_at": or_null(FULL_TEXT),
+        }
+    )
+    told = "The tokens that were added, listed or revoked. A token itself is told only when it is added."
+    return output("gateway token", exactly({"tokens": array(row)}, {"token": FULL_TEXT}), told)
+
+
 # Errors
 
 
@@ -689,6 +913,84 @@ def error() -> Schema:
         "Printed on stdout in place of the command's own output; the exit code tells more.",
         exactly({"error": told}),
     )
+
+
+# The registry
+
+
+MOMENT: Schema = {"type": "string", "format": "date-time"}
+
+
+def published_version() -> Schema:
+    archive = {"cid": BLOB_CID, "size_bytes": COUNT, "media_type": TEXT, "content_hash": SHA256}
+    surface = {"api_surface": or_null(SHA256), "cid": or_null(DOCUMENT_CID), "problem": or_null(TEXT)}
+    return exactly(
+        {
+            "schema_version": one_of((registry_version.VERSION_SCHEMA,)),
+            "tool": TEXT,
+            "version": TEXT,
+            "namespace": TEXT,
+            "description": TEXT,
+            "root_cid": DOCUMENT_CID,
+            "descriptor_cid": DOCUMENT_CID,
+            "archive": exactly(archive),
+            "surface": exactly(surface),
+            "published_at_utc": MOMENT,
+            "published_by": DID,
+            "log_index": COUNT,
+            "yanked": or_null(TEXT),
+            "attestations": array(DOCUMENT_CID),
+        }
+    )
+
+
+def publish() -> Schema:
+    return output("publish", exactly({"registry": TEXT, "channel": TEXT, "published": published_version()}))
+
+
+def registry_export() -> Schema:
+    return output("registry export", exactly({"folder": FULL_TEXT, "written": COUNT, "log_size": COUNT}))
+
+
+def registry_namespace() -> Schema:
+    each = exactly({"namespace": TEXT, "keys": mapping(one_of(publishers.ROLES))})
+    return output("registry namespace", exactly({"namespaces": array(each)}))
+
+
+def registry_token() -> Schema:
+    texts = dict.fromkeys(("id", "namespace", "label"), TEXT)
+    each = exactly({**texts, "created_at_utc": MOMENT, "expires_ms": COUNT, "revoked": TRUTH})
+    return output("registry token", exactly({"tokens": array(each)}, {"token": TEXT}))
+
+
+def registry_audit() -> Schema:
+    texts = dict.fromkeys(("action", "namespace", "subject", "outcome"), TEXT)
+    each = exactly({**texts, "at_ms": COUNT, "token": or_null(TEXT), "key_id": or_null(DID), "size": COUNT})
+    return output("registry audit", exactly({"requests": array(each)}))
+
+
+def registry_change(command: str) -> Callable[[], Schema]:
+    return lambda: output(command, exactly({"registry": TEXT, "subject": TEXT, "changed": TRUTH}))
+
+
+def registry_attest() -> Schema:
+    return output("registry attest", exactly({"registry": TEXT, "sent": COUNT, "new": COUNT}))
+
+
+def log_members() -> dict[str, Schema]:
+    witness = exactly({"name": TEXT, "time": COUNT})
+    return {"log_id": TEXT, "key_id": DID, "size": COUNT, "root": BARE_SHA256, "witnesses": array(witness)}
+
+
+def log_verify() -> Schema:
+    return output("log verify", exactly({**log_members(), "issued_at_utc": MOMENT, "tools": COUNT}))
+
+
+def log_monitor() -> Schema:
+    cids = dict.fromkeys(("prev_root_cid", "new_root_cid", "descriptor_cid"), or_null(DOCUMENT_CID))
+    texts = dict.fromkeys(("tool", "channel", "reason"), TEXT)
+    event = exactly({"seq": COUNT, **texts, **cids, "issued_at_utc": MOMENT})
+    return output("log monitor", exactly({**log_members(), "new": COUNT, "events": array(event)}))
 
 
 _BY_COMMAND: dict[str, Callable[[], Schema]] = {
@@ -715,9 +1017,37 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "lock verify-signature": lock_verify_signature,
     "lock convert": lock_convert,
     "keygen": keygen,
+    "bundle pack": bundle_pack,
+    "bundle inspect": bundle_inspect,
+    "bundle verify": bundle_verify,
+    "bundle push": bundle_push,
+    "bundle pull": bundle_pull,
+    "sign": sign,
+    "attest": attest,
+    "bundle accept": bundle_accept,
+    "publish": publish,
+    "registry export": registry_export,
+    "registry namespace": registry_namespace,
+    "registry token": registry_token,
+    "registry audit": registry_audit,
+    "registry point": registry_change("registry point"),
+    "registry yank": registry_change("registry yank"),
+    "registry attest": registry_attest,
+    "registry keys": registry_change("registry keys"),
+    "log verify": log_verify,
+    "log monitor": log_monitor,
     "policy init": policy_init,
     "policy check": policy_check,
     "policy digest": policy_digest,
+    "policy generate": policy_generate,
+    "review list": review_list,
+    "review show": review_show,
+    "review approve": review_approve,
+    "review reject": review_reject,
+    "gateway": gateway,
+    "gateway token": gateway_token,
+    "audit verify": audit_verify,
+    "audit tail": audit_tail,
     "explain": explain,
     "list": list_,
     "doctor": doctor,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: tools/venv.sh FOLDER NAME. Creates the virtual environment FOLDER if it is not there, installs
-# requirements/NAME.txt (pinned, with hashes) and this package into it.
+# requirements/NAME.txt (pinned, with hashes) and, unless it is a client for the tests, this package into it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$1 name=$2
@@ -33,6 +33,6 @@ pip=("$folder/bin/python" -m pip --disable-pip-version-check --no-input)
 "${pip[@]}" install --quiet --require-hashes -r "requirements/$name.txt"
 if [ "$name" = bench ]; then
   "${pip[@]}" install --quiet --no-deps --no-build-isolation --force-reinstall .
-else
+elif [ "$name" != old-client ]; then
   "${pip[@]}" install --quiet --no-deps --no-build-isolation --editable .
 fi

@@ -125,13 +125,13 @@ def test_a_locked_bundle_is_fetched_built_audited_and_started_with_settings_from
     files.clear()  # nobody is asked at start
 
     user.variables |= {"MCPB_USER_CONFIG_API_KEY": "k3y", "MCPB_USER_CONFIG_FOLDERS": "/a:/b", "SECRET": "no"}
-    assert json.loads(user.run("run", NOTES).out) == [["/a", "/b"], "k3y"]
+    assert json.loads(user.run("run", NOTES, "--without-gateway").out) == [["/a", "/b"], "k3y"]
     assert "k3y" not in (user.root / "mcp-lock.json").read_text()
 
     [place] = (user.folder / "empty-store" / "environments").rglob(SERVERS[kind][0])
     place.chmod(0o755)
     place.write_bytes(b"evil")
-    outcome = user.run("run", NOTES)
+    outcome = user.run("run", NOTES, "--without-gateway")
     assert (json.loads(outcome.out), "it is built anew" in outcome.err) == ([["/a", "/b"], "k3y"], True)
     other = user.run("run", NOTES, "--", "--more")
     assert (other.code, "[ARGUMENTS_CHANGED]" in other.err) == (1, True)
@@ -178,10 +178,10 @@ def test_a_locked_image_is_kept_in_the_store_by_digest_and_started_from_there(oc
     drawer = user.folder / "drawer"
     drawer.mkdir()
     (user.programs / "docker").write_text(ENGINE.format(drawer=drawer))
-    outcome = user.run("run", "notes")
+    outcome = user.run("run", "notes", "--without-gateway")
     assert outcome.out == f"started run -i --rm {built.config.digest} --root /data\n"
     assert "loaded into docker" in outcome.err
-    assert user.run("run", "notes").err == ""  # the engine has it now
+    assert user.run("run", "notes", "--without-gateway").err == ""  # the engine has it now
 
     # A blob that was changed is not loaded, and is fetched again.
     [layer] = built.layers
@@ -189,7 +189,7 @@ def test_a_locked_image_is_kept_in_the_store_by_digest_and_started_from_there(oc
     blob.write_bytes(b"evil")
     shutil.rmtree(drawer)
     drawer.mkdir()
-    outcome = user.run("run", "notes")
+    outcome = user.run("run", "notes", "--without-gateway")
     assert outcome.out == f"started run -i --rm {oci.host}/acme/kept@{built.digest} --root /data\n"
     assert "not what was locked" in outcome.err
     assert list(drawer.iterdir()) == []

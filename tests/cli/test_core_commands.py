@@ -131,3 +131,12 @@ def test_a_failure_of_our_own_is_reported_without_a_traceback(
     monkeypatch.setenv("PINWARDEN_DEBUG", "1")
     with pytest.raises(RuntimeError):
         main(["digest", str(TIME)])
+
+
+def test_every_command_has_its_place_in_the_overview() -> None:
+    from pinwarden.cli.main import COMMANDS
+    from pinwarden.cli.overview import CHAPTERS, FAMILIES
+
+    placed = [name for names in CHAPTERS.values() for name in names]
+    assert sorted(placed) == sorted({command.split()[0] for command in COMMANDS})
+    assert set(FAMILIES) == {name for name in placed if name not in COMMANDS}

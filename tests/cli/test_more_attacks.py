@@ -26,7 +26,7 @@ from pinwarden.documents.lock import lockfile, signature
 from pinwarden.documents.lock.extension import extended
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
-from pinwarden.documents.policy import Pattern
+from pinwarden.documents.policy_table import Pattern
 from pinwarden.documents.surface import TOOL, Item, Surface
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.config.masking import (

@@ -10,11 +10,17 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.surface import from_listing
+from pinwarden.flows.lock.locking import Approver, approve_surface
+from pinwarden.flows.project import Project
 from tests.cli.run import Outcome, pinwarden
 from tests.docs.schemas import problems
 from tests.needs import missing, needs
@@ -73,11 +79,14 @@ class World:
     def about(self, server: str, *arguments: str) -> dict[str, Any]:
         """Start a server as a client does, and hear from it what it was started with."""
         lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in TALK)
-        outcome = pinwarden("run", server, *arguments, stdin=lines.encode(), cwd=self.root, env=self.environment)
+        with TemporaryDirectory(dir=self.folder) as state:  # each time is the first
+            environment = {**self.environment, "PINWARDEN_STATE": state}
+            outcome = pinwarden("run", server, *arguments, stdin=lines.encode(), cwd=self.root, env=environment)
         assert outcome.code == 0, outcome
         answers = [json.loads(line) for line in outcome.out.splitlines()]
         told: dict[str, Any] = json.loads(answers[1]["result"]["tools"][0]["description"])
-        return {**told, "stderr": outcome.err}
+        said = [line for line in outcome.err.splitlines() if not line.startswith("pinwarden: First use")]
+        return {**told, "stderr": "\n".join(said)}
 
     def closure_file(self, server: str) -> Path:
         return self.root / "mcp-lock.closures" / f"{server}.json"
@@ -115,6 +124,20 @@ def proved(tmp_path_factory: pytest.TempPathFactory, registries: Registries) -> 
 def world(proved: World, tmp_path: Path) -> World:
     shutil.copytree(proved.folder, tmp_path / "world", symlinks=True)
     return replace(proved, folder=tmp_path / "world")
+
+
+def _approve(world: World, server: str, listing: dict[str, Any]) -> None:
+    project = Project(root=world.root, lock=world.lock, home=world.folder / "home")
+    for entry in find_entries(world.lock, server):
+        approve_surface(
+            project, entry, from_listing(listing), Approver(by="reviewer", why="test"), "2026-07-20T12:00:00Z"
+        )
+
+
+def find_entries(lock: Path, server: str) -> list[Entry]:
+    found = lock_store.read(lock)
+    assert found is not None
+    return [entry for entry in found.entries if entry.name == server]
 
 
 def codes(report: Any) -> list[tuple[str, str]]:
@@ -168,6 +191,29 @@ class TestRunning:
 
     def test_the_approved_arguments_may_be_repeated(self, world: World) -> None:
         assert world.about("notes", "--", "--root", "/data")["arguments"] == ["--root", "/data"]
+
+    def test_a_server_with_an_approved_surface_is_held_to_the_lock(self, world: World, tmp_path: Path) -> None:
+        """The server tells which variables it got, so that giving it one more is a change of its text."""
+        lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in TALK).encode()
+
+        def started(*options: str, **variables: str) -> tuple[Outcome, list[Any]]:
+            environment = {**world.environment, "PINWARDEN_STATE": str(tmp_path / "state"), **variables}
+            outcome = pinwarden("run", *options, "clock", stdin=lines, cwd=world.root, env=environment)
+            return outcome, [json.loads(line)["result"] for line in outcome.out.splitlines()]
+
+        refused, _ = started("--require-lock")
+        assert (refused.code, refused.out) == (1, "")
+        assert "[SERVER_NOT_LOCKED]" in refused.err
+        _, (opening, listed) = started()
+        _approve(world, "clock", {**opening, **listed})
+        outcome, answers = started("--require-lock")
+        assert (answers, outcome.err) == ([opening, listed], "")
+        outcome, answers = started(CLOCK_ZONE="UTC")
+        assert answers == [opening, {"tools": []}]
+        assert "blocked tool" in outcome.err
+        world.lock.write_text(world.lock.read_text().replace("acme-clock", "acme-clack"))
+        outcome, _ = started()
+        assert "[LOCK_TAMPERED]" in outcome.err
 
     def test_only_what_a_client_fills_in_may_differ_from_the_approved_arguments(self, world: World) -> None:
         words = ["-y", "@acme/notes@1.0.0", "--root=${workspaceFolder}/data"]
@@ -437,7 +483,7 @@ class TestRegistriesOfDependencies:
             world.done("prove", *PLAIN)
             shutil.rmtree(world.store)
             world.done("fetch", "--frozen", *PLAIN)
-            assert world.done("run", "outer").out == "outer; inner\n"
+            assert world.done("run", "outer", "--without-gateway").out == "outer; inner\n"
             assert [each.path for each in outer.asked if "inner" in each.path] == []
             assert [each for each in outer.asked if "authorization" in each.headers] == []
             downloads = [each.headers.get("authorization") for each in inner.asked if each.path.endswith(".tgz")]
@@ -527,11 +573,11 @@ class TestInstallScripts:
         world.done("fetch", "host", *PLAIN)
         [made] = self.made(world)
         assert made.read_text() == "module.exports = []"  # no network but the loop
-        assert world.done("run", "host").out == "host; forge\n"
+        assert world.done("run", "host", "--without-gateway").out == "host; forge\n"
 
         made.chmod(0o644)
         made.write_text("module.exports = 'evil'")
-        outcome = world.done("run", "host")
+        outcome = world.done("run", "host", "--without-gateway")
         assert (outcome.out, "it is built anew" in outcome.err) == ("host; forge\n", True)
         assert made.read_text() == "module.exports = []"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run import pinwarden_in
+from tests.registry.replica import Replica
 from tests.servers.acme_packages import acme_registries
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -21,6 +22,8 @@ GUIDES = sorted((REPOSITORY / "docs" / "guides").glob("*.md"))
 
 
 NEEDS_REGISTRIES = "prove-and-run"
+NEEDS_A_REGISTRY = "registry"
+SERVED = "http://127.0.0.1:8470"
 LOCAL = {"command": "python3", "args": ["examples/notes_server.py"]}
 PACKAGED = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0"]}
 OSV = {
@@ -44,12 +47,19 @@ def test_the_commands_of_the_guide_run(guide: Path, tmp_path: Path) -> None:
             wheels = tmp_path / "wheels"
             wheels.mkdir()
             environment |= stack.enter_context(acme_registries(wheels)).variables
+        address = SERVED
+        if guide.stem == NEEDS_A_REGISTRY:
+            replica = Replica(env=environment)
+            stack.callback(replica.kill)
+            address = replica.url.rstrip("/")
         notes = PACKAGED if guide.stem == NEEDS_REGISTRIES else LOCAL
         (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"notes": notes}}))
         commands = _commands(guide)
         assert commands
         for command in commands:
-            _run(command, project, environment)
+            printed = _run(command.replace(SERVED, address), project, environment)
+            if command.startswith("pinwarden registry token add"):
+                environment["PINWARDEN_REGISTRY_TOKEN"] = printed.strip()
 
 
 def _commands(guide: Path) -> list[str]:
@@ -57,17 +67,17 @@ def _commands(guide: Path) -> list[str]:
     return [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
 
 
-def _run(command: str, project: Path, environment: dict[str, str]) -> None:
+def _run(command: str, project: Path, environment: dict[str, str]) -> str:
     words = shlex.split(command, comments=True)
     if not words:
-        return
+        return ""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     variables = {**os.environ, "PATH": path, **environment}
     if words[0] == "pinwarden":
         outcome = pinwarden_in(variables, *words[1:], cwd=project)
         assert outcome.code in (0, 1), f"{command}\n{outcome.err}"
         assert "Traceback" not in outcome.err
-        return
+        return outcome.out
     done = subprocess.run(
         words,
         cwd=project,
@@ -78,4 +88,6 @@ def _run(command: str, project: Path, environment: dict[str, str]) -> None:
         check=False,
     )
     assert done.returncode in (0, 1), f"{command}\n{done.stderr.decode()}"
+    assert done.returncode == 0 or "PINWARDEN_REGISTRY_TOKEN" not in environment, command
     assert b"Traceback" not in done.stderr
+    return done.stdout.decode()

@@ -15,12 +15,15 @@ import pytest
 
 from pinwarden.cli.grammar import grammar
 from pinwarden.cli.main import COMMANDS
+from pinwarden.documents.gateway_event import Fact
 from pinwarden.documents.lock import signature
+from pinwarden.flows.gateway.state import FIRST_USE, GatewayState
 from tests.adapters.targets import SCRIPTED
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import vectors_dir
 from tests.docs.schemas import FOLDER, problems
 from tests.docs.test_schemas import accepted, spoilt_copies
+from tests.gateway.review_world import CHANGED, SEARCH, listing, verdicts
 
 VECTORS = vectors_dir() / "toolpin"
 RECORDED = 1784548800  # 2026-07-20T12:00:00Z, when ToolPin's recordings were made
@@ -131,6 +134,41 @@ def key(world: World) -> None:
     world.done("keygen", "key")
 
 
+def packed(world: World) -> None:
+    server = {"name": "acme.notes", "version": "1.0.0", "runtime": "python", "entry": "main.py"}
+    world.write("server/server.json", server)
+    world.write("server/main.py", "print('notes')")
+    world.write("policy.json", {})
+    world.done("keygen", "key")
+    world.done("bundle", "pack", "server")
+
+
+def attested(world: World) -> None:
+    packed(world)
+    world.done("attest", ARCHIVE, "--key", "key", "--role", "verifier", "-o", "attestation.json")
+    made = json.loads((world.root / "attestation.json").read_text())
+    key_id = made["signatures"][0]["key_id"]
+    known = {"key_id": key_id, "roles": ["verifier"]}
+    world.write("trust.json", {"trusted_registry_keys": [{"key_id": key_id}], "known_keys": [known]})
+    row = {**made["subject"], "tool": "acme.notes", "channel": "stable", "updated_at_utc": MOMENT}
+    registry = {"name": "acme", "generated_at_utc": MOMENT, "issuer": "acme"}
+    document = {"schema_version": "registry.pointer.v0.1", "registry": registry, "pointers": [row]}
+    world.write("pointer.json", document)
+
+
+def pointed(world: World) -> None:
+    attested(world)
+    world.done("sign", "pointer.json", "--key", "key")
+
+
+ARCHIVE = "acme.notes-1.0.0.car"
+MOMENT = "2026-01-31T00:00:00Z"
+ACCEPT = (
+    "--pointer pointer.json --policy policy.json --trust trust.json "
+    f"--descriptor {ARCHIVE}.descriptor.json --manifest {ARCHIVE}.manifest.json"
+)
+
+
 def policy(text: str = "", *, lock: Step = configured) -> Step:
     def step(world: World) -> None:
         lock(world)
@@ -197,6 +235,29 @@ def known(world: World) -> None:
     affected = {"package": {"ecosystem": "npm", "name": "other"}, "ranges": [RANGE]}
     world.write("harmless/GHSA-1.json", {**record, "affected": [affected]})
     (world.root / "empty").mkdir()
+
+
+def held(world: World) -> None:
+    """A server that was trusted on first use, and serves something else since; one of its tools cannot be read."""
+    approved, served = listing(SEARCH), listing(CHANGED, {"title": "no name"})
+    with GatewayState(world.home / ".local" / "state" / "pinwarden") as state:
+        state.trusted.first_use("notes", approved, "2026-07-20T12:00:00Z")
+        state.sightings("notes", FIRST_USE).keep(verdicts(approved, served))
+        with state.audit_log(gateway="desk") as log:
+            log.record(*(Fact(kind="called", server="notes", item_kind="tool", item="search") for _ in range(3)))
+
+
+def edited(world: World) -> None:
+    held(world)
+    with (
+        GatewayState(world.home / ".local" / "state" / "pinwarden") as state,
+        state.audit_database.transaction() as step,
+    ):
+        step.run("DELETE FROM audit_entry WHERE number = 2")
+
+
+HELD = "d54922693f90ddbe87fee9f2aae55c48"
+"""The name of the change: a digest of what it is about."""
 
 
 def nothing(_: World) -> None:
@@ -353,6 +414,33 @@ CASES = (
     case("lock convert", "--to v2", on=configured, code=2, errs=True),
     case("keygen", "key"),
     case("keygen", "key", on=key, code=1, errs=True),
+    case("bundle pack", "server", on=packed),
+    case("bundle pack", "nowhere", on=packed, code=3, errs=True),
+    case("bundle inspect", ARCHIVE, on=packed),
+    case("bundle inspect", "none.car", on=packed, code=3, errs=True),
+    case("bundle verify", ARCHIVE, on=packed),
+    case("bundle verify", "none.car", on=packed, code=3, errs=True),
+    case("bundle push", "none.car localhost:1/acme/notes:1", on=packed, code=3, errs=True),
+    case("bundle pull", "localhost:1/acme/NOTES:1", code=3, errs=True),
+    case("sign", "pointer.json --key key", on=attested),
+    case("sign", "policy.json --key key", on=packed, code=3, errs=True),
+    case("attest", f"{ARCHIVE} --key key --role auditor --claim audit", on=packed),
+    case("attest", f"{ARCHIVE} --key key --role auditor --expires-in 9d", on=packed),
+    case("attest", f"{ARCHIVE} --key none --role auditor", on=packed, code=3, errs=True),
+    case("bundle accept", f"{ACCEPT} --attestation attestation.json", on=pointed),
+    case("bundle accept", ACCEPT, on=pointed, code=1),
+    case("bundle accept", f"{ACCEPT} --now today", on=pointed, code=2, errs=True),
+    case("publish", f"{ARCHIVE} --key key --registry http://127.0.0.1:1", on=packed, code=2, errs=True),
+    case("registry export", "out --database nosql://x", code=2, errs=True),
+    case("registry namespace", "add ACME --owner key.pub --data registry", on=key, code=2, errs=True),
+    case("registry token", "add acme --data registry", code=1, errs=True),
+    case("registry audit", "--blobs s3://x", code=2, errs=True),
+    case("registry point", "acme.notes 1.0.0 --key key --registry http://127.0.0.1:1", on=key, code=2, errs=True),
+    case("registry yank", "acme.notes 1.0.0 --key none --registry http://127.0.0.1:1", code=2, errs=True),
+    case("registry attest", "none.json --registry http://127.0.0.1:1", code=2, errs=True),
+    case("registry keys", "acme --key key --registry http://127.0.0.1:1", on=key, code=2, errs=True),
+    case("log verify", "nowhere", code=3, errs=True),
+    case("log monitor", "nowhere --state state.json", code=3, errs=True),
     case("policy init"),
     case("policy init", "--recommended --toolpin"),
     case("policy init", on=policy(), code=1, errs=True),
@@ -361,6 +449,29 @@ CASES = (
     case("policy check", on=configured, code=3, errs=True),
     case("policy digest", on=policy()),
     case("policy digest", code=3, errs=True),
+    case("policy generate"),
+    case("policy generate", "--server notes", on=held),
+    case("policy generate", "-o script.json", on=served, code=1, errs=True),
+    case("review list"),
+    case("review list", "--all", on=held),
+    case("review list", "--audit none://x", code=2, errs=True),
+    case("review show", HELD, on=held),
+    case("review show", HELD, code=2, errs=True),
+    case("review approve", f"{HELD} --why because", on=held),
+    case("review approve", "0000", on=held, code=2, errs=True),
+    case("review reject", HELD, on=held),
+    case("review reject", "0000", on=held, code=2, errs=True),
+    case("audit verify"),
+    case("audit verify", on=held),
+    case("audit verify", on=edited, code=1),
+    case("audit verify", "--head x", code=2, errs=True),
+    case("gateway", "--check --listen 127.0.0.1:0 --allow-execute", on=served),
+    case("gateway", "--check --listen 127.0.0.1:0", code=3, errs=True),
+    case("gateway token", "add alice --server notes"),
+    case("gateway token", "list"),
+    case("gateway token", "revoke nobody", code=2, errs=True),
+    case("audit tail", on=held),
+    case("audit tail", "--kind x", code=2, errs=True),
     case("explain", "notes", on=served),
     case("explain", f"{NPM} --registry", on=registry),
     case("explain", "notes", on=tampered, code=1),
@@ -380,6 +491,20 @@ CASES = (
 )  # fmt: skip
 
 
+ELSEWHERE = {
+    "bundle push": "tests/cli/test_bundle_oci.py",
+    "bundle pull": "tests/cli/test_bundle_oci.py",
+    **dict.fromkeys(
+        (
+            *("publish", "registry export", "registry namespace", "registry token", "registry audit"),
+            *("registry point", "registry yank", "registry attest", "registry keys", "log verify", "log monitor"),
+        ),
+        "tests/registry/test_serving.py",
+    ),
+}
+"""Commands whose good answers need a registry, and the tests that hold those against their schemas."""
+
+
 def schema_of(command: str) -> str:
     return command.replace(" ", "-")
 
@@ -393,7 +518,7 @@ def asked_for_json(arguments: tuple[str, ...]) -> tuple[str, ...]:
 def test_every_command_has_a_schema_and_is_run_well_and_badly(command: str) -> None:
     assert (FOLDER / f"{schema_of(command)}.schema.json").is_file()
     mine = [each for each in CASES if each.command == command]
-    assert any(each.code == 0 for each in mine)
+    assert any(each.code == 0 for each in mine) or command in ELSEWHERE
     assert any(each.code != 0 for each in mine)
 
 

@@ -13,7 +13,6 @@ pending file if it is the one that the pin names, and the next writer finishes s
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import stat
@@ -24,6 +23,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinwarden.adapters.file_lock import try_lock
 from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -159,7 +159,7 @@ def _locked(sibling: Path, deadline: float) -> int:
         try:
             descriptor = os.open(sibling, flags, 0o666)
             try:
-                held = _try_lock(descriptor) and _is_still(sibling, descriptor)
+                held = try_lock(descriptor) and _is_still(sibling, descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -171,24 +171,6 @@ def _locked(sibling: Path, deadline: float) -> int:
         if time.monotonic() >= deadline:
             raise PinwardenError("LOCK_BUSY", f"{sibling} is held by another process")
         time.sleep(_POLL_SECONDS)
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Whether the lock was free. A file system that knows no locks is an error, and not a busy neighbour."""
-    try:
-        if os.name == "posix":
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        else:
-            import msvcrt
-
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-    except OSError as err:
-        if err.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
-            return False
-        raise
-    return True
 
 
 def _is_still(sibling: Path, descriptor: int) -> bool:

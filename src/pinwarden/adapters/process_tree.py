@@ -8,8 +8,9 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from threading import Lock
+
+from pinwarden.adapters.process_facts import children_of
 
 _MAX_DESCENDANTS = 1000
 
@@ -34,7 +35,7 @@ class ProcessTree:
         pending = [self._process.pid]
         with self._lock:
             while pending and len(self._strays) < _MAX_DESCENDANTS:
-                for child in _children(pending.pop()):
+                for child in children_of(pending.pop()):
                     if child not in self._strays:
                         with suppress(OSError):
                             self._strays[child] = os.pidfd_open(child)  # still this process if its number is reused
@@ -100,11 +101,3 @@ def _handle_of(number: int) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
-
-
-def _children(number: int) -> list[int]:
-    found: list[int] = []
-    with suppress(OSError, ValueError):
-        for children in Path(f"/proc/{number}/task").glob("*/children"):
-            found += [int(word) for word in children.read_text().split()]
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 from pinwarden.adapters.allowance import failed
@@ -25,6 +26,8 @@ class Sandbox(Record):
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     network: bool = False
+    programs: bool = True
+    """Whether it may start programs. If not, the kernel refuses every one but the server itself (``exec_guard.py``)."""
 
 
 def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | None, sandbox: Sandbox) -> list[str]:
@@ -45,6 +48,10 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         line += ["--ro-bind-try", path, path]
     line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", _HOME]  # noqa: S108  a private one
     shown = [*_program_folders(command[0], environment, folder), *sandbox.readable]
+    if not sandbox.programs:
+        guard = _guarded()
+        shown += [*_program_folders(guard[0], environment, folder), sys.base_prefix, guard[-1]]
+        command = (*guard, *command)
     if folder in ("/", str(Path(environment.get("HOME", "/")).resolve())):
         folder = _HOME  # to show this one would be to show everything
     else:
@@ -59,6 +66,12 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         line += ["--bind", path, path]
     line += ["--setenv", "HOME", _HOME, "--setenv", "TMPDIR", "/tmp", "--chdir", folder]  # noqa: S108
     return [*line, "--", *command]
+
+
+def _guarded() -> tuple[str, ...]:
+    """What starts a command so that nothing else can be started after it."""
+    own = Path(getattr(sys, "_base_executable", "") or sys.executable).resolve()
+    return str(own), "-I", "-S", str(Path(__file__).with_name("exec_guard.py").resolve())
 
 
 def _program_folders(program: str, environment: dict[str, str], folder: str) -> list[str]:

@@ -100,13 +100,17 @@ def _run(arguments: Sequence[str], commands: Mapping[str, str], asked: _Asked) -
         arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help"):
         asked.exit_code = EXIT_CLEAN  # whoever leaves before the end of it has not missed a verdict
-        sys.stdout.write(_overview(commands))
+        from pinwarden.cli.overview import overview
+
+        sys.stdout.write(overview(commands))
         return EXIT_CLEAN
     if len(arguments) > 1 and arguments[1] in ("-h", "--help") and arguments[0] not in commands:
         below = _below(arguments[0], commands)
         if below:
             asked.exit_code = EXIT_CLEAN
-            sys.stdout.write(_overview(below, f"{arguments[0]} "))
+            from pinwarden.cli.overview import family
+
+            sys.stdout.write(family(arguments[0], below))
             return EXIT_CLEAN
     name, rest = _named(arguments, commands)
     asked.command = name
@@ -168,17 +172,6 @@ def _split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         return words, []
     place = words.index("--")
     return words[:place], words[place + 1 :]
-
-
-def _overview(commands: Mapping[str, str], group: str = "") -> str:
-    from pinwarden.cli.layout import definitions, told
-
-    return (
-        told(f"usage: pinwarden {group}COMMAND [arguments]")
-        + f"\ncommands:\n{definitions(commands)}\n"
-        + told(f"pinwarden {group}COMMAND --help tells about one command; pinwarden --version prints the version.")
-        + told("exit codes: 0 clean, 1 drift or refusal, 2 usage, 3 could not check")
-    )
 
 
 def _unknown(arguments: Sequence[str], commands: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.core.keys import PrivateKey, PublicKey
+    from pinwarden.core.keys import PrivateKey, PublicKey, Signer
     from pinwarden.documents.lock.signature import RequiredSigners
     from pinwarden.flows.lock.signatures import SignatureCheck
     from pinwarden.flows.project import Project
@@ -25,6 +25,23 @@ PASSPHRASE_VARIABLE = "PINWARDEN_KEY_PASSPHRASE"  # noqa: S105  # the name of a 
 def private_keys(names: Sequence[str]) -> tuple[PrivateKey, ...]:
     """The keys in these files; an encrypted one is opened with the variable, or by asking on a terminal."""
     return tuple(_private_key(Path(name)) for name in names)
+
+
+def add_signer_arguments(parser: ArgumentParser) -> None:
+    """The options that name a signing key."""
+    signer = parser.add_mutually_exclusive_group(required=True)
+    signer.add_argument("--key", metavar="FILE", help="the private key to sign with")
+    signer.add_argument("--key-env", metavar="NAME", help="the variable that holds the private key as PEM")
+
+
+def signer_of(args: Namespace) -> Signer:
+    """The signer that the options name; an encrypted key is opened as ``private_keys`` does."""
+    if args.key is not None:
+        return _private_key(Path(args.key))
+    from pinwarden.adapters.signers import environment_signer
+
+    given = os.environ.get(PASSPHRASE_VARIABLE)
+    return environment_signer(args.key_env, os.fsencode(given) if given else None)
 
 
 def public_keys(texts: Sequence[str]) -> dict[str, PublicKey]:

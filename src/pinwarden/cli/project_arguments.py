@@ -54,9 +54,12 @@ def this_project(root: Path = Path(), lock: Path | None = None) -> Project:
 
 
 def approver_of(args: Namespace) -> Approver:
-    """Who approves, as the options or the environment say."""
+    """Who approves, as the options or the environment say. Nobody does from inside a server or an agent."""
+    from pinwarden.adapters.inside_server import refuse_inside_server
+    from pinwarden.flows.gateway.state import running_folder
     from pinwarden.flows.lock.locking import Approver
 
+    refuse_inside_server(running_folder(os.environ, Path.home()), os.environ)
     by = args.by or os.environ.get("PINWARDEN_APPROVER") or _user()
     if not by:
         raise PinwardenError(

@@ -7,15 +7,16 @@ one document. A blob's is taken over its bytes. Text form: version 1, SHA-256, l
 from __future__ import annotations
 
 import hashlib
-from base64 import b32decode, b32encode
 from typing import Any
+
+import libipld
 
 from pinwarden.core.canonical import canonicalize, encode_plain
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import parse
 
 _DAG_CBOR = b"\x01\x71\x12\x20"  # version 1, codec, sha2-256, 32 bytes
-_RAW = b"\x01\x55\x12\x20"
+BLOB_PREFIX = b"\x01\x55\x12\x20"
 
 _MANIFEST_PREIMAGE = ("schema_version", "cid_profile", "entries")
 
@@ -26,7 +27,7 @@ class Cid:
     __slots__ = ("_bytes",)
 
     def __init__(self, raw: bytes) -> None:
-        if len(raw) != 36 or raw[:4] not in (_DAG_CBOR, _RAW):
+        if len(raw) != 36 or raw[:4] not in (_DAG_CBOR, BLOB_PREFIX):
             raise PinwardenError("CID_INVALID", "only version 1 CIDs of DAG-CBOR or raw bytes under SHA-256 are used")
         self._bytes = raw
 
@@ -34,8 +35,8 @@ class Cid:
     def parse(cls, text: str) -> Cid:
         """Read the text form; there is exactly one spelling of each CID."""
         try:
-            raw = b32decode(text[1:].upper() + "=" * (-(len(text) - 1) % 8))
-        except (TypeError, ValueError, AttributeError) as err:
+            raw = libipld.decode_multibase(text)[1]
+        except (TypeError, ValueError) as err:
             raise PinwardenError("CID_INVALID", f"{str(text)[:100]!a} is not a CID") from err
         cid = cls(raw)
         if str(cid) != text:
@@ -46,7 +47,8 @@ class Cid:
         return self._bytes
 
     def __str__(self) -> str:
-        return "b" + b32encode(self._bytes).decode().rstrip("=").lower()
+        text: str = libipld.encode_multibase("b", self._bytes)
+        return text
 
     def __repr__(self) -> str:
         return f"Cid.parse({str(self)!r})"
@@ -65,7 +67,7 @@ def document_cid(document: Any) -> Cid:
 
 def blob_cid(data: bytes) -> Cid:
     """The CID of raw bytes."""
-    return Cid(_RAW + hashlib.sha256(data).digest())
+    return Cid(BLOB_PREFIX + hashlib.sha256(data).digest())
 
 
 def manifest_root_cid(manifest: Any) -> Cid:
@@ -88,7 +90,5 @@ def document_cbor(document: Any) -> bytes:
     if plain is not None:
         return plain[1]
     # Section 4.2.1: canonical JSON first, then what it reads back to. This turns 1.0 into 1.
-    import libipld
-
     cbor: bytes = libipld.encode_dag_cbor(parse(canonicalize(document, "rulebook")))
     return cbor

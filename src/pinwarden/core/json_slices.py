@@ -11,6 +11,7 @@ from json import JSONDecoder
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 
 _SPACE = " \t\n\r"
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
@@ -24,6 +25,18 @@ def _nothing(_: Any) -> None:
 _SKIP = JSONDecoder(object_pairs_hook=_nothing, parse_int=_nothing, parse_float=_nothing, parse_constant=_nothing)
 
 
+class Span(Record):
+    """Where one member or element stands in a text, in characters."""
+
+    name: str
+    """The member's name; empty for an element."""
+    begin: int
+    """Where its name starts; for an element, where its value does."""
+    start: int
+    end: int
+    """Where its value starts and ends."""
+
+
 def array_elements(data: bytes) -> list[bytes]:
     """The text of each element of an array."""
     return [element for _, element in _parts(data, "[", "]")]
@@ -34,29 +47,53 @@ def object_members(data: bytes) -> list[tuple[str, bytes]]:
     return _parts(data, "{", "}")
 
 
+def array_spans(text: str, place: int = 0) -> list[Span]:
+    """Where each element of the array stands that begins at a place; what follows the array is not looked at."""
+    return _guarded(text, place, "[", "]")[0]
+
+
+def object_spans(text: str, place: int = 0) -> list[Span]:
+    """Where each member of the object stands that begins at a place; what follows the object is not looked at."""
+    return _guarded(text, place, "{", "}")[0]
+
+
 def _parts(data: bytes, opening: str, closing: str) -> list[tuple[str, bytes]]:
     try:
         text = data.decode("utf-8", "strict")
-        place = _after_space(text, 0)
-        if text[place : place + 1] != opening:
-            raise PinwardenError("JSON_PARSE_ERROR", f"expected {opening} at character {place}")
-        place = _after_space(text, place + 1)
-        parts: list[tuple[str, bytes]] = []
-        while text[place : place + 1] != closing or parts:
-            name = ""
-            if opening == "{":
-                name, place = _name(text, place)
-            end = _end(text, place)
-            parts.append((name, text[place:end].encode()))
-            place = _after_space(text, end)
-            if text[place : place + 1] != ",":
-                break
-            place = _after_space(text, place + 1)
-        if text[place : place + 1] != closing or text[place + 1 :].strip(_SPACE):
-            raise PinwardenError("JSON_PARSE_ERROR", f"expected {closing} at character {place}")
+    except ValueError as err:
+        raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {type(err).__name__}") from err
+    spans, end = _guarded(text, 0, opening, closing)
+    if text[end:].strip(_SPACE):
+        raise PinwardenError("JSON_PARSE_ERROR", f"expected nothing after character {end}")
+    return [(span.name, text[span.start : span.end].encode()) for span in spans]
+
+
+def _guarded(text: str, place: int, opening: str, closing: str) -> tuple[list[Span], int]:
+    try:
+        return _spans(text, place, opening, closing)
     except (ValueError, RecursionError) as err:
         raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {type(err).__name__}") from err
-    return parts
+
+
+def _spans(text: str, place: int, opening: str, closing: str) -> tuple[list[Span], int]:
+    place = _after_space(text, place)
+    if text[place : place + 1] != opening:
+        raise PinwardenError("JSON_PARSE_ERROR", f"expected {opening} at character {place}")
+    place = _after_space(text, place + 1)
+    spans: list[Span] = []
+    while text[place : place + 1] != closing or spans:
+        name, begin = "", place
+        if opening == "{":
+            name, place = _name(text, place)
+        end = _end(text, place)
+        spans.append(Span(name=name, begin=begin, start=place, end=end))
+        place = _after_space(text, end)
+        if text[place : place + 1] != ",":
+            break
+        place = _after_space(text, place + 1)
+    if text[place : place + 1] != closing:
+        raise PinwardenError("JSON_PARSE_ERROR", f"expected {closing} at character {place}")
+    return spans, place + 1
 
 
 def _end(text: str, place: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.core.errors import PinwardenError
 
@@ -129,6 +129,17 @@ class PublicKey:
 
     def __repr__(self) -> str:
         return f"PublicKey({self.did})"
+
+
+class Signer(Protocol):
+    """Whatever signs with an Ed25519 key: a key in memory, or something that holds one and never gives it out."""
+
+    @property
+    def public_key(self) -> PublicKey:
+        """The key that its signatures are checked with."""
+
+    def sign(self, message: bytes) -> bytes:
+        """The 64-byte signature of a message."""
 
 
 class PrivateKey:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import NoReturn
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PrivateKey, PublicKey
+from pinwarden.core.keys import PublicKey, Signer
 from pinwarden.core.record import Record
 from pinwarden.core.tlog import HASH_SIZE
 
@@ -108,7 +108,7 @@ class Note(Record):
             raise PinwardenError("SIGNATURE_INVALID", "no known key signed the note")
         return tuple(signers)
 
-    def signed(self, name: str, key: PrivateKey) -> Note:
+    def signed(self, name: str, key: Signer) -> Note:
         """The note with one more signature."""
         holder = NoteKey(name=name, key=key.public_key)
         line = NoteSignature(name=name, key_id=holder.key_id, signature=key.sign(self.text.encode()))

@@ -14,7 +14,7 @@ from typing import Any
 from pinwarden.core import pointer
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PrivateKey, PublicKey, decode_base64url, encode_base64url
+from pinwarden.core.keys import PrivateKey, PublicKey, Signer, decode_base64url, encode_base64url
 from pinwarden.core.strict_json import parse
 
 ALGORITHM = "ed25519"
@@ -51,7 +51,7 @@ def _public_key(key: PublicKey | bytes | str) -> PublicKey:
     return PublicKey(key) if isinstance(key, bytes) else PublicKey.parse(key)
 
 
-def sign_document(document: Any, signed_fields: Sequence[str], key: PrivateKey) -> dict[str, Any]:
+def sign_document(document: Any, signed_fields: Sequence[str], key: Signer) -> dict[str, Any]:
     """A signature object to be appended to the document's ``signatures``."""
     return {
         "key_id": key.public_key.did,

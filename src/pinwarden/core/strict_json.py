@@ -23,21 +23,24 @@ JITER_DEPTH = 200  # what jiter reads at most; an empty array or object may stan
 # Every digit becomes 0 and E becomes e, so that a substring search finds any run of digits or large exponent.
 _SHAPE = bytes.maketrans(b"0123456789E", b"0000000000e")
 # A double overflows from 309 digits on. With fewer than 209 it takes an exponent of at least three digits.
-_LONG_RUN = b"0" * 209
+_LONG = 209
+_LONG_RUN = b"0" * _LONG
+_from_json = jiter.from_json
 
 
 def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     """Read strict JSON: UTF-8 without byte order mark, no repeated member, only finite numbers, within limits."""
-    _check_size(data, limits)
+    if type(data) is not bytes or len(data) > limits.max_bytes:
+        _check_size(data, limits)
     shape = data.translate(_SHAPE)
-    if limits.max_digits < len(_LONG_RUN) or _LONG_RUN in shape:
+    if limits.max_digits < _LONG or (len(shape) >= _LONG and _LONG_RUN in shape):
         return _parse_exactly(data, limits)  # a long number, or only a long string of digits
     try:
-        value = jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="keys")
+        value = _from_json(data, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="keys")
     except ValueError as err:
         _parse_exactly(data, limits)
         raise PinwardenError("JSON_PARSE_ERROR", f"not strict JSON: {err}") from err
-    if (b"0e000" in shape or b"0e+000" in shape) and not _surely_finite(value):
+    if b"0e" in shape and (b"0e000" in shape or b"0e+000" in shape) and not _surely_finite(value):
         return _parse_exactly(data, limits)
     if limits.max_depth < JITER_DEPTH:
         _check_depth(value, limits)

@@ -6,18 +6,20 @@ follows. Ours also refuses to be empty or to contradict itself.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from datetime import date, datetime
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.documents.digest_policy import GatewayPolicy, gateway_policy
 from pinwarden.documents.lock.shape import CLIENTS
+from pinwarden.documents.policy_table import Pattern, plain_host
+from pinwarden.documents.policy_table import Table as _Table
+from pinwarden.documents.policy_table import invalid as _invalid
 from pinwarden.documents.tier import TIERS_WORST_FIRST
 
 # ToolPin's policy
@@ -129,16 +131,6 @@ def _source(member: str, name: str) -> str:
 # Our own policy
 
 
-class Pattern(Record):
-    """A glob: ``*`` stands for any characters but a slash, ``**`` for any, ``?`` for one."""
-
-    text: str
-
-    def matches(self, name: str) -> bool:
-        """Whether the whole name fits the pattern."""
-        return _fits(re.findall(r"\*\*+|.", self.text, re.DOTALL), name)
-
-
 class Choice(Record):
     """What is allowed and what is denied. Denial wins; without an allow list everything else is allowed."""
 
@@ -200,6 +192,8 @@ class Policy(Record):
     waivers: tuple[Waiver, ...]
     sandboxes: tuple[SandboxRule, ...]
     """The first that fits a server counts."""
+    gateway: GatewayPolicy | None
+    """What the gateway enforces; None if the policy does not speak of it."""
     table: Mapping[str, Any]
     """The table as it was read, with dates as text."""
 
@@ -214,7 +208,17 @@ _CHOICE_KEYS = ("allow", "deny")
 _REQUIRE = ("digest-pinned-images", "bundle-hashes", "no-remotes", "no-secrets")
 _KEYS = (
     *_CHOICES,
-    *("version", "minimum-tier", "minimum-score", "evidence", "release-age", "require", "waivers", "sandbox"),
+    *(
+        "version",
+        "minimum-tier",
+        "minimum-score",
+        "evidence",
+        "release-age",
+        "require",
+        "waivers",
+        "sandbox",
+        "gateway",
+    ),
 )
 EVIDENCE_CODES = (
     "package_pin",
@@ -312,6 +316,7 @@ def policy_from_table(value: Any) -> Policy:
         deny_secrets=require.flag("no-secrets"),
         waivers=_waivers(table),
         sandboxes=_sandboxes(table),
+        gateway=gateway_policy(table.value["gateway"]) if "gateway" in table.value else None,
         table=_as_json(table.value),
     )
     if not _says_anything(policy):
@@ -329,15 +334,6 @@ def _choice(table: _Table | None) -> Choice:
         if pattern in (deny or ()):
             _invalid(table.path, f"both allows and denies {pattern.text[:80]!a}")
     return Choice(allow=allow, deny=deny or ())
-
-
-def plain_host(host: str) -> str:
-    """A host or a pattern of hosts in the one spelling in which they are compared: that of DNS, without a last dot."""
-    name = host.removesuffix(".")
-    if not name.isascii():
-        with suppress(UnicodeError):
-            name = name.encode("idna").decode("ascii")
-    return name.lower()
 
 
 def _plain_hosts(choice: Choice) -> Choice:
@@ -422,115 +418,9 @@ def _says_anything(policy: Policy) -> bool:
         or bool(policy.required_evidence)
         or policy.minimum_age_days is not None
         or bool(policy.sandboxes)
+        or policy.gateway is not None
         or any(switches)
     )
-
-
-class _Table:
-    """A table together with where it stands."""
-
-    __slots__ = ("path", "value")
-
-    def __init__(self, value: Any, path: str) -> None:
-        if not isinstance(value, dict):
-            _invalid(path, "is not a table")
-        self.value: dict[str, Any] = value
-        self.path = path
-
-    def refuse_unknown(self, known: Iterable[str]) -> None:
-        for key in self.value:
-            if key not in known:
-                self.invalid(key, f"is not a key that is known here; known: {', '.join(known)}")
-
-    def table(self, key: str, known: tuple[str, ...]) -> _Table | None:
-        if key not in self.value:
-            return None
-        inner = _Table(self.value[key], f"{self.path}.{key}")
-        inner.refuse_unknown(known)
-        if not inner.value:
-            _invalid(inner.path, "is empty")
-        return inner
-
-    def texts(self, key: str) -> tuple[str, ...] | None:
-        if key not in self.value:
-            return None
-        listed = self.value[key]
-        if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):
-            self.invalid(key, "is not a list of texts")
-        if not listed:
-            self.invalid(key, "is empty, which could mean everything or nothing")
-        return tuple(listed)
-
-    def patterns(self, key: str) -> tuple[Pattern, ...] | None:
-        listed = self.texts(key)
-        return None if listed is None else tuple(self.pattern(text) for text in listed)
-
-    def pattern(self, text: str) -> Pattern:
-        if text.count("*") > 8 or len(text) > 300:
-            _invalid(self.path, f"has a pattern with too many stars or characters: {text[:80]!a}")
-        return Pattern(text=text)
-
-    def required_text(self, key: str) -> str:
-        found = self.value.get(key)
-        if not isinstance(found, str) or not found.strip():
-            self.invalid(key, "is missing or empty")
-        return found
-
-    def flag(self, key: str) -> bool:
-        found = self.value.get(key, False)
-        if not isinstance(found, bool):
-            self.invalid(key, "is neither true nor false")
-        return found
-
-    def number(self, key: str, largest: int) -> int | None:
-        found = self.value.get(key)
-        if found is None:
-            return None
-        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= largest:
-            self.invalid(key, f"is not a whole number from 0 to {largest}")
-        return found
-
-    def day(self, key: str) -> date:
-        found = self.value.get(key)
-        if isinstance(found, str):
-            try:
-                return date.fromisoformat(found)
-            except ValueError:
-                self.invalid(key, "is not a day like 2026-12-31")
-        if not isinstance(found, date) or isinstance(found, datetime):
-            self.invalid(key, "is missing or not a day like 2026-12-31; a waiver that never ends is not a waiver")
-        return found
-
-    def invalid(self, key: str, why: str) -> NoReturn:
-        _invalid(f"{self.path}.{key}", why)
-
-
-def _fits(pieces: Iterable[str], name: str) -> bool:
-    """Whether the pieces of a glob fit a name, in time that grows with both: a name comes from anybody.
-
-    ``reached`` is where in the name the pieces so far can end.
-    """
-    reached = {0}
-    for piece in pieces:
-        if piece[0] == "*":
-            reached = _swept(reached, name, over_slashes=len(piece) > 1)
-        else:
-            reached = {
-                place + 1
-                for place in reached
-                if place < len(name) and (name[place] == piece or (piece == "?" and name[place] != "/"))
-            }
-    return len(name) in reached
-
-
-def _swept(reached: set[int], name: str, *, over_slashes: bool) -> set[int]:
-    found: set[int] = set()
-    going = False
-    for place in range(len(name) + 1):
-        going = place in reached or (going and (over_slashes or name[place - 1] != "/"))
-        if going:
-            found.add(place)
-    return found
 
 
 def _as_json(value: Any) -> Any:
@@ -539,7 +429,3 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_json(item) for item in value]
     return value.isoformat() if isinstance(value, date) else value
-
-
-def _invalid(path: str, why: str) -> NoReturn:
-    raise PinwardenError("POLICY_INVALID", f"{path[:200]} {why}", data={"key": path})

@@ -13,7 +13,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.moments import moment_of
 from pinwarden.core.numbers import ecmascript_number
 from pinwarden.core.record import Record
-from pinwarden.documents.policy import PROVABLE_CODES, Choice, Policy, ToolPinPolicy, Waiver, plain_host
+from pinwarden.documents.policy import PROVABLE_CODES, Choice, Policy, ToolPinPolicy, Waiver
+from pinwarden.documents.policy_table import plain_host
 from pinwarden.documents.server_entry import Status
 from pinwarden.documents.tier import tier_rank
 from pinwarden.rules.trust.metadata_evidence import oci_pin_problem

@@ -630,3 +630,10 @@ def test_a_long_chain_of_calls_is_followed_to_its_end() -> None:
     assert kinds(f"import os\n{chain}\ndef f300(x):\n    return os\ndef handler(x):\n    f0(x).system(x)\n") == (
         "subprocess",
     )
+
+
+def test_a_program_without_end_is_given_up_and_that_is_said() -> None:
+    """Attack: so much code that nobody gets to the harmful part."""
+    chain = "\n".join(f"def f{n}(x):\n    return f{n + 1}(x)" for n in range(5500))
+    told = found(f"import os\n{chain}\ndef f5500(x):\n    os.system(x)\ndef handler(x):\n    f0(x)\n")
+    assert told.unknown[0].reason == "the program is too large to be followed to its end"

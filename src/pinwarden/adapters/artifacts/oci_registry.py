@@ -71,6 +71,9 @@ class Document(Record):
 class Registry:
     """One image in its registry."""
 
+    actions = "pull"
+    """What tokens are asked for."""
+
     def __init__(
         self, reference: Reference, fetcher: Fetcher, endpoint: Endpoint, tokens: Tokens | None = None
     ) -> None:
@@ -174,8 +177,8 @@ class Registry:
             credential = Credential.of(self._credential)
             return self._credential if credential is not None and credential.user != IDENTITY else None
         realm = challenge.parameters.get("realm", "")
-        # Never the scope that the registry proposes: reading this one image is all that is needed.
-        scope = f"repository:{self.reference.name}:pull"
+        # Never the scope that the registry proposes: this one image is all that is needed.
+        scope = f"repository:{self.reference.name}:{self.actions}"
         key = (realm, challenge.parameters.get("service", ""), scope, self._credential or "")
         if fresh or key not in self._tokens.tokens:
             self._tokens.tokens[key] = self._token(realm, key[1], scope)

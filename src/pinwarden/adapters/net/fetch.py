@@ -45,6 +45,7 @@ from pinwarden.documents.target import Address
 _CHUNK = 1 << 18
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+_SENT_ANSWERS = frozenset({200, 201, 202, 204, 400, 401, 403, 404, 409, 413, 422, 429})
 _FOREIGN = (HTTPError, HTTPException, OSError)
 _UNREAD_BYTES = 1 << 16  # a body that nobody wants is read only this far, to use its connection again
 _UNREAD_SECONDS = 1.0
@@ -80,6 +81,14 @@ class FetchRules(Record):
     limits: FetchLimits = field(default_factory=FetchLimits)
 
 
+class Sent(Record):
+    """What is sent to a registry."""
+
+    method: str
+    body: bytes = field(repr=False)
+    media_type: str
+
+
 class Wanted(Record):
     """What to ask for, at an endpoint or where it points to."""
 
@@ -90,6 +99,8 @@ class Wanted(Record):
     """Stands in for the endpoint's own, for a token that was got for it. It goes where that one would go."""
     form: bytes | None = field(default=None, repr=False)
     """Sent instead of only asking (POST), for a credential that is exchanged. A redirect is then not followed."""
+    sent: Sent | None = None
+    """What is put there instead of asking for it. A redirect is then not followed."""
 
     @property
     def secret(self) -> str | None:
@@ -248,6 +259,18 @@ class Fetcher:
 
         return self._attempts(wanted, {}, read, frozenset({200}))
 
+    def send(self, wanted: Wanted, *, max_bytes: int = 1 << 20) -> Answer:
+        """Send something, and return whatever the registry says of it, its refusals too.
+
+        It may be sent again after a failure that may pass, so it must be something that can be done twice.
+        """
+
+        def read(response: _Response) -> Answer:
+            body = b"".join(response.chunks(max_bytes))
+            return Answer(status=response.status, address=response.address, headers=response.headers, body=body)
+
+        return self._attempts(wanted, {}, read, _SENT_ANSWERS)
+
     def challenge(self, wanted: Wanted) -> tuple[int, str]:
         """The status of a request without credentials, and whom the answer asks for (``www-authenticate``)."""
 
@@ -302,7 +325,7 @@ class Fetcher:
         for _ in range(self._rules.limits.redirects + 1):
             response = self._ask(wanted, address, headers, deadline)
             location = response.headers.get("location")
-            if response.status not in _REDIRECTS or location is None or wanted.form is not None:
+            if response.status not in _REDIRECTS or location is None or wanted.form is not None or wanted.sent:
                 return response
             response.finish(complete=False)
             address = _redirected(address, location)
@@ -320,13 +343,17 @@ class Fetcher:
         }
         if wanted.secret is not None and endpoint.owns(address):
             sent["authorization"] = wanted.secret
+        method, body = ("GET", None) if wanted.form is None else ("POST", wanted.form)
         if wanted.form is not None:
             sent["content-type"] = "application/x-www-form-urlencoded"
+        if wanted.sent is not None:
+            method, body = wanted.sent.method, wanted.sent.body
+            sent["content-type"] = wanted.sent.media_type
         idle = max(0.1, min(limits.idle_seconds, deadline - time.monotonic()))
         raw = self._manager(address, rules, endpoint.ca_file).urlopen(
-            "GET" if wanted.form is None else "POST",
+            method,
             f"{address.scheme}://{address.host_header}{address.path}",
-            body=wanted.form,
+            body=body,
             headers=sent,
             redirect=False,
             retries=False,

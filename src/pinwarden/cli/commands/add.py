@@ -44,14 +44,14 @@ def _enforced(args: Namespace, project: Project, report: Report) -> Report:
     from pinwarden.cli.fetch_arguments import workshop
     from pinwarden.core.record import replace
     from pinwarden.flows.artifacts.enforcing import enforce
-    from pinwarden.flows.artifacts.fetching import fetch
+    from pinwarden.flows.artifacts.fetching import How, fetch
     from pinwarden.flows.artifacts.proving import prove
 
     names = [args.server]
     with workshop(args, project, "proving") as shop:
         done = prove(project, names, shop, now())
         if done.exit_code == EXIT_CLEAN:
-            done = fetch(project, names, shop, frozen=True)
+            done = fetch(project, names, shop, How(frozen=True))
         if done.exit_code == EXIT_CLEAN:
             done = enforce(project, names, now())
     if done.exit_code != EXIT_CLEAN:

@@ -21,15 +21,20 @@ def configure(parser: ArgumentParser) -> None:
     add_project_arguments(parser)
     add_format_argument(parser)
     add_fetch_arguments(parser)
+    parser.add_argument("--registry", metavar="PLACE", help="where bundles come from (as the trust store says)")
 
 
 def run(args: Namespace) -> int:
     """Fetch, verify, build."""
-    from pinwarden.flows.artifacts.fetching import fetch
+    from pinwarden.cli.install_arguments import pinned_bundles
+    from pinwarden.flows.artifacts.fetching import How, fetch
 
     project = project_of(args)
-    with workshop(args, project, "fetching") as shop:
+    with workshop(args, project, "fetching") as shop, pinned_bundles(args) as bundles:
         report = fetch(
-            project, args.server, shop, frozen=args.frozen, scripts_without_sandbox=args.scripts_without_sandbox
+            project,
+            args.server,
+            shop,
+            How(frozen=args.frozen, bundles=bundles, scripts_without_sandbox=args.scripts_without_sandbox),
         )
     return emit(report, args.format)

@@ -1,7 +1,8 @@
-"""Start a locked server from verified bytes, exactly as it was approved; its standard streams are the client's.
+"""Start a server behind the gateway: nothing that was not approved reaches the client on its standard streams.
 
-What stands after -- are the server's own arguments, for clients that fill in values of theirs; without it, the approved
-ones are used.
+With the name of a locked server, exactly its verified bytes are started; what stands after -- are then its own
+arguments, for clients that fill in values of theirs. Without a name, what stands after -- is any command. What no lock
+holds is trusted as it is when it is used for the first time, unless --require-lock is given.
 """
 
 from __future__ import annotations
@@ -9,47 +10,163 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.flows.artifacts.running import Started
+    from pinwarden.flows.project import Project
+    from pinwarden.gateway.running import Behind, Options
 
 TAKES_COMMAND = True
 
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
-    parser.add_argument("server", help="the server's name in the lock")
+    parser.add_argument(
+        "server", nargs="?", help="the server's name in the lock; without it, a command follows after --"
+    )
     parser.add_argument("--client", metavar="CLIENT", help="for which client, if it is locked for several")
     parser.add_argument("--show", action="store_true", help="say what would be started, and do not start it")
     parser.add_argument(
         "--sandbox", action="store_true", help="start it in bubblewrap, without network, also if no policy says so"
     )
+    parser.add_argument("--name", metavar="NAME", help="under which name a command is remembered (made from its words)")
+    parser.add_argument(
+        "--require-lock",
+        action="store_true",
+        help="refuse what has no approved surface in the lock; trust no first use",
+    )
+    parser.add_argument("--policy", metavar="FILE", help="the policy (pinwarden.toml of the project)")
+    parser.add_argument("--audit", metavar="URL", help="the database of the audit log (a file of this user)")
+    parser.add_argument(
+        "--when-away",
+        choices=["spool", "refuse"],
+        default="spool",
+        help="while the audit database is away: keep events in a file, or let nothing pass (spool)",
+    )
+    parser.add_argument(
+        "--without-gateway",
+        action="store_true",
+        help="become the server: nothing stands between it and the client, and nothing is judged",
+    )
+    parser.add_argument(
+        "--unsafe-no-sandbox",
+        action="store_true",
+        help="start an installed bundle without the sandbox that holds it to what it was accepted with",
+    )
     add_project_arguments(parser)
 
 
 def run(args: Namespace) -> int:
-    """Prepare, then become the server: nothing of ours stays between it and the client."""
-    from pinwarden.flows.artifacts.running import prepare, sandbox_for
-
+    """Find out what to start, then start it behind the gateway."""
     project = project_of(args)
-    started = prepare(project, args.server, client=args.client, given=args.command, say=_say)
+    if args.server is None:
+        behind = _any_command(args)
+    else:
+        from pinwarden.flows.artifacts.running import prepare
+
+        started = prepare(project, args.server, client=args.client, given=args.command, say=_say)
+        behind = _locked(args, project, started)
+    if args.show:
+        sys.stdout.write("\n".join(behind.command.words) + "\n")
+        return 0
+    sys.stdout.flush()
+    if args.without_gateway:
+        _become(behind)
+    from pinwarden.gateway.running import run_behind
+
+    return run_behind(project, behind, _say)
+
+
+def _any_command(args: Namespace) -> Behind:
+    from pinwarden.gateway.running import Behind, name_of_command
+    from pinwarden.gateway.stdio import Command
+
+    if not args.command:
+        raise PinwardenError("USAGE", "name a locked server, or write a command after --")
+    if args.sandbox or args.client:
+        raise PinwardenError("USAGE", "--sandbox and --client are for locked servers")
+    words = tuple(args.command)
+    if args.require_lock:
+        raise PinwardenError("SERVER_NOT_LOCKED", f"{words[0][:120]!a} is a command that no lock speaks of")
+    from pinwarden.adapters.programs import find_program
+
+    program = words[0] if "/" in words[0] else find_program(words[0], os.environ.get("PATH", ""))
+    if program is None:
+        raise PinwardenError("PROGRAM_UNKNOWN", f"there is no program {words[0][:200]!a}")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PINWARDEN_")}
+    return Behind(
+        server=args.name or name_of_command(words, str(Path.cwd())),
+        command=Command(words=(str(program), *words[1:]), environment=environment),
+        locked=False,
+        options=_options(args),
+    )
+
+
+def _locked(args: Namespace, project: Project, started: Started) -> Behind:
+    from pinwarden.flows.artifacts.running import find_entry, sandbox_for
+    from pinwarden.flows.gateway.approved_from_lock import has_surface
+    from pinwarden.gateway.running import Behind, name_of_command
+    from pinwarden.gateway.stdio import Command
+
     command = list(started.command)
     sandbox = sandbox_for(project, args.server, started, wanted=args.sandbox)
+    if started.confined is not None and not _can_confine(args):
+        sandbox = None
     if sandbox is not None:
         from pinwarden.adapters.sandbox import sandboxed
 
         command = sandboxed(tuple(command), dict(started.environment), started.cwd, sandbox)
-    if args.show:
-        sys.stdout.write("\n".join(command) + "\n")
-        return 0
-    sys.stdout.flush()
+    entry = find_entry(project, args.server, args.client)
+    locked = has_surface(entry)
+    if args.require_lock and not locked:
+        raise PinwardenError(
+            "SERVER_NOT_LOCKED",
+            f"nothing that {args.server[:120]!a} tells the model is approved in the lock",
+            hint=f"Look at it and approve it with pinwarden approve {args.server}.",
+        )
+    name = args.server if locked else name_of_command((args.server, entry.client), str(project.lock.resolve()))
+    return Behind(
+        server=name,
+        command=Command(words=tuple(command), environment=started.environment, cwd=started.cwd),
+        locked=locked,
+        client=args.client,
+        options=_options(args),
+    )
+
+
+def _options(args: Namespace) -> Options:
+    from pinwarden.gateway.running import Options
+
+    policy = Path(args.policy) if args.policy else None
+    return Options(policy=policy, database=args.audit, when_away=args.when_away)
+
+
+def _become(behind: Behind) -> None:
+    command = behind.command
     try:
-        if started.cwd is not None:
-            os.chdir(started.cwd)
-        os.execve(command[0], command, dict(started.environment))  # noqa: S606  verified parts, no shell
+        if command.cwd is not None:
+            os.chdir(command.cwd)
+        os.execve(command.words[0], list(command.words), dict(command.environment))  # noqa: S606  no shell
     except OSError as err:
         why = err.strerror or str(err)
-        raise PinwardenError("PROGRAM_UNKNOWN", f"{args.server[:120]!a} could not be started: {why}") from err
+        raise PinwardenError("PROGRAM_UNKNOWN", f"{behind.server[:120]!a} could not be started: {why}") from err
+
+
+def _can_confine(args: Namespace) -> bool:
+    """Whether a bundle can be held to its bounds. Without that it starts only if somebody says so."""
+    import shutil
+
+    if args.unsafe_no_sandbox:
+        _say(f"{args.server} is started without its sandbox: nothing holds it to what it was accepted with")
+        return False
+    if shutil.which("bwrap") is None:
+        raise PinwardenError("SANDBOX_UNAVAILABLE", f"{args.server[:120]!a} was not started: there is no bubblewrap")
+    return True
 
 
 def _say(text: str) -> None:

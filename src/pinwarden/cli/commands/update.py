@@ -1,13 +1,24 @@
-"""Show what newer releases, newer dependencies and moved tags would change; --yes writes them into the lock."""
+"""Show what newer releases, newer dependencies and moved tags would change; --yes writes them into the lock.
+
+Installed bundles are resolved and judged anew, like a first install; drift that looks like an attack blocks an update
+that was agreed to, unless --on-drift warn says otherwise.
+"""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.fetch_arguments import workshop
+from pinwarden.cli.install_arguments import add_permission_arguments, add_place_arguments
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
 from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, project_of
+
+if TYPE_CHECKING:
+    from pinwarden.flows.lock.locking import LockWriting
+    from pinwarden.flows.project import Project
+    from pinwarden.flows.report import Report
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -17,6 +28,11 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--offline", action="store_true", help="only local sources and caches")
     parser.add_argument("--live", action="store_true", help="ask the server, and approve what it tells the model")
     parser.add_argument("--plain-v2", action="store_true", help="write nothing but lockfileVersion 2")
+    parser.add_argument(
+        "--on-drift", default="block", choices=["block", "warn"], help="what critical drift of a bundle does (block)"
+    )
+    add_place_arguments(parser)
+    add_permission_arguments(parser)
     add_project_arguments(parser)
     add_approval_arguments(parser)
     add_format_argument(parser)
@@ -34,4 +50,41 @@ def run(args: Namespace) -> int:
     with workshop(args, project, "resolving") as shop:
         wish = Wish(names=args.server, agreed=args.yes, shop=None if args.offline else shop)
         report = update(project, wish, load_policies(project), writing)
+        report = _with_bundles(args, project, writing, report)
     return emit(report, args.format)
+
+
+def _with_bundles(args: Namespace, project: Project, writing: LockWriting, report: Report) -> Report:
+    """The same for what was installed from a registry of bundles, if anything was."""
+    from pinwarden.adapters import lock_store
+    from pinwarden.flows.artifacts.running import is_bundle
+
+    lock = lock_store.read(project.lock)
+    if lock is None or not any(is_bundle(each) for each in lock.entries):
+        return report
+    from pinwarden.adapters.environments.store import Store
+    from pinwarden.adapters.trust_files import load_trust
+    from pinwarden.cli.install_arguments import places_of, policy_of, trust_file
+    from pinwarden.flows.artifacts.sources import store_folder
+    from pinwarden.flows.install.refetching import PinnedBundles
+    from pinwarden.flows.install.updating import Updating, merged, update_bundles
+    from pinwarden.flows.project import load_policies
+
+    trusted = load_trust(trust_file())
+    with places_of(args) as places:
+        updating = Updating(
+            project=project,
+            places=places,
+            pinned=PinnedBundles(places, lambda: trusted, args.registry),
+            log=args.log,
+            trusted=trusted,
+            trust_path=trust_file(),
+            policy=policy_of(args),
+            store=Store(store_folder(project)),
+            policies=load_policies(project),
+            writing=writing,
+            agreed=args.yes,
+            ask=args.allow_execute,
+            on_drift=args.on_drift,
+        )
+        return merged(report, update_bundles(args.server, updating), updating)

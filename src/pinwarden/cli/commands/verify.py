@@ -44,8 +44,10 @@ def run(args: Namespace) -> int:
     """Verify and report."""
     if args.contract:
         return _against_contract(args)
-    if not args.server or args.command:
-        raise PinwardenError("USAGE", "name a server of a registry", hint="A command after -- needs --contract.")
+    if not args.server or args.command or args.config or args.header or args.env or args.public_key:
+        raise PinwardenError(
+            "USAGE", "name a server of a registry", hint="What describes a live server or a key needs --contract."
+        )
     from pinwarden.adapters.clock import now
     from pinwarden.flows.lock.verifying import verify_server
 

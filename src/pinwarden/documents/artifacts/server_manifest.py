@@ -17,7 +17,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.documents.artifacts.portable_paths import check_portable
 
 MANIFEST_NAME = "server.json"
-RUNTIMES = ("bun", "node", "python")
+RUNTIMES = ("bun", "node", "deno", "python", "native")
 """What a server can ask to be run with. The model began with bun alone and calls the list open."""
 LIMITS = Limits(max_bytes=1024 * 1024, max_depth=50)
 _NAME = re.compile(r"(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*")

@@ -11,6 +11,12 @@ _MOST_NAMED = 8  # members in one note
 SOURCE = "local-config"
 """What stands for a registry in such entries."""
 
+INSTALLED = "bundle-registry"
+"""What stands there for servers that were installed from a registry of bundles, which has an update of its own."""
+
+UNLISTED = (SOURCE, INSTALLED)
+"""Entries that no MCP registry is asked about."""
+
 NO_RELEASE = "0.0.0"
 """What stands for a version, which lockfileVersion 2 demands, where a configuration names none."""
 

@@ -1,116 +1,99 @@
-"""Locked MCPB bundles: fetched and verified, unpacked into the store, audited and started as their manifest says.
-
-What a bundle asks its user for comes from variables, one for each setting, so no value ever stands in a lock.
-"""
+"""Starting an installed bundle: unpacked as it was accepted, in a sandbox that holds it to what it was allowed."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinwarden.adapters.environments import bundle as bundle_environment
 from pinwarden.adapters.environments.store import Store
-from pinwarden.core.digest import Digest
+from pinwarden.adapters.environments.tree import TREE
+from pinwarden.adapters.sandbox import Sandbox
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
-from pinwarden.documents.artifacts.closure import ClosureFile
-from pinwarden.documents.lock.entry import Entry
-from pinwarden.documents.lock.extension import BUNDLE_TREE
-from pinwarden.documents.lock.record import extension_of
-from pinwarden.flows.artifacts.built import Environment
+from pinwarden.core.record import Record, field
+from pinwarden.documents.lock.bundle_pin import BundlePin
 
-if TYPE_CHECKING:  # starting a server needs neither a network nor what comes from it
-    from pinwarden.adapters.environments.mcpb import BundleStart
-    from pinwarden.flows.artifacts.closing import Workshop
-
-SETTING_PREFIX = "MCPB_USER_CONFIG_"
-"""The setting ``api_key`` of a bundle is the variable ``MCPB_USER_CONFIG_API_KEY``."""
+if TYPE_CHECKING:
+    from pinwarden.documents.policy import SandboxRule
+    from pinwarden.flows.project import Project
 
 
-class PinnedBundle(Record):
-    """The file that an entry starts, and what unpacks from it."""
+class ConfinedStart(Record):
+    """What to start, and within which bounds."""
 
-    url: str
-    digest: Digest
-    tree: Digest
-
-
-def is_bundle(entry: Entry) -> bool:
-    """Whether an entry starts an MCPB bundle. The command that ToolPin writes for one does not say so."""
-    return entry.selected_target.get("registryType") == "mcpb"
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    cwd: str
+    sandbox: Sandbox
 
 
-def pinned_bundle(entry: Entry) -> PinnedBundle:
-    """The bundle that an entry pins."""
-    extension, url = extension_of(entry), entry.selected_target.get("identifier")
-    tree = extension.others.get(BUNDLE_TREE) if extension is not None else None
-    if extension is None or len(extension.artifacts) != 1 or not isinstance(tree, str) or not isinstance(url, str):
-        raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
-    try:
-        return PinnedBundle(url=url, digest=extension.artifacts[0].digest, tree=Digest.parse(tree))
-    except PinwardenError as err:
-        raise PinwardenError("LOCK_INVALID", f"{BUNDLE_TREE} of {entry.name[:120]!a}: {err.message}") from err
-
-
-def fetch_bundle(url: str, digest: Digest, shop: Workshop) -> Path:
-    """The bundle in the store, fetched if it is not there. Other bytes than the locked ones are refused."""
-    from pinwarden.adapters.artifacts.local_files import taken_in
-    from pinwarden.documents.artifacts.artifact import PackageName
-
-    found = shop.store.find(digest)
-    if found is not None:
-        return found
-    with taken_in(PackageName(ecosystem="mcpb", name=url), shop.fetcher, None, into=None) as taken:
-        if taken is None:
-            raise PinwardenError("ARTIFACT_MISSING", f"there is no bundle at {url[:200]}")
-        if taken.file.sha256 != digest:
-            raise PinwardenError(
-                "ARTIFACT_MISMATCH",
-                f"{taken.file.name} is not the file that was locked",
-                data={"locked": str(digest), "found": str(taken.file.sha256)},
-            )
-        return shop.store.keep_copy(taken.path, digest)
-
-
-def tree_of(url: str, digest: Digest, shop: Workshop) -> Digest:
-    """The digest of what unpacks from a bundle, whose bytes were verified."""
-    from pinwarden.adapters.environments import mcpb
-
-    return mcpb.content_of(fetch_bundle(url, digest, shop))
-
-
-def bundle_environment(bundle: PinnedBundle, store: Store) -> Environment:
-    """How a bundle becomes an environment."""
-    from pinwarden.adapters.environments import mcpb
-
-    name = bundle.url.partition("?")[0].rpartition("/")[2] or "bundle"
-    return Environment(
-        key=mcpb.environment_key(bundle.digest),
-        files=lambda: (ClosureFile(name=name, url=bundle.url, digest=bundle.digest, tree=bundle.tree),),
-        build=lambda folder: mcpb.build(folder, bundle.digest, bundle.tree, store),
-        problem=lambda folder: mcpb.audit(folder, bundle.tree),
-        command=lambda _, __: [],
+def ready_bundle(pin: BundlePin, store: Store, *, say: Callable[[str], None]) -> Path:
+    """The folder of a bundle that is exactly what was accepted; a changed one is unpacked anew from the store."""
+    key = bundle_environment.environment_key(pin)
+    folder = store.environment(key)
+    if folder.is_dir():
+        problem = bundle_environment.audit(folder, pin)
+        if problem is None:
+            return folder
+        say(f"the unpacked bundle is not what was accepted ({problem}); it is unpacked anew")
+    missing = bundle_environment.missing_files(pin, store)
+    if missing:
+        raise PinwardenError(
+            "ARTIFACT_MISSING",
+            f"{len(missing)} files of {pin.tool[:80]!a} are not in the store",
+            data={"missing": [str(each) for each in missing]},
+        )
+    return store.build(
+        key,
+        lambda place: bundle_environment.build(place, pin, store),
+        good=lambda place: bundle_environment.audit(place, pin) is None,
     )
 
 
-def bundle_start(folder: Path, home: Path, variables: Mapping[str, str]) -> BundleStart:
-    """What starts the server of a built bundle, with the user's settings from variables."""
-    from pinwarden.adapters.environments import mcpb
-    from pinwarden.adapters.environments.python import Interpreter
-    from pinwarden.adapters.programs import find_program
+def bundle_sandbox(
+    project: Project, pin: BundlePin, folder: Path, rule: SandboxRule | None = None
+) -> tuple[Sandbox, str]:
+    """The bounds of a bundle, and the folder that it is started in.
 
-    runtimes = mcpb.Runtimes(node=find_program("node", variables.get("PATH", "")), python=Interpreter.here())
-    settings = {
-        name: tuple(value.split(os.pathsep)) if setting.multiple else value
-        for name, setting in mcpb.manifest_in(folder).settings.items()
-        if (value := variables.get(variable_of(name)))
-    }
-    places = {"HOME": str(home), **{each.upper(): str(home / each) for each in ("Desktop", "Documents", "Downloads")}}
-    return mcpb.start_command(folder, runtimes, settings, places=places)
+    The project's policy lies in a repository: it can take away from what was accepted, and add nothing.
+    """
+    own = (str(folder), *bundle_environment.shown_folders(pin))
+    network = pin.policy.network == "allow" and (rule is None or rule.network)
+    programs = pin.policy.exec == "allow"
+    if pin.policy.filesystem == "deny":
+        return Sandbox(readable=own, network=network, programs=programs), str(folder / TREE)
+    read, write = _paths(project, rule)
+    if pin.policy.filesystem != "read_write":
+        read, write = (*read, *write), ()
+    _refuse_everything(project, (*read, *write))
+    cwd = next(iter((*write, *read)), str(folder / TREE))
+    return Sandbox(readable=(*own, *read), writable=write, network=network, programs=programs), cwd
 
 
-def variable_of(setting: str) -> str:
-    """The variable that holds a setting; several values of one are separated as those of PATH are."""
-    return SETTING_PREFIX + re.sub(r"[^A-Z0-9]", "_", setting.upper())
+def _paths(project: Project, rule: SandboxRule | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Without a rule a tool that may use files sees the project, and no other folder."""
+    if rule is None:
+        return (), (str(project.root.resolve()),)
+    return tuple(_folder(project, each) for each in rule.read), tuple(_folder(project, each) for each in rule.write)
+
+
+def _folder(project: Project, path: str) -> str:
+    """A folder of the rule, if it is one of the project's own."""
+    root = project.root.resolve()
+    named = (root / path).resolve() if not path.startswith("~/") else (project.home / path[2:]).resolve()
+    if not named.is_relative_to(root):
+        raise PinwardenError(
+            "POLICY_REFUSED", f"{path[:120]!a} is outside the project, which is all that a bundle may be shown"
+        )
+    return str(named)
+
+
+def _refuse_everything(project: Project, shown: tuple[str, ...]) -> None:
+    for path in shown:
+        if path == "/" or project.home.resolve().is_relative_to(path):
+            raise PinwardenError(
+                "POLICY_REFUSED",
+                f"the project is {path[:120]}, and to show that would be to show everything",
+                hint="Run it from a project's own folder (--project).",
+            )

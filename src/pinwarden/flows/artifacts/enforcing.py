@@ -18,6 +18,7 @@ from pinwarden.core.record import replace
 from pinwarden.documents.clients.config import ConfiguredServer
 from pinwarden.documents.clients.table import Client, client_of
 from pinwarden.documents.lock import entry as lock_entry
+from pinwarden.documents.lock.bundle_pin import BUNDLE
 from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import BUNDLE_TREE, extended
@@ -77,6 +78,8 @@ def _row(entry: Entry, err: PinwardenError) -> Row:
 
 def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredServer], now: str) -> dict[str, str]:
     extension = extension_of(entry)
+    if extension is not None and BUNDLE in extension.others:
+        return {"server": entry.name, "client": entry.client, "action": "unchanged"}
     launch = locked_launch(entry)
     _refuse_local(entry, launch)
     bundled = extension is not None and BUNDLE_TREE in extension.others
@@ -134,12 +137,18 @@ def _as_approved(
     return None
 
 
-def _words(name: str, client: Client, scope: str, arguments: Sequence[str], project: Project) -> list[str]:
+def start_words(project: Project, name: str, client: str, scope: str) -> list[str]:
+    """The command by which a client starts a locked server through us."""
     words = [PROGRAM, "run", name]
     if scope == "global":
         words += ["--project", str(project.root.resolve())]
-    elif client.id in _PROJECT_WORDS:
-        words += ["--project", _PROJECT_WORDS[client.id]]
+    elif client in _PROJECT_WORDS:
+        words += ["--project", _PROJECT_WORDS[client]]
+    return words
+
+
+def _words(name: str, client: Client, scope: str, arguments: Sequence[str], project: Project) -> list[str]:
+    words = start_words(project, name, client.id, scope)
     if any(_FILLED_BY_CLIENT.search(word) for word in arguments):
         words += ["--", *arguments]
     return words

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.documents.launch.values import Launched
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_launch import locked_launch
@@ -13,29 +15,47 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.script_approvals import approved_digests, not_approved
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
 from pinwarden.flows.artifacts.built import Scripts, environment_of, ready
-from pinwarden.flows.artifacts.bundles import bundle_environment, fetch_bundle, is_bundle, pinned_bundle
 from pinwarden.flows.artifacts.closing import Workshop, fetch_files, with_contents
 from pinwarden.flows.artifacts.images import fetch_image
-from pinwarden.flows.artifacts.running import pinned_closure
+from pinwarden.flows.artifacts.mcpb import fetch_mcpb, is_mcpb, mcpb_environment, pinned_mcpb
+from pinwarden.flows.artifacts.running import is_bundle, pinned_closure
 from pinwarden.flows.project import Project
 from pinwarden.flows.report import Report, Row, counted, row_facts
 
+if TYPE_CHECKING:
+    from pinwarden.adapters.environments.store import Store
+    from pinwarden.documents.lock.bundle_pin import BundlePin
 
-def fetch(
-    project: Project, names: Sequence[str], shop: Workshop, *, frozen: bool, scripts_without_sandbox: bool = False
-) -> Report:
-    """Fetch, verify and build every locked server. With ``frozen`` one whose bytes are not locked is a failure.
 
-    Install scripts that were approved run in a sandbox; without one only if that is allowed here.
-    """
+class BundleFetcher(Protocol):
+    """Whatever brings the files of a locked bundle into the store."""
+
+    def fetch(self, pin: BundlePin, store: Store) -> None:
+        """Bring them, each checked against its digest."""
+
+
+class How(Record):
+    """What fetching may do."""
+
+    frozen: bool = False
+    """A server whose bytes are not locked is a failure."""
+    scripts_without_sandbox: bool = False
+    """Install scripts that were approved run in a sandbox; without one only if that is allowed here."""
+    bundles: BundleFetcher | None = None
+
+
+def fetch(project: Project, names: Sequence[str], shop: Workshop, how: How) -> Report:
+    """Fetch, verify and build every locked server."""
     rows: list[Row] = []
     done: list[dict[str, object]] = []
     for entry in chosen_entries(project, names):
         try:
-            scripts = Scripts(approved=approved_digests(extension_of(entry)), without_sandbox=scripts_without_sandbox)
-            done.append(_materialise(project, entry, shop, scripts))
+            approved = approved_digests(extension_of(entry))
+            scripts = Scripts(approved=approved, without_sandbox=how.scripts_without_sandbox)
+            made = _unpacked(entry, shop, how) if is_bundle(entry) else _materialise(project, entry, shop, scripts)
+            done.append(made)
         except PinwardenError as err:
-            rows.append(_row(entry, err, _level(err, frozen=frozen)))
+            rows.append(_row(entry, err, _level(err, frozen=how.frozen)))
     failed = [row for row in rows if row.level != "warning"]
     exit_code = EXIT_CLEAN
     if failed:
@@ -87,10 +107,10 @@ def _what_it_starts(entry: Entry) -> tuple[object, ...]:
 
 
 def _materialise(project: Project, entry: Entry, shop: Workshop, scripts: Scripts) -> dict[str, object]:
-    if is_bundle(entry):
-        bundle = pinned_bundle(entry)
-        fetch_bundle(bundle.url, bundle.digest, shop)
-        folder = ready(bundle_environment(bundle, shop.store), shop.store, say=lambda _: None)
+    if is_mcpb(entry):
+        bundle = pinned_mcpb(entry)
+        fetch_mcpb(bundle.url, bundle.digest, shop)
+        folder = ready(mcpb_environment(bundle, shop.store), shop.store, say=lambda _: None)
         return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
     runs = locked_launch(entry).runs
     if runs.kind == "oci":
@@ -114,6 +134,21 @@ def _materialise(project: Project, entry: Entry, shop: Workshop, scripts: Script
         "environment": folder.name,
         "scripts": [package.name for package in not_approved(closure, scripts.approved)],
     }
+
+
+def _unpacked(entry: Entry, shop: Workshop, how: How) -> dict[str, object]:
+    """An installed bundle, from what its entry pins."""
+    from pinwarden.adapters.environments.bundle import missing_files
+    from pinwarden.documents.lock.bundle_pin import bundle_of
+    from pinwarden.flows.artifacts.bundles import ready_bundle
+
+    pin = bundle_of(entry)
+    if pin is None:
+        raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
+    if how.bundles is not None and missing_files(pin, shop.store):
+        how.bundles.fetch(pin, shop.store)
+    folder = ready_bundle(pin, shop.store, say=lambda _: None)
+    return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
 
 
 def _refuse_unbuilt(runs: Launched) -> None:

@@ -28,11 +28,13 @@ from pinwarden.documents.lock.script_approvals import approved_digests
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
 from pinwarden.documents.target import fill_in
 from pinwarden.flows.artifacts.built import Scripts, environment_of, ready
+from pinwarden.flows.artifacts.mcpb import is_mcpb
 from pinwarden.flows.artifacts.sources import store_folder
 from pinwarden.flows.project import Project
 
 if TYPE_CHECKING:
     from pinwarden.adapters.sandbox import Sandbox
+    from pinwarden.documents.policy import SandboxRule
 
 _PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
 
@@ -45,6 +47,8 @@ class Started(Record):
     cwd: str | None = None
     folders: tuple[str, ...] = ()
     """What the command must be able to read, beyond the system."""
+    confined: Sandbox | None = None
+    """The bounds that it was accepted with and always runs in."""
 
 
 def prepare(
@@ -53,8 +57,10 @@ def prepare(
     """Everything that it takes to start a locked server."""
     entry = find_entry(project, name, client)
     launch = locked_launch(entry)
-    if entry.selected_target.get("registryType") == "mcpb":
-        return _bundle(project, entry, launch, given, say)
+    if is_mcpb(entry):
+        return _mcpb_start(project, entry, launch, given, say)
+    if is_bundle(entry):
+        return _bundle_start(project, entry, launch, given, say)
     if launch.runs.wrappers:
         raise PinwardenError(
             "NOTHING_TO_RUN", f"{name[:120]!a} is started by {launch.runs.wrappers[0]}, whose effect cannot be repeated"
@@ -78,19 +84,48 @@ def prepare(
     return Started(command=command, environment=environment, cwd=launch.cwd, folders=(str(folder), *made.reads))
 
 
-def _bundle(
+def _mcpb_start(
     project: Project, entry: Entry, launch: LockedLaunch, given: Sequence[str], say: Callable[[str], None]
 ) -> Started:
     """What starts a bundle: its manifest says all of it, so there are no arguments to give."""
-    from pinwarden.flows.artifacts.bundles import bundle_environment, bundle_start, pinned_bundle
+    from pinwarden.flows.artifacts.mcpb import mcpb_environment, mcpb_start, pinned_mcpb
 
     _refuse_other_arguments((), given)
     store = Store(store_folder(project))
-    folder = ready(bundle_environment(pinned_bundle(entry), store), store, say=say)
-    start = bundle_start(folder, project.home, project.variables)
+    folder = ready(mcpb_environment(pinned_mcpb(entry), store), store, say=say)
+    start = mcpb_start(folder, project.home, project.variables)
     environment = child_environment(start.env, project.variables, launch.variables)
     reads = (str(folder), sys.base_prefix)
     return Started(command=start.command, environment=environment, cwd=launch.cwd, folders=reads)
+
+
+def is_bundle(entry: Entry) -> bool:
+    """Whether an entry was installed from a registry of bundles."""
+    extension = extension_of(entry)
+    return extension is not None and "bundle" in extension.others
+
+
+def _bundle_start(
+    project: Project, entry: Entry, launch: LockedLaunch, given: Sequence[str], say: Callable[[str], None]
+) -> Started:
+    """An installed bundle: unpacked as accepted, started as described, within what it was allowed."""
+    from pinwarden.adapters.environments import bundle as bundle_environment
+    from pinwarden.documents.lock.bundle_pin import bundle_of
+    from pinwarden.flows.artifacts.bundles import bundle_sandbox, ready_bundle
+
+    pin = bundle_of(entry)
+    if pin is None:
+        raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
+    _refuse_other_arguments((), given)
+    folder = ready_bundle(pin, Store(store_folder(project)), say=say)
+    sandbox, cwd = bundle_sandbox(project, pin, folder, _sandbox_rule(project, entry.name))
+    return Started(
+        command=bundle_environment.start_command(folder, pin, project.variables.get("PATH", "")),
+        environment=child_environment({}, project.variables, launch.variables),
+        cwd=cwd,
+        folders=(str(folder), *bundle_environment.shown_folders(pin)),
+        confined=sandbox,
+    )
 
 
 def find_entry(project: Project, name: str, client: str | None) -> Entry:
@@ -111,10 +146,15 @@ def find_entry(project: Project, name: str, client: str | None) -> Entry:
     return found[0]
 
 
-def _pinned(entry: Entry) -> tuple[Digest | None, frozenset[Digest]]:
-    """What a start is made from: the closure, and the packages whose install scripts were approved."""
+def _pinned(entry: Entry) -> tuple[object, ...]:
+    """What a start is made from: the bundle, or the closure and the packages whose install scripts were approved."""
     extension = extension_of(entry)
-    pin = extension.closure if extension is not None else None
+    if extension is None:
+        return ()
+    bundle = extension.others.get("bundle")
+    if isinstance(bundle, dict):
+        return bundle.get("rootCid"), bundle.get("descriptorCid")
+    pin = extension.closure
     return pin.file_digest if pin is not None else None, approved_digests(extension)
 
 
@@ -128,6 +168,13 @@ def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
     if data is None or Digest.of(data) != pin.file_digest:
         raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
     return closure_document.parse(data), pin.file_digest
+
+
+def container_line(project: Project, entry: Entry, say: Callable[[str], None]) -> tuple[str, ...]:
+    """The command that starts a locked image by its digest."""
+    launch = locked_launch(entry)
+    environment = child_environment({}, project.variables, launch.variables)
+    return (*_container_line(entry, launch, project, environment, say), *launch.runs.arguments)
 
 
 def _container_line(
@@ -172,11 +219,10 @@ def _filled(word: str, variables: Mapping[str, str]) -> str:
 
 
 def sandbox_for(project: Project, name: str, started: Started, *, wanted: bool) -> Sandbox | None:
-    """How a server is shut in: as the policy says, or completely if that is wanted. None if neither is."""
-    from pinwarden.flows.project import load_policies
-
-    own = load_policies(project).own
-    rule = next((each for each in own.sandboxes if each.servers.matches(name)), None) if own is not None else None
+    """How a server is shut in: as it was accepted, as the policy says, or completely if that is wanted; else None."""
+    if started.confined is not None:
+        return started.confined
+    rule = _sandbox_rule(project, name)
     if rule is None and not wanted:
         return None
     from pinwarden.adapters.sandbox import Sandbox
@@ -188,6 +234,13 @@ def sandbox_for(project: Project, name: str, started: Started, *, wanted: bool) 
         writable=tuple(_folder(project, path) for path in rule.write),
         network=rule.network,
     )
+
+
+def _sandbox_rule(project: Project, name: str) -> SandboxRule | None:
+    from pinwarden.flows.project import load_policies
+
+    own = load_policies(project).own
+    return next((each for each in own.sandboxes if each.servers.matches(name)), None) if own is not None else None
 
 
 def _folder(project: Project, path: str) -> str:

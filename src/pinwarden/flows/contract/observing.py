@@ -147,17 +147,16 @@ def _analysed(
     from pinwarden.rules.entitlements.analysis import analyse, handlers_in
 
     told = facts.get("tools")
-    handlers = {}
+    handlers = []
     for name, tool in (told if isinstance(told, dict) else {}).items():
         handler = _handler(name, tool)
         if handler is not None and handler.module in sources:
-            handlers[name] = handler
-    wanted = {item.key for item in surface.list_of(TOOL)}
-    if not wanted <= set(handlers):
-        for found in handlers_in(sources):
-            if found.name in wanted:
-                handlers.setdefault(found.name, found)
-    return analyse(sources, handlers.values(), packages)
+            handlers.append(handler)
+    unknown = {item.key for item in surface.list_of(TOOL)} - {each.name for each in handlers}
+    if unknown:
+        # Several places may register one name; what any of them does counts.
+        handlers += [found for found in handlers_in(sources) if found.name in unknown]
+    return analyse(sources, handlers, packages)
 
 
 def _handler(name: str, tool: Any) -> Handler | None:

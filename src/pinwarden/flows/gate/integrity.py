@@ -9,7 +9,7 @@ from pinwarden.adapters import lock_store
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock.configured import SOURCE
+from pinwarden.documents.lock.configured import UNLISTED
 from pinwarden.documents.lock.entry import EXTENSION
 from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.documents.lock.verification import verify, verify_files
@@ -75,9 +75,9 @@ def digest_rows(project: Project, lock: Lock, gate: Gate) -> Iterator[Row]:
 
 
 def stripped_rows(project: Project, lock: Lock) -> Iterator[Row]:
-    """Entries that came from a configuration are always ours; without our record something took it away."""
+    """Entries of configurations and of bundles are always ours; without our record something took it away."""
     for entry in lock.entries:
-        if entry.source == SOURCE and EXTENSION not in entry.manifest:
+        if entry.source in UNLISTED and EXTENSION not in entry.manifest:
             yield Row(
                 code="record_stripped",
                 level="critical",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.lock.configured import SOURCE
+from pinwarden.documents.lock.configured import UNLISTED
 from pinwarden.documents.lock.entry import HASHED_MANIFEST, Entry
 from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.documents.tier import tier_rank
@@ -26,7 +26,7 @@ def registry_rows(lock: Lock, gate: Gate) -> Iterator[Row]:
     if registries is None:
         return
     for entry in lock.entries:
-        if entry.source == SOURCE:
+        if entry.source in UNLISTED:
             continue
         try:
             found = from_value(registries.find(entry.name, entry.version, entry.source))

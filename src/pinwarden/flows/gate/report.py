@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
-from pinwarden.documents.lock.configured import SOURCE
+from pinwarden.documents.lock.configured import UNLISTED
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.documents.lock.record import extension_of
@@ -112,7 +112,7 @@ def _nothing_to_check(lock: Lock, gate: Gate, policies: Policies) -> dict[str, s
 def _asked(lock: Lock, gate: Gate) -> dict[str, int]:
     """Of how many entries the registries and the live servers were asked."""
     return {
-        "registry": sum(entry.source != SOURCE for entry in lock.entries) if gate.registries is not None else 0,
+        "registry": sum(entry.source not in UNLISTED for entry in lock.entries) if gate.registries is not None else 0,
         "bytes": sum(map(_has_bytes, lock.entries)) if gate.workshop is not None else 0,
         "live": sum(_has_live_pin(entry) for entry in lock.entries) if gate.probe is not None else 0,
     }

@@ -127,7 +127,7 @@ def write_entries(
     """Put entries into the lock; those that say nothing new leave the file as it is, to the byte."""
     texts: dict[str, bytes] = {}
     if seen is not None and not writing.plain_v2:
-        texts = {_surface_file(project, entry.name): surface.to_bytes(seen) for entry in entries}
+        texts = {surface_file(project, entry.name): surface.to_bytes(seen) for entry in entries}
 
     def change(old: Lock | None) -> lock_store.LockWrite:
         made = entries if writing.plain_v2 else [with_earlier_pins(old, entry) for entry in entries]
@@ -181,13 +181,31 @@ def approve_surface(
     project: Project, entry: lock_entry.Entry, seen: Surface, approver: Approver, now: str
 ) -> lock_entry.Entry:
     """The entry with this surface as the approved one, written into the lock."""
-    writing = LockWriting(now=now, approver=approver)
-    known = extension_of(entry) or Extension()
-    fresh = _extension(seen, project, entry.name, writing)
-    merged = replace(known, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
-    approved = extended(entry, merged)
-    write_entries(project, [approved], seen, writing)
-    return approved
+    return approve_surfaces(project, [(entry, seen)], approver, now)[0]
+
+
+def approve_surfaces(
+    project: Project, approved: Sequence[tuple[lock_entry.Entry, Surface]], approver: Approver, now: str
+) -> list[lock_entry.Entry]:
+    """Several entries, each with its surface as the approved one, written in one step.
+
+    The text of each entry has a file of its own: the same server may be approved differently for two clients.
+    """
+    folder = lock_store.surfaces_folder(project.lock)
+    made: list[lock_entry.Entry] = []
+    texts: dict[str, bytes] = {}
+    for entry, seen in approved:
+        path = surface_path(entry.key, folder=folder)
+        changed = replace(
+            extension_of(entry) or Extension(),
+            surface=pin_surface(seen, path),
+            api_surface=str(api_surface_hash(_tools(seen))),
+            approval=Approval(by=approver.by, at=now, why=approver.why),
+        )
+        made.append(extended(entry, changed))
+        texts[path] = surface.to_bytes(seen)
+    lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=relock(old, made, now), files=texts))
+    return made
 
 
 def _ask(entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> Surface | None:
@@ -253,13 +271,14 @@ def _entry(
 def _extension(seen: Surface | None, project: Project, name: str, writing: LockWriting) -> Extension:
     approver = writing.approver
     return Extension(
-        surface=None if seen is None else pin_surface(seen, _surface_file(project, name)),
+        surface=None if seen is None else pin_surface(seen, surface_file(project, name)),
         api_surface=None if seen is None else str(api_surface_hash(_tools(seen))),
         approval=None if approver is None else Approval(by=approver.by, at=writing.now, why=approver.why),
     )
 
 
-def _surface_file(project: Project, name: str) -> str:
+def surface_file(project: Project, name: str) -> str:
+    """Where the approved text of a server is kept, as the lock names it."""
     return surface_path(name, folder=lock_store.surfaces_folder(project.lock))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.lock.configured import SOURCE
+from pinwarden.documents.lock.configured import UNLISTED
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.flows.lock.locking import LockWriting, Wanted, lock_from_registry
@@ -207,7 +207,7 @@ def _look_up(project: Project, names: Sequence[str], *, offline: bool) -> _Looke
     found: list[Newer] = []
     wanted = [entry for entry in lock.entries if not names or entry.name in names]
     for entry in wanted:
-        if entry.source == SOURCE:
+        if entry.source in UNLISTED:
             continue
         try:
             latest = from_value(registries.find(entry.name, None, entry.source))

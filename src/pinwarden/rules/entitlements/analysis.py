@@ -52,12 +52,17 @@ def analyse(
     for handler in wanted:
         by_name.setdefault(handler.name, []).append(handler)
     found = {name: _told(each, begun, modules, engine) for name, each in by_name.items()}
-    return Analysis(handlers=found, startup=_entitlements(started))
+    told = Analysis(handlers=found, startup=_entitlements(started))
+    engine.forget()
+    return told
 
 
 def handlers_in(sources: Mapping[str, Source]) -> tuple[Handler, ...]:
     """The tools that the source registers, with where their code begins; a name can be there more than once."""
-    return _registered(Engine(sources, None))
+    engine = Engine(sources, None)
+    found = _registered(engine)
+    engine.forget()
+    return found
 
 
 def _registered(engine: Engine) -> tuple[Handler, ...]:

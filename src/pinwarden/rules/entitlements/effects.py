@@ -122,7 +122,9 @@ def has_reach(path: str) -> bool:
         return False
     if effect_of(path).kinds or effect_of(path + ".x").kinds or f"{path}()" in _SAME:
         return True
-    return path in _LEADING or package in ("mcp", "fastmcp")
+    if package in ("mcp", "fastmcp"):  # of what a server has, only that matters by which it is given tools
+        return "()." not in path or path.rpartition(".")[2] in REGISTERING
+    return path in _LEADING
 
 
 @lru_cache(MAX_REMEMBERED)
@@ -140,6 +142,9 @@ def result_of(path: str) -> str | None:
 
 _GIVE_DATA: Final = frozenset(("requests", "httpx", "httpx2", "aiohttp", "urllib3", "curl_cffi", "dotenv", "jwt"))
 """Packages whose functions return what was asked for; only their classes make objects that ask again."""
+
+REGISTERING: Final = ("tool", "call_tool", "list_tools", "add_tool")
+"""Methods of servers that take functions."""
 
 _INTERPRETED: Final = frozenset(
     ("builtins", "functools", "importlib", "contextlib", "operator", "sys", "types", "asyncio", "abc", "copy")

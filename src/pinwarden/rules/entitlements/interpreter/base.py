@@ -16,12 +16,16 @@ from pinwarden.rules.entitlements.interpreter.items import (
     ModuleItem,
     Outside,
     Table,
+    TableMethod,
     Text,
     Value,
+    order,
 )
 from pinwarden.rules.entitlements.interpreter.program import Activation, Frame, Module
-from pinwarden.rules.entitlements.interpreter.terms import Given, Registration
+from pinwarden.rules.entitlements.interpreter.terms import MAX_ITEMS, Given, Registration
 from pinwarden.rules.entitlements.values import Source
+
+_NODE = ast.Pass(lineno=0, col_offset=0)
 
 
 class EngineBase:
@@ -106,6 +110,8 @@ class EngineBase:
 
     def store(self, frame: Frame, name: str, value: Value) -> None:
         """Bind a name."""
+        if len(value) > MAX_ITEMS:
+            value = self.limited(value)
         home = frame.elsewhere.get(name)
         if home is None:
             frame.names[name] = value
@@ -114,7 +120,7 @@ class EngineBase:
             home.names[name] = home.names.get(name, EMPTY) | value
         known = home.every.get(name)
         if known is None or not value <= known:
-            home.every[name] = value if known is None else known | value
+            home.every[name] = value if known is None else self.limited(known | value)
             if readers := home.readers.get(name):
                 self.again.update(dict.fromkeys(readers))
 
@@ -231,14 +237,28 @@ class EngineBase:
         known = table.rest if key is None else table.keys.get(key)
         if known is not None and value <= known:
             return
+        more = self.limited(value if known is None else known | value)
+        if more == known:
+            return
         if key is None:
-            table.rest |= value
+            table.rest = more
         else:
-            table.keys[key] = value if known is None else known | value
+            table.keys[key] = more
         if not all(type(item) is Text for item in value) or not value:
             table.closed = False
         if table.readers:
             self.again.update(dict.fromkeys(table.readers))
+
+    def limited(self, value: Value) -> Value:
+        """The value, or the part of it that has reach by itself, where it holds too much to go on with."""
+        if len(value) <= MAX_ITEMS:
+            return value
+        value = frozenset(item for item in value if type(item) is not Text)  # without them it is a text not known
+        if len(value) <= MAX_ITEMS:
+            return value
+        self.cannot_see(self.current.frame, "a variable can stand for too many things", _NODE, self.current.label)
+        kept = [item for item in value if not isinstance(item, Table | TableMethod)]
+        return frozenset(sorted(kept, key=order)[:MAX_ITEMS])
 
     def content(self, table: Table) -> Value:
         """Everything in a table."""
@@ -271,7 +291,7 @@ class EngineBase:
         value = unmarked(value)
         known = cls.attributes.get(name)
         if known is None or not value <= known:
-            cls.attributes[name] = value if known is None else known | value
+            cls.attributes[name] = value if known is None else self.limited(known | value)
             if readers := cls.readers.get(name):
                 self.again.update(dict.fromkeys(readers))
 

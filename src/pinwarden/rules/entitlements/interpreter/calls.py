@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from pinwarden.rules.entitlements.interpreter.attributes import Attributes
-from pinwarden.rules.entitlements.interpreter.base import with_reach
+from pinwarden.rules.entitlements.interpreter.base import unmarked, with_reach
 from pinwarden.rules.entitlements.interpreter.items import (
     EMPTY,
     Bound,
@@ -252,7 +252,7 @@ class Calls(Attributes):
         try:
             self._set_parameters(activation.frame, function)
             if isinstance(function.node, ast.Lambda):
-                activation.returns |= self.evaluate(function.node.body, activation.frame)
+                activation.returns |= unmarked(self.evaluate(function.node.body, activation.frame))
             else:
                 self.run(function.node.body, activation.frame)
         except RecursionError:

@@ -175,6 +175,23 @@ class Engine(Statements):
         self._settle()
         return begun
 
+    def forget(self) -> None:
+        """Let go of everything that was followed. Its parts hold each other, and would wait for the collector."""
+        modules = [each for each in self.modules.values() if each is not None]
+        for activation in [*self.activations.values(), *(each.activation for each in modules)]:
+            activation.calls.clear()
+            activation.callers.clear()
+            activation.function = None
+            _forget_frame(activation.frame)
+        for module in modules:
+            module.tree = None
+            module.stars.clear()
+        self.activations.clear()
+        self.modules.clear()
+        self.definitions.clear()
+        self.registrations.clear()
+        self.again.clear()
+
     def _settle(self) -> None:
         while self.again and not self.exhausted:
             activation = next(iter(self.again))
@@ -183,6 +200,23 @@ class Engine(Statements):
                 self.follow_activation(activation)
             elif activation is activation.module.activation and not activation.running and activation.runs < MAX_RUNS:
                 self._follow_module(activation.module)
+
+
+def _forget_frame(frame: Frame) -> None:
+    for cls in frame.classes.values():
+        cls.attributes.clear()
+        cls.readers.clear()
+        cls.children.clear()
+        _forget_frame(cls.body)
+    for table in frame.tables.values():
+        table.keys.clear()
+        table.rest = EMPTY
+        table.readers.clear()
+    for held in (frame.names, frame.every, frame.given, frame.readers, frame.elsewhere):
+        held.clear()
+    frame.functions.clear()
+    frame.classes.clear()
+    frame.tables.clear()
 
 
 def _as_method(item: object) -> Function | Bound | Class | Descriptor | Instance:

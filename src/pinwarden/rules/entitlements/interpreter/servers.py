@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pinwarden.rules.entitlements import effects
 from pinwarden.rules.entitlements.interpreter.base import unmarked
 from pinwarden.rules.entitlements.interpreter.calls import Calls
 from pinwarden.rules.entitlements.interpreter.items import (
@@ -14,8 +15,6 @@ from pinwarden.rules.entitlements.interpreter.items import (
     Value,
 )
 from pinwarden.rules.entitlements.interpreter.terms import Given, Registration
-
-_REGISTERING = ("tool", "call_tool", "list_tools", "add_tool")
 
 
 class Servers(Calls):
@@ -32,7 +31,7 @@ class Servers(Calls):
         for kind, keyword in (("call_request", "on_call_tool"), ("list_tools", "on_list_tools")):
             if keyword in given.keywords:
                 self.register(Registrar(kind, None), Given(positional=(given.keywords[keyword],)))
-        if last not in _REGISTERING or "(" not in path:
+        if last not in effects.REGISTERING or "(" not in path:
             return None
         kind = "tool" if last == "add_tool" else last
         first = given.at(0, "fn") or given.at(0, "tool") or EMPTY

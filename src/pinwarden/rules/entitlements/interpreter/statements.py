@@ -80,7 +80,9 @@ class Statements(Definitions):
 
     def _return(self, node: ast.Return, frame: Frame) -> bool:
         if node.value is not None:
-            frame.activation.returns |= unmarked(self.evaluate(node.value, frame))
+            frame.activation.returns = self.limited(
+                frame.activation.returns | unmarked(self.evaluate(node.value, frame))
+            )
         return False
 
     def _raise(self, node: ast.Raise, frame: Frame) -> bool:

@@ -8,13 +8,16 @@ from types import MappingProxyType
 from pinwarden.core.record import Record
 from pinwarden.rules.entitlements.interpreter.items import EMPTY, Value
 
-MAX_ACTIVATIONS = 20_000
-"""Functions times kinds of calls. The largest server measured needs a tenth; what needs more is told as unknown."""
+MAX_ACTIVATIONS = 5_000
+"""Functions times kinds of calls. The largest server measured needs 180; what needs more is told as unknown."""
 
 MAX_DEPTH = 24
 """Calls within calls that are followed at once; deeper ones are looked at later. Bounds the interpreter's own stack."""
 
-MAX_RUNS_ALTOGETHER = 40_000
+MAX_ITEMS = 64
+"""Things that one variable can stand for. Beyond that, containers and texts are let go, and that is said."""
+
+MAX_RUNS_ALTOGETHER = 5_000
 """Runs of all functions together, for the same reason."""
 
 

@@ -1,0 +1,266 @@
+"""The registry: what an append costs as the log grows, how fast it publishes, and how fast it is read beside nginx."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.measure import Goal, compare, table
+from pinwarden.adapters.blobs.folder import FolderBlobs
+from pinwarden.adapters.bundles.archive import entry_of, make_archive
+from pinwarden.adapters.bundles.tree import SourceFile
+from pinwarden.adapters.clock import now
+from pinwarden.adapters.key_files import create_key_file
+from pinwarden.core.cid import document_cid, manifest_root_cid
+from pinwarden.core.keys import PrivateKey
+from pinwarden.core.note import Checkpoint
+from pinwarden.core.record import replace
+from pinwarden.documents.bundle import descriptor as descriptor_document
+from pinwarden.documents.bundle import manifest as manifest_document
+from pinwarden.documents.bundle.descriptor import CAR, Descriptor, SecurityPolicy
+from pinwarden.documents.bundle.profile import default_profile
+from pinwarden.documents.bundle.signatures import signed, to_bytes
+from pinwarden.documents.registry import statement
+from pinwarden.flows.registry import operating
+from pinwarden.flows.registry.authorizing import caller_of
+from pinwarden.flows.registry.events import Change, log_changes
+from pinwarden.flows.registry.exporting import export
+from pinwarden.flows.registry.opening import RegistrySettings, open_registry
+from pinwarden.flows.registry.publishing import publish
+from pinwarden.flows.registry.registry import Registry, RegistryLimits
+from pinwarden.store import pointer_log
+from pinwarden.store.database import Schema, open_database
+
+KEY = PrivateKey.from_seed(b"b" * 32)
+SIZES = (1, 1_000, 100_000)
+APPENDS = 40
+FLAT_AT_MOST = 1.3
+PUBLISHES = 20
+PUBLISH_AT_MOST = 4.0
+READ_AT_LEAST = {"a blob, for ever the same": 0.15, "a checkpoint, asked of the database": 0.05}
+FILE_BYTES = 20_000
+_NUMBERS = count()
+
+
+def appending_report() -> str:
+    """The same append to logs of three lengths. Each run is several transactions, with all their signatures."""
+    with TemporaryDirectory() as folder:
+        runs: dict[str, Callable[[], object]] = {}
+        for size in SIZES:
+            registry = _registry(Path(folder) / str(size))
+            _fill(registry, size)
+            runs[f"{size} entries"] = _appending(registry)
+        rows = compare(runs, baseline="1 entries", rounds=9)
+    rates = ", ".join(f"{row.name}: {APPENDS * 1e6 / row.microseconds:.0f}/s" for row in rows)
+    goals = [
+        Goal(name=f"{size} entries", against="1 entries", at_most=FLAT_AT_MOST) for size in SIZES if size != SIZES[0]
+    ]
+    return table(f"Appending an event to the log ({rates})", rows, APPENDS, goals)
+
+
+def _appending(registry: Registry) -> Callable[[], object]:
+    def run() -> None:
+        for _ in range(APPENDS):
+            with registry.database.transaction(alone=pointer_log.ALONE) as step:
+                log_changes(step, registry, [Change(tool="acme.notes", channel="stable", version=None, reason="bench")])
+
+    return run
+
+
+def _fill(registry: Registry, size: int) -> None:
+    """Make the log so long, without signing each entry."""
+    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+        head = pointer_log.head_of(step)
+        assert head is not None
+        edge = head.edge
+        for number in range(size):
+            edge = pointer_log.append(step, edge, f"acme.t{number % 100}", "stable", b"x" * 900)
+        note = Checkpoint(origin=registry.identity.log_id, size=edge.size, root=edge.root).note()
+        pointer_log.move_head(step, head.edge, edge, bytes(note.signed(registry.identity.log_id, KEY)))
+
+
+def publishing_report() -> str:
+    """Whole publishes against the least that could be durable: the archive in a file, and a row in a database."""
+    with TemporaryDirectory() as folder:
+        registry = _registry(Path(folder) / "registry")
+        operating.add_namespace(registry, "acme", KEY.public_key.did)
+        token = str(operating.add_token(registry, "acme", "", 1).facts["token"])
+        trial = Schema(name="floor", sql="CREATE TABLE floor (id BIGINT PRIMARY KEY, body BYTEA NOT NULL);")
+        floor = open_database(Path(folder) / "floor.sqlite", trial)
+        blobs = FolderBlobs(Path(folder) / "floor")
+
+        def publishing() -> None:
+            for _ in range(PUBLISHES):
+                _publish(registry, token)
+
+        def least() -> None:
+            for _ in range(PUBLISHES):
+                made = _bundle(next(_NUMBERS))
+                blobs.put(made.archive)
+                with floor.transaction() as step:
+                    step.run("INSERT INTO floor (id, body) VALUES (?, ?)", (next(_NUMBERS), made.archive[:1000]))
+
+        runs: dict[str, Callable[[], object]] = {"a file and a row": least, "pinwarden publish": publishing}
+        rows = compare(runs, baseline="a file and a row", rounds=7)
+        floor.close()
+        registry.database.close()
+    rate = next(PUBLISHES * 1e6 / row.microseconds for row in rows if row.name == "pinwarden publish")
+    goal = Goal(name="pinwarden publish", against="a file and a row", at_most=PUBLISH_AT_MOST)
+    return table(f"Publishing a bundle of {FILE_BYTES} bytes ({rate:.0f}/s)", rows, PUBLISHES, [goal])
+
+
+class _Made:
+    """A bundle in memory."""
+
+    def __init__(self, descriptor: dict[str, object], manifest: dict[str, object], archive: bytes) -> None:
+        self.descriptor, self.manifest, self.archive = descriptor, manifest, archive
+
+
+def _bundle(number: int) -> _Made:
+    files = [SourceFile(path="main.py", data=b"# %d\n" % number + b"x" * FILE_BYTES)]
+    unlinked = manifest_document.unlinked_value(entry_of(file) for file in files)
+    root = manifest_root_cid(unlinked)
+    archive = make_archive(CAR, unlinked, root, files)
+    described = descriptor_document.to_value(
+        Descriptor(
+            name=f"acme.t{number % 50}",
+            display_name="bench",
+            version=f"1.0.{number}",
+            description="bench",
+            license="MIT",
+            root_cid=str(root),
+            cid_profile=default_profile(),
+            media_type=CAR,
+            size_bytes=len(archive),
+            runtime="python",
+            target="main.py",
+            policy=SecurityPolicy(),
+        )
+    )
+    linked = manifest_document.linked_value(unlinked, str(document_cid(described)))
+    return _Made(described, linked, archive)
+
+
+def _publish(registry: Registry, token: str) -> str:
+    number = next(_NUMBERS)
+    made = _bundle(number)
+    archive_cid = registry.blobs.put(made.archive)
+    body = {
+        "tool": f"acme.t{number % 50}",
+        "version": f"1.0.{number}",
+        "channel": "stable",
+        "root_cid": made.manifest["root_cid"],
+        "descriptor_cid": made.manifest["descriptor_cid"],
+        "archive_cid": archive_cid,
+    }
+    value = statement.to_value(registry.identity.log_id, statement.PUBLISH, body, now(), str(number))
+    request = {
+        "statement": signed(value, statement.SIGNED_FIELDS, KEY),
+        "descriptor": made.descriptor,
+        "manifest": made.manifest,
+        "attestations": [],
+    }
+    publish(registry, caller_of(registry, token, "publish"), to_bytes(request))
+    return archive_cid
+
+
+def reading_report() -> str:
+    """Requests a second of the live registry, beside nginx with the static export: same files, same client."""
+    nginx, wrk = shutil.which("nginx"), shutil.which("wrk")
+    if nginx is None or wrk is None:
+        return "Reading: nginx or wrk is not installed (tools/system-packages.sh nginx-light wrk): NOT MET"
+    with TemporaryDirectory(dir="/tmp") as folder:
+        root = Path(folder)
+        root.chmod(0o755)  # for nginx's worker, which is somebody else
+        registry = _registry(root / "registry")
+        operating.add_namespace(registry, "acme", KEY.public_key.did)
+        token = str(operating.add_token(registry, "acme", "", 1).facts["token"])
+        cids = [_publish(registry, token) for _ in range(20)]
+        export(registry, root / "export")
+        registry.database.close()
+        paths = dict(zip(READ_AT_LEAST, (f"blobs/{cids[0]}", "log/checkpoint"), strict=True))
+        with _serving(root) as live, _nginx(root, nginx) as static:
+            lines = [_read_ratio(wrk, name, f"{live}{path}", f"{static}{path}") for name, path in paths.items()]
+    return "\n".join(["Reading (requests a second, 8 connections)", *lines])
+
+
+def _read_ratio(wrk: str, name: str, live: str, static: str) -> str:
+    rates: dict[str, list[float]] = {live: [], static: []}
+    for _ in range(5):
+        for url, seen in rates.items():
+            seen.append(_rate(wrk, url))
+    ratio = statistics.median(a / b for a, b in zip(rates[live], rates[static], strict=True))
+    shown = f"{statistics.median(rates[live]):.0f}/s, nginx {statistics.median(rates[static]):.0f}/s"
+    least = READ_AT_LEAST[name]
+    met = "met" if ratio >= least else "NOT MET"
+    return f"  goal: {name}: {ratio:.2f}x of nginx (at least {least:g}x): {met} ({shown})"
+
+
+def _rate(wrk: str, url: str) -> float:
+    done = subprocess.run([wrk, "-t1", "-c8", "-d2s", url], capture_output=True, text=True, check=True)
+    found = re.search(r"Requests/sec:\s+([0-9.]+)", done.stdout)
+    if found is None or "Non-2xx" in done.stdout:
+        raise AssertionError(done.stdout)
+    return float(found[1])
+
+
+@contextmanager
+def _serving(root: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "pinwarden", "registry", "serve", "--port", "0", "--data", str(root / "registry")]
+    create_key_file(root / "registry" / "registry.key", KEY)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _nginx(root: Path, program: str) -> Iterator[str]:
+    settings = root / "nginx.conf"
+    address = f"unix:{root}/nginx.sock"
+    port = _free_port()
+    settings.write_text(
+        f"worker_processes 1; daemon off; pid {root}/nginx.pid; error_log {root}/nginx.log;\n"
+        f"{'user root;' if os.geteuid() == 0 else ''}\n"
+        "events { worker_connections 64; }\n"
+        f"http {{ access_log off; sendfile on; keepalive_requests 1000000; client_body_temp_path {root}/t;\n"
+        f"proxy_temp_path {root}/t; fastcgi_temp_path {root}/t; uwsgi_temp_path {root}/t; scgi_temp_path {root}/t;\n"
+        f"server {{ listen 127.0.0.1:{port}; listen {address}; root {root}/export; }} }}\n"
+    )
+    with subprocess.Popen([program, "-c", str(settings)]) as process:
+        try:
+            _wait_for(root / "nginx.sock")
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            process.terminate()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        return int(made.getsockname()[1])
+
+
+def _wait_for(path: Path) -> None:
+    for _ in range(200):
+        if path.exists():
+            return
+        time.sleep(0.02)
+    raise AssertionError("nginx did not start")
+
+
+def _registry(folder: Path) -> Registry:
+    limits = replace(RegistryLimits(), requests_per_hour=10**9, bytes_per_hour=10**12)
+    return open_registry(RegistrySettings(folder=folder, probing="never", limits=limits), KEY)

@@ -1,0 +1,284 @@
+"""What the gateway adds to a call over HTTP, beside nginx as a reverse proxy and a proxy built on the SDK's sessions.
+
+Everything runs on one core, so that what is compared is work and not the placement of processes. The client is a plain
+socket; the server answers 100-byte calls as JSON. Ours has its audit log on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.measure import Goal, Row, table
+
+BIN = Path(sys.executable).parent
+ROUNDS, CALLS = 15, 60
+IN_FLIGHT, MANY = 32, 1500
+VERSION = "2026-07-28"
+META = "io.modelcontextprotocol/"
+ADDED_AT_MOST, LESS_AT_LEAST, THROUGHPUT_AT_LEAST = 2.5, 20, 0.5
+
+
+class Target:
+    """Where calls are sent."""
+
+    def __init__(self, name: str, port: int, path: str = "/mcp", token: str = "") -> None:
+        self.name = name
+        self.port = port
+        meta = {f"{META}protocolVersion": VERSION, f"{META}clientCapabilities": {}}
+        params = {"name": "echo", "arguments": {"text": "x" * 40}, "_meta": meta}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        lines = [
+            f"POST {path} HTTP/1.1",
+            f"Host: 127.0.0.1:{port}",
+            "Content-Type: application/json",
+            "Accept: application/json, text/event-stream",
+            f"MCP-Protocol-Version: {VERSION}",
+            "Mcp-Method: tools/call",
+            "Mcp-Name: echo",
+            f"Content-Length: {len(body)}",
+            *([f"Authorization: Bearer {token}"] if token else []),
+        ]
+        self.request = ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+    def connect(self) -> socket.socket:
+        made = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+
+    def call(self, connection: socket.socket) -> bytes:
+        connection.sendall(self.request)
+        got = connection.recv(65536)
+        while not _complete(got):
+            more = connection.recv(65536)
+            if not more:
+                raise AssertionError(f"{self.name} hung up: {got[:300]!r}")
+            got += more
+        return got
+
+
+def _complete(data: bytes) -> bool:
+    head, separator, body = data.partition(b"\r\n\r\n")
+    if not separator:
+        return False
+    lower = head.lower()
+    place = lower.find(b"content-length:")
+    if place >= 0:
+        return len(body) >= int(lower[place + 15 :].partition(b"\r\n")[0])
+    return body.endswith(b"0\r\n\r\n")
+
+
+def report() -> str:
+    nginx = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
+    if nginx is None:
+        return "Relaying over HTTP: nginx is not installed, so there is no floor to compare with: NOT MET"
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        with TemporaryDirectory() as folder, _targets(Path(folder), nginx) as targets:
+            return "\n\n".join((_latency(targets), _throughput(targets)))
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _latency(targets: list[Target]) -> str:
+    connections = {target.name: target.connect() for target in targets}
+    for target in targets:
+        answer = [target.call(connections[target.name]) for _ in range(CALLS)][-1]
+        if b'"content":[{' not in answer.replace(b" ", b""):
+            raise AssertionError(f"{target.name} answered {answer[:500]!r}")
+    medians: dict[str, list[float]] = {target.name: [] for target in targets}
+    for number in range(ROUNDS):
+        turn = number % len(targets)
+        for target in targets[turn:] + targets[:turn]:
+            connection = connections[target.name]
+            times = []
+            for _ in range(CALLS):
+                start = time.perf_counter()
+                target.call(connection)
+                times.append(time.perf_counter() - start)
+            medians[target.name].append(statistics.median(times))
+    for connection in connections.values():
+        connection.close()
+    direct = medians["direct"]
+    added = {
+        f"what {name} adds": [whole - own for whole, own in zip(times, direct, strict=True)]
+        for name, times in medians.items()
+        if name != "direct"
+    }
+    floor = added["what nginx adds"]
+    rows = [
+        Row(
+            name=name,
+            microseconds=statistics.median(times) * 1e6,
+            ratio=statistics.median(mine / unit for mine, unit in zip(times, floor, strict=True)),
+        )
+        for name, times in {"direct": direct, **added}.items()
+    ]
+    ours = "what pinwarden gateway adds"
+    goals = [
+        Goal(name=ours, against="what nginx adds", at_most=ADDED_AT_MOST),
+        Goal(name=ours, against="what the SDK proxy adds", at_most=1 / LESS_AT_LEAST),
+    ]
+    return table(f"A call of 100 bytes over HTTP, one core, {ROUNDS} rounds of {CALLS}", rows, 1, goals)
+
+
+def _throughput(targets: list[Target]) -> str:
+    wanted = [target for target in targets if target.name != "the SDK proxy"]
+    seconds: dict[str, list[float]] = {target.name: [] for target in wanted}
+    for number in range(5):
+        turn = number % len(wanted)
+        for target in wanted[turn:] + wanted[:turn]:
+            seconds[target.name].append(_many(target))
+    direct = seconds["direct"]
+    rows = [
+        Row(
+            name=name,
+            microseconds=statistics.median(times) * 1e6,
+            ratio=statistics.median(mine / unit for mine, unit in zip(times, direct, strict=True)),
+        )
+        for name, times in seconds.items()
+    ]
+    goals = [Goal(name="pinwarden gateway", against="direct", at_most=1 / THROUGHPUT_AT_LEAST)]
+    title = f"Time per call with {IN_FLIGHT} in flight over HTTP, one core (0.5x the throughput is 2x the time)"
+    return table(title, rows, MANY, goals)
+
+
+def _many(target: Target) -> float:
+    """How long so many calls take on so many connections."""
+    selector = selectors.DefaultSelector()
+    connections = [target.connect() for _ in range(IN_FLIGHT)]
+    for connection in connections:
+        target.call(connection)
+        selector.register(connection, selectors.EVENT_READ)
+    by_number = {connection.fileno(): connection for connection in connections}
+    sent = done = 0
+    parts: dict[int, bytes] = {}
+    start = time.perf_counter()
+    for connection in connections:
+        connection.sendall(target.request)
+        sent += 1
+    while done < MANY:
+        for key, _ in selector.select(30):
+            connection = by_number[key.fd]
+            data = parts.pop(key.fd, b"") + connection.recv(65536)
+            if not _complete(data):
+                parts[key.fd] = data
+                continue
+            done += 1
+            if sent < MANY:
+                connection.sendall(target.request)
+                sent += 1
+    taken = time.perf_counter() - start
+    selector.close()
+    for connection in connections:
+        connection.close()
+    return taken
+
+
+@contextmanager
+def _targets(folder: Path, nginx: str) -> Iterator[list[Target]]:
+    with ExitStack() as stack:
+        upstream = stack.enter_context(_serving([sys.executable, "-m", "benchmarks.http_upstream"]))
+        floor = stack.enter_context(_nginx(folder, nginx, upstream))
+        url = f"http://127.0.0.1:{upstream}/mcp"
+        slow = stack.enter_context(_serving([sys.executable, "-m", "benchmarks.sdk_http_proxy", url]))
+        port, token = stack.enter_context(_gateway(folder, url))
+        yield [
+            Target("direct", upstream),
+            Target("nginx", floor),
+            Target("the SDK proxy", slow),
+            Target("pinwarden gateway", port, "/mcp/bench", token),
+        ]
+
+
+@contextmanager
+def _serving(command: list[str]) -> Iterator[int]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _nginx(folder: Path, nginx: str, upstream: int) -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = folder / "nginx.conf"
+    config.write_text(
+        f"""daemon off; master_process off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr crit;
+        events {{ worker_connections 512; }}
+        http {{ access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
+          fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+          keepalive_requests 1000000; keepalive_timeout 600;
+          upstream up {{ server 127.0.0.1:{upstream}; keepalive 64; keepalive_requests 1000000; }}
+          server {{ listen 127.0.0.1:{port};
+            location / {{ proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection ""; }} }} }}"""
+    )
+    with subprocess.Popen([nginx, "-p", str(folder), "-c", str(config)], stderr=subprocess.DEVNULL) as process:
+        try:
+            _until_listening(port)
+            yield port
+        finally:
+            process.terminate()
+
+
+def _until_listening(port: int) -> None:
+    end = time.monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+        else:
+            return
+
+
+@contextmanager
+def _gateway(folder: Path, url: str) -> Iterator[tuple[int, str]]:
+    """The command as a user starts it, with a locked server and the audit log on."""
+    root = folder / "project"
+    root.mkdir()
+    (root / ".mcp.json").write_text(json.dumps({"mcpServers": {"bench": {"type": "http", "url": url}}}))
+    environment = {**os.environ, "PINWARDEN_APPROVER": "bench", "PINWARDEN_STATE": str(folder / "state")}
+    ours = [str(BIN / "pinwarden")]
+    for words in (("init", "--scope", "project", "--allow-execute", "--allow-private"),):
+        done = subprocess.run(
+            [*ours, *words], cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        if done.returncode not in (0, 1):
+            raise AssertionError(f"pinwarden {words[0]}: {done.stderr[-500:]}")
+    made = subprocess.run(
+        [*ours, "gateway", "token", "add", "bench"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    command = [*ours, "gateway", "--listen", "127.0.0.1:0", "--format", "json"]
+    with subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            lines = [process.stdout.readline()]
+            while lines[-1] and not lines[-1].startswith(b"}"):
+                lines.append(process.stdout.readline())
+            merged = json.loads(b"".join(lines))["merged"]
+            yield int(merged.rpartition(":")[2].partition("/")[0]), made.stdout.strip()
+        finally:
+            process.terminate()

@@ -1,0 +1,127 @@
+"""The archive of a bundle in both media types: made from its files, and read back with every blob checked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from libipld import encode_multibase
+
+from pinwarden.adapters.bundles import zstd
+from pinwarden.adapters.bundles.car import read_car, write_car
+from pinwarden.adapters.bundles.limits import DEFAULT_LIMITS, BundleLimits
+from pinwarden.adapters.bundles.tar import TarFile, most_bytes, read_tar, write_tar
+from pinwarden.adapters.bundles.tree import SourceFile
+from pinwarden.core.cid import BLOB_PREFIX, Cid, blob_cid, document_cbor
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.bundle.descriptor import CAR, Descriptor
+from pinwarden.documents.bundle.manifest import Entry, Manifest
+
+Contents = Mapping[str, memoryview | bytes]
+"""The bytes of every file by its path, each of which was hashed."""
+
+
+def entry_of(file: SourceFile) -> Entry:
+    """A file as the manifest lists it."""
+    return Entry(
+        path=file.path, blob_cid=str(blob_cid(file.data)), size_bytes=len(file.data), executable=file.executable
+    )
+
+
+def make_archive(
+    media_type: str, unlinked: Mapping[str, Any], root: Cid, files: Sequence[SourceFile], *, compress: bool = False
+) -> bytes:
+    """The archive of the files that the manifest without its links lists."""
+    if media_type == CAR:
+        blobs = ((blob_cid(file.data), file.data) for file in files)
+        return write_car(root, document_cbor(dict(unlinked)), blobs)
+    plain = write_tar(TarFile(path=file.path, data=file.data, executable=file.executable) for file in files)
+    return (zstd.compressed if compress else zstd.stored)(plain)
+
+
+def check_archive(
+    descriptor: Descriptor, manifest: Manifest, archive: bytes, limits: BundleLimits = DEFAULT_LIMITS
+) -> Contents:
+    """The files of a bundle, every byte of which the manifest names.
+
+    1. The archive is as long as the descriptor says.
+    2. Its files together are not more than may be unpacked.
+    3. Every blob has the bytes that its CID names, and the size that the manifest says.
+    4. There is nothing else in the archive.
+    """
+    if len(archive) != descriptor.size_bytes:
+        raise PinwardenError(
+            "ARTIFACT_MISMATCH",
+            f"the archive has {len(archive)} bytes, and the descriptor says {descriptor.size_bytes}",
+            data={"found": len(archive), "wanted": descriptor.size_bytes},
+        )
+    check_amount(manifest, limits)
+    read: Callable[[Manifest, bytes], Contents] = _from_car if descriptor.media_type == CAR else _from_tar
+    return read(manifest, archive)
+
+
+def check_amount(manifest: Manifest, limits: BundleLimits = DEFAULT_LIMITS) -> None:
+    """Refuse a manifest of more files or bytes than are unpacked, before any of them is looked at."""
+    total = sum(entry.size_bytes for entry in manifest.entries)
+    if len(manifest.entries) > limits.files or total > limits.total_bytes:
+        raise PinwardenError(
+            "ARCHIVE_UNSAFE",
+            f"the bundle has {len(manifest.entries)} files of {total} bytes; at most {limits.files} of "
+            f"{limits.total_bytes} are unpacked",
+        )
+
+
+def _from_car(manifest: Manifest, archive: bytes) -> Contents:
+    found = read_car(archive, Cid.parse(manifest.root_cid), [entry.blob_cid for entry in manifest.entries])
+    contents: dict[str, memoryview | bytes] = {}
+    for entry in manifest.entries:
+        data = found.get(entry.blob_cid)
+        if data is None:
+            _missing(entry)
+        if len(data) != entry.size_bytes:
+            _other_size(entry, data)
+        contents[entry.path] = data
+    return contents
+
+
+def _from_tar(manifest: Manifest, archive: bytes) -> Contents:
+    plain = zstd.decompressed(archive, most_bytes((entry.path, entry.size_bytes) for entry in manifest.entries))
+    entries = {entry.path: entry for entry in manifest.entries}
+    contents: dict[str, memoryview | bytes] = {}
+    for file in read_tar(plain):
+        entry = entries.get(file.path)
+        if entry is None or file.path in contents:
+            raise PinwardenError(
+                "ARCHIVE_UNSAFE",
+                f"the archive has a file that the manifest does not list, or has it twice: {file.path[:120]!a}",
+            )
+        if len(file.data) != entry.size_bytes:
+            _other_size(entry, file.data)
+        if encode_multibase("b", BLOB_PREFIX + hashlib.sha256(file.data).digest()) != entry.blob_cid:
+            raise PinwardenError(
+                "ARTIFACT_MISMATCH",
+                f"{entry.path[:120]!a} has other bytes than the manifest names",
+                data={"path": entry.path, "wanted": entry.blob_cid},
+            )
+        contents[file.path] = file.data
+    for entry in manifest.entries:
+        if entry.path not in contents:
+            _missing(entry)
+    return contents
+
+
+def _other_size(entry: Entry, data: memoryview | bytes) -> NoReturn:
+    raise PinwardenError(
+        "ARTIFACT_MISMATCH",
+        f"{entry.path[:120]!a} has {len(data)} bytes, and the manifest says {entry.size_bytes}",
+        data={"path": entry.path, "found": len(data), "wanted": entry.size_bytes},
+    )
+
+
+def _missing(entry: Entry) -> NoReturn:
+    raise PinwardenError(
+        "ARTIFACT_MISMATCH",
+        f"the archive does not have {entry.path[:120]!a}",
+        data={"path": entry.path, "wanted": entry.blob_cid},
+    )

@@ -1,0 +1,157 @@
+"""Tar, written so that only paths, bytes and the right to be started are in it, and read as strictly.
+
+Headers are ustar; a path that does not fit into one has a pax header of its own before it, with nothing but the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, NoReturn
+
+from pinwarden.core.errors import PinwardenError
+
+BLOCK = 512
+_END = b"\0" * (2 * BLOCK)
+_MAX_HEADER = 64 * 1024
+_MODE, _SIZE, _CHECKSUM, _KIND = slice(100, 108), slice(124, 136), slice(148, 156), 156
+_FILE, _FOLDER, _PAX = frozenset(b"0\0"), ord("5"), ord("x")
+_IGNORED = (b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname", b"gname", b"comment")
+
+
+class TarFile(NamedTuple):
+    """One file of a tarball. No record, for the same reason as an entry of a manifest."""
+
+    path: str
+    data: memoryview | bytes
+    executable: bool
+
+
+def write_tar(files: Iterable[TarFile]) -> bytes:
+    """The files in their order; the same files give the same bytes everywhere."""
+    parts: list[bytes | memoryview] = []
+    for file in files:
+        name = file.path.encode()
+        if len(name) > 100 or not file.path.isascii():
+            record = _pax_record(b"path", name)
+            parts += [_header(b"pax", len(record), 0o644, b"x"), record, _padding(len(record))]
+            name = b"long"
+        mode = 0o755 if file.executable else 0o644
+        parts += [_header(name, len(file.data), mode, b"0"), file.data, _padding(len(file.data))]
+    return b"".join([*parts, _END])
+
+
+def _header(name: bytes, size: int, mode: int, kind: bytes) -> bytes:
+    fields = (
+        name.ljust(100, b"\0"),
+        b"%07o\0" % mode,
+        b"%07o\0" % 0,  # owner
+        b"%07o\0" % 0,  # group
+        b"%011o\0" % size,
+        b"%011o\0" % 0,  # time
+        b" " * 8,  # the checksum, which is taken over spaces
+        kind,
+        b"\0" * 100,
+        b"ustar\x0000",
+        b"\0" * 64,
+        b"%07o\0" % 0 * 2,
+    )
+    header = b"".join(fields).ljust(BLOCK, b"\0")
+    return header[:148] + b"%06o\0 " % sum(header) + header[156:]
+
+
+def _pax_record(key: bytes, value: bytes) -> bytes:
+    """``<length> key=value`` and a newline, where the length counts its own digits."""
+    rest = b" %b=%b\n" % (key, value)
+    length = len(rest)
+    while len(b"%d" % length) + len(rest) != length:
+        length = len(b"%d" % length) + len(rest)
+    return b"%d" % length + rest
+
+
+def _padding(size: int) -> bytes:
+    return b"\0" * (-size % BLOCK)
+
+
+def most_bytes(sizes: Iterable[tuple[str, int]]) -> int:
+    """How long a tarball of files with these paths and sizes can be at most, with room for what others write."""
+    rows = list(sizes)
+    return sum(size + 4 * len(path) + 8 * BLOCK for path, size in rows) + 64 * BLOCK
+
+
+def read_tar(data: bytes) -> Iterator[TarFile]:
+    """The files of a tarball. Links, devices and whatever changes how it is read are refused."""
+    view, place, end, path = memoryview(data), 0, len(data), None
+    while place + BLOCK <= end and data[place]:
+        header = data[place : place + BLOCK]
+        size = _checked_size(header)
+        content = view[place + BLOCK : place + BLOCK + size]
+        place += BLOCK + size + -size % BLOCK
+        if place > end:
+            _refuse("is cut off")
+        kind = header[_KIND]
+        if kind in _FILE:
+            yield TarFile(path or _name(header), content, bool(_octal(header[_MODE]) & 0o100))
+            path = None
+        elif kind == _PAX:
+            path = _pax_path(bytes(content[: _MAX_HEADER + 1]))
+        elif kind == _FOLDER and size == 0:
+            path = None
+        else:
+            _refuse(f"holds a link, a device or something unknown: {_name(header)[:120]!a}")
+    if place + BLOCK > end or data[place:].strip(b"\0"):
+        _refuse("has no end, or goes on after it")
+
+
+def _checked_size(header: bytes) -> int:
+    told = _octal(header[_CHECKSUM])
+    # Most bytes of a header are zeros, which add nothing and take time.
+    if told != sum(header.replace(b"\0", b"")) - sum(header[_CHECKSUM]) + 8 * 0x20:
+        _refuse("has a damaged header")
+    return _octal(header[_SIZE])
+
+
+_NOT_OCTAL = "has a number in a header that is not written in octal digits"
+
+
+def _octal(text: bytes) -> int:
+    digits = text.strip(b"\0 ")
+    try:
+        return int(digits, 8) if digits.isdigit() else _refuse(_NOT_OCTAL)
+    except ValueError:
+        _refuse(_NOT_OCTAL)
+
+
+def _name(header: bytes) -> str:
+    name = header[:100].partition(b"\0")[0]
+    if header[345] and header.startswith(b"ustar", 257):
+        name = header[345:500].partition(b"\0")[0] + b"/" + name
+    return _text(name)
+
+
+def _pax_path(records: bytes) -> str | None:
+    if len(records) > _MAX_HEADER:
+        _refuse("has a header that is too long")
+    path = None
+    while records:
+        digits, _, _ = records.partition(b" ")
+        length = int(digits) if digits.isdigit() and len(digits) < 7 else 0
+        record, records = records[:length], records[length:]
+        key, equals, value = record[len(digits) + 1 :].partition(b"=")
+        if not equals or len(record) != length or not value.endswith(b"\n"):
+            _refuse("has a damaged header")
+        if key == b"path" and path is None:
+            path = _text(value[:-1])
+        elif key not in _IGNORED:
+            _refuse(f"has a header that changes how it is read: {key[:40]!a}")
+    return path
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode().removeprefix("./")
+    except UnicodeDecodeError:
+        _refuse(f"holds a name that is not text: {name[:120]!a}")
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball {why}")

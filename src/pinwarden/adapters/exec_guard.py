@@ -1,0 +1,93 @@
+"""Start one program, and let the kernel refuse every other that it wants to start (Linux, seccomp).
+
+This file is a program of its own: it runs inside the sandbox, with nothing but the standard library. The filter has to
+let the last start through and no later one. It cannot read paths, only addresses, so the path of the program is put at
+an address that is drawn at random, and only a start with that very address is let through. The address is gone when the
+program begins, and nobody who has no privileges can read the filter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import secrets
+import struct
+import sys
+
+_MACHINES = {"x86_64": (0xC000003E, 59, 322), "aarch64": (0xC00000B7, 221, 281)}
+"""The kernel's number for the architecture, and those of execve and execveat there."""
+_X32 = 0x40000000  # the other numbering of x86_64, which has an execve of its own
+_ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_LOW, _FIRST_HIGH = 0, 4, 16, 20
+_NO_NEW_PRIVILEGES, _SET_FILTER, _FILTER_MODE = 38, 22, 2
+_PAGE = 4096
+
+
+def filter_for(machine: str, address: int) -> bytes:
+    """The filter: no program is started, but from the path at this address."""
+    architecture, execve, execveat = _MACHINES[machine]
+    # Each jump says how many instructions are skipped if it holds, and if it does not.
+    program = (
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 7, 0, _X32),
+        (_EQUAL, 6, 0, execveat),
+        (_EQUAL, 1, 0, execve),
+        (_RETURN, 0, 0, _ALLOW),
+        (_LOAD, 0, 0, _FIRST_LOW),
+        (_EQUAL, 0, 2, address & 0xFFFFFFFF),
+        (_LOAD, 0, 0, _FIRST_HIGH),
+        (_EQUAL, 1, 0, address >> 32),
+        (_RETURN, 0, 0, _DENY),
+        (_RETURN, 0, 0, _ALLOW),
+    )
+    return b"".join(struct.pack("HBBI", *each) for each in program)
+
+
+def _place(libc: ctypes.CDLL, path: bytes) -> int:
+    """The path at an address that nobody can guess."""
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    room = 2 * _PAGE + len(path)
+    read_write, private_anonymous_new = 3, 0x02 | 0x20 | 0x100000
+    for _ in range(100):
+        hint = (secrets.randbits(34) + 0x1000) * _PAGE
+        base = libc.mmap(hint, room, read_write, private_anonymous_new, -1, 0)
+        if base == hint:
+            address = hint + secrets.randbelow(_PAGE)
+            ctypes.memmove(address, path + b"\0", len(path) + 1)
+            return address
+    sys.exit("pinwarden: no room to start the server in")
+
+
+def main(command: list[str]) -> None:
+    """Become the command; nothing else can be started afterwards."""
+    machine = os.uname().machine
+    if machine not in _MACHINES or not command:
+        sys.exit(f"pinwarden: starting programs cannot be refused on {machine}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    path = os.fsencode(command[0])
+    address = _place(libc, path)
+    code = filter_for(machine, address)
+    held = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
+    pointer = ctypes.create_string_buffer(program, len(program))
+    libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    words = (ctypes.c_char_p * (len(command) + 1))(*map(os.fsencode, command), None)
+    variables = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
+    environment = (ctypes.c_char_p * (len(variables) + 1))(*variables, None)
+    if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) or libc.prctl(
+        _SET_FILTER, _FILTER_MODE, ctypes.addressof(pointer), 0, 0
+    ):
+        sys.exit(f"pinwarden: the kernel takes no filter: {os.strerror(ctypes.get_errno())}")
+    libc.execve.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    libc.execve(address, ctypes.addressof(words), ctypes.addressof(environment))
+    sys.exit(f"pinwarden: {command[0]} could not be started: {os.strerror(ctypes.get_errno())}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,154 @@
+"""Serve all locked servers over Streamable HTTP: each at /mcp/SERVER, and all of them together at /mcp.
+
+Nothing that was not approved reaches a client. Clients show a token (pinwarden gateway token add CLIENT); if there is
+none, one is made for this run and printed, and only this machine may use it. The lock, the policy and the tokens are
+read again when they change. SIGTERM lets requests in flight end.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import add_project_arguments, project_of
+from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.locked import Locked
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument(
+        "--listen", type=_address, default=("127.0.0.1", 8642), metavar="HOST:PORT", help="127.0.0.1:8642; port 0: any"
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain in PEM form")
+    parser.add_argument("--tls-key", metavar="FILE", help="its private key, if it is not in the same file")
+    parser.add_argument("--policy", metavar="FILE", help="a policy file in place of the project's pinwarden.toml")
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a name under which clients reach the gateway"
+    )
+    parser.add_argument(
+        "--allow-origin", action="append", default=[], metavar="ORIGIN", help="a web page's origin that may ask"
+    )
+    parser.add_argument(
+        "--allow-execute", action="store_true", help="start commands as configured where their bytes are not verified"
+    )
+    parser.add_argument(
+        "--allow-private", action="store_true", help="contact remote servers whose names lead to private addresses"
+    )
+    parser.add_argument(
+        "--pass-env", action="append", default=[], metavar="NAME", help="a variable that servers may be given"
+    )
+    parser.add_argument(
+        "--when-away",
+        choices=["refuse", "spool"],
+        default="refuse",
+        help="if the audit database is away (refuse)",
+    )
+    parser.add_argument("--check", action="store_true", help="say what would be served, and end")
+    add_project_arguments(parser)
+    add_state_argument(parser)
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """Open everything, say where, and serve until told to end."""
+    try:
+        from pinwarden.gateway.http.gateway import LOOPBACK, HttpGateway, Settings, serve
+    except ImportError as err:
+        raise PinwardenError(
+            "GATEWAY_UNAVAILABLE",
+            f"the gateway over HTTP needs the package {err.name}, which is not installed",
+            hint='Install it with: pip install "pinwarden[gateway]"',
+        ) from err
+    from pinwarden.adapters.inside_server import running_gateway
+    from pinwarden.cli.progress import Progress
+    from pinwarden.gateway.http.locked import Permissions
+    from pinwarden.gateway.http.serving import Listening
+    from pinwarden.store.tokens import new_token
+
+    host, port = args.listen
+    if bool(args.tls_key) and not args.tls_cert:
+        raise PinwardenError("USAGE", "--tls-key needs --tls-cert")
+    project = project_of(args)
+    state = state_from(args, project)
+    settings = Settings(
+        listening=Listening(host=host, port=port, certificate=_path(args.tls_cert), key=_path(args.tls_key)),
+        permissions=Permissions(execute=args.allow_execute, private=args.allow_private, variables=tuple(args.pass_env)),
+        policy=_path(args.policy),
+        hosts=tuple(args.allow_host),
+        origins=tuple(args.allow_origin),
+        when_away=args.when_away,
+    )
+    token = "" if state.tokens.valid() else new_token()
+    if token and host not in LOOPBACK:
+        raise PinwardenError(
+            "GATEWAY_UNAVAILABLE",
+            f"{host} can be reached from elsewhere, and no client has a token",
+            hint="Make one with: pinwarden gateway token add CLIENT",
+        )
+    progress = Progress("reading the lock and preparing the servers")
+    progress.__enter__()
+    try:
+        scheme = "https" if args.tls_cert else "http"
+
+        def started(taken: str, number: int, locked: Locked) -> None:
+            progress.__exit__()
+            _announce(args.format, f"{scheme}://{_shown(taken)}:{number}", locked)
+            if token and not args.check:
+                _say(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
+
+        with running_gateway(state.running, client=None):
+            drained = serve(HttpGateway(project, state, settings, _say), started, token, once=args.check)
+    finally:
+        progress.__exit__()
+    if not drained:
+        _say("some requests were cut off")
+    return 0
+
+
+def _announce(form: str, base: str, locked: Locked) -> None:
+    """The addresses are what was asked for; the rest is for whoever looks on."""
+    from pinwarden.flows.report import Report, counted
+
+    servers = {each.name: f"{base}/mcp/{slug}" for slug, each in sorted(locked.upstreams.items())}
+    problems = dict(sorted(locked.problems.items()))
+    facts = {"servers": servers, "merged": f"{base}/mcp", "not_served": problems}
+    for name, problem in problems.items():
+        _say(f"{name} is not served: {problem}")
+    if form == "text":
+        width = max(map(len, ("all servers", *servers)))
+        lines = [f"{name:{width}}  {url}\n" for name, url in (*servers.items(), ("all servers", f"{base}/mcp"))]
+        sys.stdout.write("".join(lines))
+        sys.stdout.flush()
+        return
+    summary = f"{counted(len(servers), 'server')} served"
+    emit(Report(command="gateway", subject=base, summary=summary, exit_code=0, facts=facts), form)
+
+
+def _say(text: str) -> None:
+    from pinwarden.core.visible import inert_in_log, show_invisible
+
+    sys.stderr.write(inert_in_log(f"pinwarden: {show_invisible(text)}\n"))
+    sys.stderr.flush()
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ArgumentTypeError(f"{text[:80]!a} is not HOST:PORT")
+    return host, int(port)

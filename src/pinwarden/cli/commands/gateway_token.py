@@ -1,0 +1,66 @@
+"""Let clients of the gateway in and out: add a token for a CLIENT, list all tokens, revoke a token or a client.
+
+A token is shown once, when it is made; only its hash is kept.
+
+    pinwarden gateway token add CLIENT
+    pinwarden gateway token list
+    pinwarden gateway token revoke CLIENT-or-ID
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.core.errors import PinwardenError
+
+_HEADINGS = ("ID", "CLIENT", "SERVERS", "MADE", "REVOKED")
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument("action", choices=["add", "list", "revoke"], help="what to do")
+    parser.add_argument("name", nargs="?", help="the client that a token is for; to revoke also the id of a token")
+    parser.add_argument(
+        "--server", action="append", default=[], metavar="NAME", help="a server that the client may see (all of them)"
+    )
+    add_state_argument(parser)
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """Do it, and report."""
+    from pinwarden.adapters.clock import now
+    from pinwarden.flows.gateway.tokens import add_token, list_tokens, revoke_tokens
+
+    if (args.action == "list") != (args.name is None):
+        raise PinwardenError("USAGE", f"{args.action} takes {'no name' if args.name else 'the name of a client'}")
+    state = state_from(args)
+    if args.action == "add":
+        report, token = add_token(state, args.name, args.server, now())
+        if args.format == "text":
+            sys.stdout.write(f"{token}\n")
+            sys.stdout.flush()
+            sys.stderr.write(f"{report.summary}: {report.notes[0]}\n")
+            return report.exit_code
+        return emit(report, args.format)
+    if args.action == "revoke":
+        return emit(revoke_tokens(state, args.name, now()), args.format)
+    report = list_tokens(state)
+    if args.format == "text" and report.facts["tokens"]:
+        from pinwarden.cli.layout import table
+
+        rows = [
+            (
+                each["id"],
+                each["client"],
+                ", ".join(each["servers"]) or "all",
+                each["made_at"],
+                each["revoked_at"] or "-",
+            )
+            for each in report.facts["tokens"]
+        ]
+        sys.stdout.write(table(_HEADINGS, rows))
+    return emit(report, args.format)

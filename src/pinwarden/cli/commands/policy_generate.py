@@ -1,0 +1,44 @@
+"""Propose a policy for the gateway from what it observed, for example in a week under enforcement = "audit".
+
+Each definition is allowed by its digest, with how long it was seen and how often it was called. What reads like an
+attack, changed while it was observed, was offered twice, rejected or withheld is left out and explained. The policy
+goes to stdout, or with --output to a new file; nothing uses it before you put it into pinwarden.toml.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.progress import Progress
+from pinwarden.cli.state_arguments import add_state_argument, state_from
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument(
+        "--server", action="append", default=[], metavar="NAME", help="only for this server; repeatable"
+    )
+    parser.add_argument("--output", "-o", default="-", metavar="FILE", help="a file that does not exist yet (stdout)")
+    add_state_argument(parser)
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """Propose and report."""
+    from pinwarden.flows.policy.generate import generate_policy
+
+    with state_from(args) as state, Progress("reading what was observed"):
+        made = generate_policy(state, tuple(args.server))
+    if args.output != "-":
+        from pinwarden.adapters.files import create_file
+
+        create_file(Path(args.output), made.text.encode())
+    if args.output != "-" or args.format != "text":
+        return emit(made.report, args.format)
+    sys.stdout.write(made.text)
+    sys.stdout.flush()
+    sys.stderr.write(f"{made.report.summary}\n")
+    return made.report.exit_code

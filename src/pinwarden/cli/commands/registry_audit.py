@@ -1,0 +1,33 @@
+"""List what was asked of a registry, newest first: by which token, about what, and whether it was done or refused."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.registry_arguments import add_operator_arguments, operated_registry
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument("--most", type=int, default=100, metavar="N", help="how many (100)")
+    add_operator_arguments(parser)
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """List and report."""
+    from pinwarden.flows.registry.operating import audit
+
+    with operated_registry(args) as registry:
+        report = audit(registry, args.most)
+    if args.format == "text" and report.facts["requests"]:
+        from pinwarden.cli.layout import table
+
+        rows = [
+            (str(each["at_ms"]), each["action"], each["outcome"], each["namespace"] or "-", each["subject"] or "-")
+            for each in report.facts["requests"]
+        ]
+        sys.stdout.write(table(("AT (MS)", "ACTION", "OUTCOME", "NAMESPACE", "ABOUT"), rows))
+    return emit(report, args.format)

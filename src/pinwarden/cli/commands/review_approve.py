@@ -1,0 +1,33 @@
+"""Approve changes that the gateway holds back: exactly what pinwarden review show prints under these names.
+
+The approval goes into the lock and the approved text beside it, or, for servers without a lock, into the store. A
+running gateway takes it over at once. Several names are approved together, or, if anything is wrong with one, none.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import add_approval_arguments, approver_of, this_project
+from pinwarden.cli.review_arguments import add_names_argument
+from pinwarden.cli.state_arguments import add_state_argument, state_from
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    add_names_argument(parser)
+    add_state_argument(parser)
+    add_approval_arguments(parser)
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """Approve and report."""
+    from pinwarden.adapters.clock import now
+    from pinwarden.flows.gateway.reviewing import approve_reviews
+
+    project = this_project()
+    with state_from(args, project) as state:
+        report = approve_reviews(state, project, args.name, approver_of(args), now())
+    return emit(report, args.format)

@@ -1,0 +1,44 @@
+"""List the changes that the gateway holds back until somebody decides about them."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.state_arguments import add_state_argument, state_from
+
+_HEADINGS = ("NAME", "LEVEL", "SERVER", "ITEM", "STATE", "LAST SEEN", "WHY")
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument("--all", action="store_true", help="also those that were decided about or no longer served")
+    parser.add_argument("--server", metavar="NAME", help="only changes of this server")
+    add_state_argument(parser)
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """List and report."""
+    from pinwarden.flows.gateway.reviewing import list_reviews
+
+    with state_from(args) as state:
+        report = list_reviews(state, every=args.all, server=args.server)
+    if args.format == "text" and report.facts["reviews"]:
+        from pinwarden.cli.layout import table
+
+        rows = [
+            (
+                each["name"],
+                each["level"] or "-",
+                each["server"],
+                f"{each['entity']} {each['item']}",
+                each["state"],
+                each["last_seen"],
+                each["reason"] or each["code"],
+            )
+            for each in report.facts["reviews"]
+        ]
+        sys.stdout.write(table(_HEADINGS, rows))
+    return emit(report, args.format)

@@ -1,0 +1,28 @@
+"""Reject changes that the gateway holds back: they stay withheld, and nobody is asked again about the same content."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import add_approval_arguments, approver_of
+from pinwarden.cli.review_arguments import add_names_argument
+from pinwarden.cli.state_arguments import add_state_argument, state_from
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    add_names_argument(parser)
+    add_state_argument(parser)
+    add_approval_arguments(parser)
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """Reject and report."""
+    from pinwarden.adapters.clock import now
+    from pinwarden.flows.gateway.reviewing import reject_reviews
+
+    with state_from(args) as state:
+        report = reject_reviews(state, args.name, approver_of(args), now())
+    return emit(report, args.format)

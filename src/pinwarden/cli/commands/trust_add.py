@@ -1,0 +1,81 @@
+"""Trust somebody: a registry by the key of its log, or a person who attests by their key and roles.
+
+A registry is named by its verifier key (name+id+key), which pinwarden registry serve prints in its third line; it holds
+the origin of the log, too. People are named by did:key:… or a file, and count only in the roles that you give them.
+--replaces gives somebody a new key and revokes the old one in the same step. The store is PINWARDEN_TRUST, or a file in
+your folder of settings; no project can change it.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.core.keys import PublicKey
+    from pinwarden.core.note import NoteKey
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    parser.add_argument("key", metavar="KEY", help="did:key:…, a file with a public key, or a registry's name+id+key")
+    parser.add_argument("--name", default="", metavar="NAME", help="what you call them")
+    parser.add_argument(
+        "--role",
+        action="append",
+        default=[],
+        choices=("verifier", "maintainer", "auditor", "registry"),
+        help="what they may speak as; may be given again",
+    )
+    parser.add_argument("--replaces", metavar="KEY", help="the key or name whose new key this is; the old is revoked")
+    parser.add_argument("--why", default="", metavar="TEXT", help="why the old key is replaced")
+    pinned = parser.add_argument_group("a registry")
+    pinned.add_argument("--url", metavar="URL", help="where it is: an address, a folder, or oci://host/repository")
+    pinned.add_argument("--pointer-key", metavar="KEY", help="the key of its pointers, if not that of its log")
+    pinned.add_argument("--witness", action="append", default=[], metavar="VKEY", help="a witness of its log")
+    pinned.add_argument("--witnesses-needed", type=int, metavar="N", help="how many of them must have signed (all)")
+    pinned.add_argument(
+        "--max-age-days", type=int, default=14, metavar="N", help="how old its word about its log may be (14)"
+    )
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """Trust and report."""
+    from pinwarden.adapters.clock import now
+    from pinwarden.cli.install_arguments import trust_file
+    from pinwarden.core.cosignature import WitnessKey
+    from pinwarden.flows.install.trusting import Trusting, add_trust
+
+    key, log = _keys(args)
+    witnesses = tuple(dict.fromkeys(WitnessKey.parse(each) for each in args.witness))
+    needed = len(witnesses) if args.witnesses_needed is None else args.witnesses_needed
+    if not 0 <= needed <= len(witnesses) or not 1 <= args.max_age_days <= 3650:
+        raise PinwardenError("USAGE", "more witnesses are needed than are named, or the age is not from 1 to 3650 days")
+    wanted = Trusting(
+        name=args.name,
+        roles=tuple(dict.fromkeys(args.role)),
+        key=key,
+        log=log,
+        url=args.url,
+        witnesses=witnesses,
+        witnesses_needed=needed,
+        max_age_days=args.max_age_days,
+        replaces=args.replaces,
+        why=args.why,
+    )
+    return emit(add_trust(trust_file(), wanted, now()), args.format)
+
+
+def _keys(args: Namespace) -> tuple[PublicKey | None, NoteKey | None]:
+    """A registry has a key with a name in it; everybody else has a plain one."""
+    from pinwarden.cli.key_arguments import public_keys
+    from pinwarden.core.note import NoteKey
+
+    pointer = next(iter(public_keys([args.pointer_key]).values())) if args.pointer_key else None
+    if "+" in args.key and not args.key.startswith("did:"):
+        return pointer, NoteKey.parse(args.key)
+    return next(iter(public_keys([args.key]).values())), None

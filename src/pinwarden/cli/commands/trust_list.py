@@ -1,0 +1,30 @@
+"""List whom you trust: registries with the origin of their log, people with their roles, and revoked keys."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """List and report."""
+    from pinwarden.cli.install_arguments import trust_file
+    from pinwarden.flows.install.trusting import list_trust
+
+    report = list_trust(trust_file())
+    told = report.facts
+    if args.format == "text" and any(told.values()):
+        from pinwarden.cli.layout import table
+
+        rows = [(each["name"] or "-", ", ".join(each["roles"]), each["key_id"]) for each in told["registries"]]
+        rows += [(each["name"] or "-", ", ".join(each["roles"]), each["key_id"]) for each in told["keys"]]
+        rows += [(each["name"] or "-", "revoked", each["key_id"]) for each in told["revoked"]]
+        sys.stdout.write(table(("NAME", "ROLES", "KEY"), rows))
+    return emit(report, args.format)

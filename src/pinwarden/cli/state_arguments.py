@@ -1,0 +1,28 @@
+"""The option that says where the gateway keeps its events, and the state that it names."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.project_arguments import this_project
+
+if TYPE_CHECKING:
+    from pinwarden.flows.gateway.state import GatewayState
+    from pinwarden.flows.project import Project
+
+
+def add_state_argument(parser: ArgumentParser) -> None:
+    """``--audit``."""
+    parser.add_argument(
+        "--audit",
+        metavar="DATABASE",
+        help="where events and reviews are kept: a file or postgresql://… (PINWARDEN_DATABASE, or a file of this user)",
+    )
+
+
+def state_from(args: Namespace, project: Project | None = None) -> GatewayState:
+    """The state that the option or the environment names."""
+    from pinwarden.flows.gateway.state import state_of
+
+    return state_of(project or this_project(), args.audit)

@@ -1,0 +1,228 @@
+"""What the gateway enforces: the table ``[policy.gateway]`` of ``pinwarden.toml``.
+
+Without a policy everything is as strict as it can be: what was not approved is withheld and refused. Rules for some
+servers, tools or clients stand in ``[[policy.gateway.rules]]``; for each question the first rule that fits and answers
+it counts, then the table itself, then the default. Digests that are allowed beside the approved text stand in
+``[[policy.gateway.allow]]``; there may be several for one tool, for the days in which two releases run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.documents.policy_table import Pattern, Table, invalid
+
+ENFORCEMENTS = ("audit", "warn", "block")
+"""What happens to a change that reaches the level ``block-at``: recorded; also told to the client; prevented."""
+UNKNOWNS = ("allow_degraded", "warn", "block")
+"""The same for an item of a name that nobody approved."""
+LEVELS = ("info", "review", "critical")
+"""The levels of rules/drift, from least to worst."""
+TOOL_PROFILES = ("pinwarden", "hangar", "hangar-1.2")
+HIDDEN = ("relay", "flag", "strip")
+
+_ALIASES = {"allow_unverified": "allow_degraded"}
+_RULE_KEYS = ("enforcement", "unknown", "block-at", "sampling", "elicitation", "roots", "url-hosts", "max-rounds")
+_REQUEST_KEYS = ("sampling", "elicitation", "roots", "url-hosts", "max-rounds")
+_RESULT_KEYS = ("max-bytes", "hidden-characters")
+_KEYS = (*_RULE_KEYS, "relist-seconds", "relist-calls", "results", "rules", "allow")
+_LEAVE = ("allow", "deny")
+_WORDS = {
+    "enforcement": ENFORCEMENTS,
+    "unknown": UNKNOWNS,
+    "block-at": LEVELS,
+    **dict.fromkeys(("sampling", "elicitation", "roots"), _LEAVE),
+}
+_ANY = Pattern(text="**")
+_Row = TypeVar("_Row")
+
+
+class AllowedDigest(Record):
+    """A digest that is allowed for the items of a name, beside what was approved."""
+
+    tool: str
+    digest: Digest
+    profile: str = "pinwarden"
+    server: Pattern = _ANY
+
+
+class DigestPolicy(Record):
+    """What holds for one item of one server and one client."""
+
+    enforcement: str = "block"
+    unknown: str = "block"
+    block_at: str = "review"
+    allowlist: tuple[AllowedDigest, ...] = ()
+
+
+class RequestPolicy(Record):
+    """What a server may ask of the client."""
+
+    sampling: bool = True
+    elicitation: bool = True
+    roots: bool = True
+    url_hosts: tuple[Pattern, ...] = ()
+    """The hosts to which an elicitation may send the user; none unless they are named."""
+    max_rounds: int = 10
+    """How often in a row a server may ask for more before it answers."""
+
+
+class ResultPolicy(Record):
+    """What is looked at in results."""
+
+    max_bytes: int = 0
+    """Larger results are refused; 0 for no limit."""
+    hidden_characters: str = "relay"
+    """What happens to control and invisible characters in results: nothing, the client is told, or they are removed."""
+
+
+class GatewayRule(Record):
+    """Answers for some servers, tools and clients."""
+
+    server: Pattern
+    item: Pattern
+    client: Pattern
+    answers: dict[str, Any]
+
+    def fits(self, server: str, client: str) -> bool:
+        """Whether the rule speaks of this server and client."""
+        return self.server.matches(server) and self.client.matches(client)
+
+
+class GatewayPolicy(Record):
+    """The whole table."""
+
+    answers: dict[str, Any]
+    rules: tuple[GatewayRule, ...] = ()
+    allowlist: tuple[AllowedDigest, ...] = ()
+    results: ResultPolicy = ResultPolicy()
+    relist_seconds: int = 30
+    """How long a list counts before it is asked for again behind the client's back."""
+    relist_calls: int = 100
+    """And for how many calls at most; 0 for no limit."""
+    digest: str = ""
+    """Names the policy in the audit log."""
+
+    def for_item(self, server: str, item: str, client: str) -> DigestPolicy:
+        """What holds for one item."""
+        rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.matches(item)]
+        found = _first_answers(("enforcement", "unknown", "block-at"), (*rules, self))
+        return DigestPolicy(
+            enforcement=found.get("enforcement", "block"),
+            unknown=found.get("unknown", "block"),
+            block_at=found.get("block-at", "review"),
+            allowlist=tuple(each for each in self.allowlist if each.tool == item and each.server.matches(server)),
+        )
+
+    def for_requests(self, server: str, client: str) -> RequestPolicy:
+        """What a server may ask of a client. Rules for some items only say nothing about it."""
+        rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.text == "**"]
+        found = _first_answers(_REQUEST_KEYS, (*rules, self))
+        return RequestPolicy(
+            sampling=found.get("sampling", "allow") == "allow",
+            elicitation=found.get("elicitation", "allow") == "allow",
+            roots=found.get("roots", "allow") == "allow",
+            url_hosts=found.get("url-hosts", ()),
+            max_rounds=found.get("max-rounds", 10),
+        )
+
+
+def gateway_policy(value: Any) -> GatewayPolicy:
+    """The policy of the gateway from the values of its table."""
+    table = Table(value, "policy.gateway")
+    table.refuse_unknown(_KEYS)
+    if not table.value:
+        invalid(table.path, "is empty")
+    results = table.table("results", _RESULT_KEYS)
+    seconds, calls = table.number("relist-seconds", 86_400), table.number("relist-calls", 1_000_000)
+    if seconds == 0:
+        table.invalid("relist-seconds", "is 0, so that a silent change would never be seen")
+    return GatewayPolicy(
+        answers=_answers(table),
+        rules=_rows(table, "rules", _rule),
+        allowlist=_rows(table, "allow", _allowed),
+        results=_results(results) if results else ResultPolicy(),
+        relist_seconds=30 if seconds is None else seconds,
+        relist_calls=100 if calls is None else calls,
+        digest=str(Digest.of(canonicalize(table.value))),
+    )
+
+
+def _first_answers(keys: tuple[str, ...], places: tuple[GatewayRule | GatewayPolicy, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for place in places:
+        for key in keys:
+            if key in place.answers:
+                found.setdefault(key, place.answers[key])
+    return found
+
+
+def _rows(table: Table, key: str, read: Callable[[Table], _Row]) -> tuple[_Row, ...]:
+    rows = table.value.get(key, [])
+    if not isinstance(rows, list):
+        table.invalid(key, "is not a list of tables")
+    return tuple(read(Table(row, f"{table.path}.{key}[{number}]")) for number, row in enumerate(rows))
+
+
+def _answers(table: Table) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
+    for key, known in _WORDS.items():
+        if key in table.value:
+            word = table.value[key]
+            word = _ALIASES.get(word, word) if isinstance(word, str) else word
+            if word not in known:
+                table.invalid(key, f"is not one of {', '.join(known)}")
+            answers[key] = word
+    hosts = table.texts("url-hosts")
+    if hosts is not None:
+        answers["url-hosts"] = tuple(table.pattern(host.lower()) for host in hosts)
+    rounds = table.number("max-rounds", 1000)
+    if rounds is not None:
+        answers["max-rounds"] = rounds
+    return answers
+
+
+def _rule(table: Table) -> GatewayRule:
+    table.refuse_unknown(("server", "item", "client", *_RULE_KEYS))
+    answers = _answers(table)
+    if not answers:
+        invalid(table.path, "says nothing")
+    return GatewayRule(
+        server=_pattern_or_any(table, "server"),
+        item=_pattern_or_any(table, "item"),
+        client=_pattern_or_any(table, "client"),
+        answers=answers,
+    )
+
+
+def _allowed(table: Table) -> AllowedDigest:
+    table.refuse_unknown(("server", "tool", "digest", "profile"))
+    text = table.required_text("digest")
+    try:
+        digest = Digest.parse(text if ":" in text or "-" in text else f"sha256:{text}")
+    except PinwardenError:
+        table.invalid("digest", "is not a digest")
+    profile = table.value.get("profile", "pinwarden")
+    if profile not in TOOL_PROFILES:
+        table.invalid("profile", f"is not one of {', '.join(TOOL_PROFILES)}")
+    tool = table.required_text("tool")
+    return AllowedDigest(tool=tool, digest=digest, profile=profile, server=_pattern_or_any(table, "server"))
+
+
+def _results(table: Table) -> ResultPolicy:
+    hidden = table.value.get("hidden-characters", "relay")
+    if hidden not in HIDDEN:
+        table.invalid("hidden-characters", f"is not one of {', '.join(HIDDEN)}")
+    return ResultPolicy(max_bytes=table.number("max-bytes", 1 << 30) or 0, hidden_characters=hidden)
+
+
+def _pattern_or_any(table: Table, key: str) -> Pattern:
+    return table.pattern(table.required_text(key)) if key in table.value else _ANY
+
+
+DEFAULT_POLICY = GatewayPolicy(answers={})

@@ -1,0 +1,153 @@
+"""How policies are read: a table with the place where it stands, so that every complaint names the key; and globs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import date, datetime
+from typing import Any, NoReturn
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+
+
+class Pattern(Record):
+    """A glob: ``*`` stands for any characters but a slash, ``**`` for any, ``?`` for one."""
+
+    text: str
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name fits the pattern."""
+        return _fits(re.findall(r"\*\*+|.", self.text, re.DOTALL), name)
+
+
+class Table:
+    """A table together with where it stands."""
+
+    __slots__ = ("path", "value")
+
+    def __init__(self, value: Any, path: str) -> None:
+        if not isinstance(value, dict):
+            invalid(path, "is not a table")
+        self.value: dict[str, Any] = value
+        self.path = path
+
+    def refuse_unknown(self, known: Iterable[str]) -> None:
+        """A key that is not known is an error: a rule with a typing error is a rule that nobody follows."""
+        for key in self.value:
+            if key not in known:
+                self.invalid(key, f"is not a key that is known here; known: {', '.join(known)}")
+
+    def table(self, key: str, known: tuple[str, ...]) -> Table | None:
+        """A table inside this one, which must not be empty."""
+        if key not in self.value:
+            return None
+        inner = Table(self.value[key], f"{self.path}.{key}")
+        inner.refuse_unknown(known)
+        if not inner.value:
+            invalid(inner.path, "is empty")
+        return inner
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        """A list of texts that says something."""
+        if key not in self.value:
+            return None
+        listed = self.value[key]
+        if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):
+            self.invalid(key, "is not a list of texts")
+        if not listed:
+            self.invalid(key, "is empty, which could mean everything or nothing")
+        return tuple(listed)
+
+    def patterns(self, key: str) -> tuple[Pattern, ...] | None:
+        """A list of globs."""
+        listed = self.texts(key)
+        return None if listed is None else tuple(self.pattern(text) for text in listed)
+
+    def pattern(self, text: str) -> Pattern:
+        """One glob, within bounds."""
+        if text.count("*") > 8 or len(text) > 300:
+            invalid(self.path, f"has a pattern with too many stars or characters: {text[:80]!a}")
+        return Pattern(text=text)
+
+    def required_text(self, key: str) -> str:
+        """A text that has to be there."""
+        found = self.value.get(key)
+        if not isinstance(found, str) or not found.strip():
+            self.invalid(key, "is missing or empty")
+        return found
+
+    def flag(self, key: str) -> bool:
+        """A switch; off if absent."""
+        found = self.value.get(key, False)
+        if not isinstance(found, bool):
+            self.invalid(key, "is neither true nor false")
+        return found
+
+    def number(self, key: str, largest: int) -> int | None:
+        """A whole number from 0; None if absent."""
+        found = self.value.get(key)
+        if found is None:
+            return None
+        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= largest:
+            self.invalid(key, f"is not a whole number from 0 to {largest}")
+        return found
+
+    def day(self, key: str) -> date:
+        """A day that has to be there."""
+        found = self.value.get(key)
+        if isinstance(found, str):
+            try:
+                return date.fromisoformat(found)
+            except ValueError:
+                self.invalid(key, "is not a day like 2026-12-31")
+        if not isinstance(found, date) or isinstance(found, datetime):
+            self.invalid(key, "is missing or not a day like 2026-12-31; a waiver that never ends is not a waiver")
+        return found
+
+    def invalid(self, key: str, why: str) -> NoReturn:
+        """Complain about one key."""
+        invalid(f"{self.path}.{key}", why)
+
+
+def plain_host(host: str) -> str:
+    """A host or a pattern of hosts in the one spelling in which they are compared: that of DNS, without a last dot."""
+    name = host.removesuffix(".")
+    if not name.isascii():
+        with suppress(UnicodeError):
+            name = name.encode("idna").decode("ascii")
+    return name.lower()
+
+
+def invalid(path: str, why: str) -> NoReturn:
+    """Complain about the key at a place."""
+    raise PinwardenError("POLICY_INVALID", f"{path[:200]} {why}", data={"key": path})
+
+
+def _fits(pieces: Iterable[str], name: str) -> bool:
+    """Whether the pieces of a glob fit a name, in time that grows with both: a name comes from anybody.
+
+    ``reached`` is where in the name the pieces so far can end.
+    """
+    reached = {0}
+    for piece in pieces:
+        if piece[0] == "*":
+            reached = _swept(reached, name, over_slashes=len(piece) > 1)
+        else:
+            reached = {
+                place + 1
+                for place in reached
+                if place < len(name) and (name[place] == piece or (piece == "?" and name[place] != "/"))
+            }
+    return len(name) in reached
+
+
+def _swept(reached: set[int], name: str, *, over_slashes: bool) -> set[int]:
+    found: set[int] = set()
+    going = False
+    for place in range(len(name) + 1):
+        going = place in reached or (going and (over_slashes or name[place - 1] != "/"))
+        if going:
+            found.add(place)
+    return found

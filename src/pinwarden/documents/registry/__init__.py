@@ -1,0 +1,1 @@
+"""What a registry and those who publish in it tell each other."""

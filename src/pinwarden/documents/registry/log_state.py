@@ -1,0 +1,92 @@
+"""What somebody who follows a registry's log keeps: how far they have read, and where every pointer stands."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from binascii import Error as BinasciiError
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from pinwarden.core import strict_json
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PublicKey
+from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field
+from pinwarden.core.tlog_growth import Frontier
+from pinwarden.documents.json_file import to_json_file
+
+FORMAT = "pinwarden-log-state/1"
+LIMITS = Limits(max_bytes=256 * 1024 * 1024, max_depth=10)
+
+
+class LoggedPointer(Record):
+    """Where a channel of a tool stands in the log."""
+
+    seq: int
+    root_cid: str | None
+    """None if the pointer was taken away."""
+    descriptor_cid: str | None
+
+
+class LogState(Record):
+    """How far a log was read. All of it up to there was seen, and hashes to the root that the edge gives."""
+
+    log_id: str
+    key: PublicKey
+    edge: Frontier = field(default_factory=Frontier)
+    checkpoint: str = ""
+    """The signed note that was last believed, as evidence."""
+    pointers: Mapping[tuple[str, str], LoggedPointer] = field(default_factory=dict, repr=False)
+    """By tool and channel."""
+
+    def pointer(self, tool: str, channel: str) -> LoggedPointer | None:
+        """The newest event of a channel; None if there was never one."""
+        return self.pointers.get((tool, channel))
+
+
+def to_bytes(state: LogState) -> bytes:
+    """The state as a file, with a digest over it: a state that somebody edited is not believed."""
+    pointers: dict[str, dict[str, Any]] = {}
+    for (tool, channel), each in sorted(state.pointers.items()):
+        row = {"seq": each.seq, "root_cid": each.root_cid, "descriptor_cid": each.descriptor_cid}
+        pointers.setdefault(tool, {})[channel] = row
+    document = {
+        "format": FORMAT,
+        "log_id": state.log_id,
+        "key_id": state.key.did,
+        "size": state.edge.size,
+        "edge": b64encode(bytes(state.edge)).decode(),
+        "checkpoint": state.checkpoint,
+        "pointers": pointers,
+    }
+    return to_json_file({**document, "integrity": str(Digest.of(to_json_file(document)))})
+
+
+def parse(data: bytes) -> LogState:
+    """Read a state. One that is damaged is an error: to begin anew would be to forget what was seen."""
+    document = strict_json.parse(data, LIMITS)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        _corrupt(f"it is not of the format {FORMAT}")
+    content = {name: value for name, value in document.items() if name != "integrity"}
+    if document.get("integrity") != str(Digest.of(to_json_file(content))):
+        _corrupt("its digest does not belong to its content")
+    try:
+        pointers = {
+            (tool, channel): LoggedPointer(**row)
+            for tool, channels in content["pointers"].items()
+            for channel, row in channels.items()
+        }
+        return LogState(
+            log_id=content["log_id"],
+            key=PublicKey.from_did(content["key_id"]),
+            edge=Frontier.of_bytes(content["size"], b64decode(content["edge"], validate=True)),
+            checkpoint=content["checkpoint"],
+            pointers=pointers,
+        )
+    except (KeyError, TypeError, AttributeError, BinasciiError, PinwardenError) as err:
+        raise PinwardenError("LOG_STATE_CORRUPT", "the kept state of the log is damaged") from err
+
+
+def _corrupt(why: str) -> NoReturn:
+    raise PinwardenError("LOG_STATE_CORRUPT", f"the kept state of the log is damaged: {why}")

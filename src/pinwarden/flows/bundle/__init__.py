@@ -1,0 +1,1 @@
+"""Bundles: packed, signed, attested, verified and accepted."""

@@ -1,0 +1,71 @@
+"""A bundle as three files beside each other: its archive, its descriptor and its manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pinwarden.adapters.bundles.archive import Contents, check_archive
+from pinwarden.adapters.bundles.limits import DEFAULT_LIMITS
+from pinwarden.adapters.files import read_file
+from pinwarden.core.digest import Digest
+from pinwarden.core.record import Record, field
+from pinwarden.documents.bundle.descriptor import CAR, TAR_ZSTD
+from pinwarden.documents.bundle.shape import LIMITS
+from pinwarden.rules.acceptance.bundle import check_documents
+from pinwarden.rules.acceptance.verdict import BundleDocuments
+
+SUFFIXES = {CAR: ".car", TAR_ZSTD: ".tar.zst"}
+
+
+class BundleFiles(Record):
+    """Where the parts of a bundle are."""
+
+    archive: Path
+    descriptor: Path
+    manifest: Path
+
+
+class OpenedBundle(Record):
+    """A bundle in which every byte was checked against its documents."""
+
+    documents: BundleDocuments
+    contents: Contents = field(repr=False)
+    archive: bytes = field(repr=False)
+
+    @property
+    def content_hash(self) -> Digest:
+        """Of the archive's bytes."""
+        return Digest.of(self.archive)
+
+
+def bundle_files(archive: Path, descriptor: str | None = None, manifest: str | None = None) -> BundleFiles:
+    """The parts of a bundle: the documents are beside the archive unless they are named."""
+    return BundleFiles(
+        archive=archive,
+        descriptor=Path(descriptor) if descriptor else _beside(archive, ".descriptor.json"),
+        manifest=Path(manifest) if manifest else _beside(archive, ".manifest.json"),
+    )
+
+
+def _beside(archive: Path, suffix: str) -> Path:
+    """``x.car.manifest.json``, as it is packed here; or ``x.manifest.json``, as others do, if only that is there."""
+    ours = archive.with_name(f"{archive.name}{suffix}")
+    kind = next((each for each in SUFFIXES.values() if archive.name.endswith(each)), "")
+    others = archive.with_name(f"{archive.name.removesuffix(kind)}{suffix}")
+    return others if others.is_file() and not ours.exists() else ours
+
+
+def read_documents(files: BundleFiles) -> BundleDocuments:
+    """The descriptor and the manifest, which belong together; the archive is not looked at."""
+    return check_documents(read_file(files.descriptor, LIMITS.max_bytes), read_file(files.manifest, LIMITS.max_bytes))
+
+
+def open_files(files: BundleFiles) -> OpenedBundle:
+    """All of a bundle, checked."""
+    return open_bundle(read_documents(files), read_file(files.archive, DEFAULT_LIMITS.archive_bytes))
+
+
+def open_bundle(documents: BundleDocuments, archive: bytes) -> OpenedBundle:
+    """The files of a bundle out of its archive; ``adapters.bundles.unpack`` writes them."""
+    contents = check_archive(documents.descriptor, documents.manifest, archive)
+    return OpenedBundle(documents=documents, contents=contents, archive=archive)

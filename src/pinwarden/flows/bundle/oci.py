@@ -1,0 +1,223 @@
+"""Bundles to and from OCI registries, with the credentials that docker or podman has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pinwarden.adapters.artifacts.oci_push import PushRegistry
+from pinwarden.adapters.artifacts.oci_registry import Registry
+from pinwarden.adapters.bundles import oci
+from pinwarden.adapters.bundles.oci import BundleParts, PulledBundle
+from pinwarden.adapters.bundles.unpack import unpack
+from pinwarden.adapters.endpoints.docker import registry_endpoint
+from pinwarden.adapters.endpoints.endpoint import Endpoint, Settings
+from pinwarden.adapters.files import read_file, write_atomically
+from pinwarden.adapters.net.fetch import Fetcher
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.documents.bundle import attestation, pointer
+from pinwarden.documents.bundle.descriptor import Descriptor
+from pinwarden.documents.bundle.installer_policy import InstallerPolicy
+from pinwarden.documents.bundle.provenance import Provenance
+from pinwarden.documents.bundle.provenance import to_value as provenance_value
+from pinwarden.documents.bundle.shape import LIMITS
+from pinwarden.documents.bundle.signatures import to_bytes
+from pinwarden.documents.bundle.trust import Trust
+from pinwarden.documents.oci.reference import Reference, parse_reference
+from pinwarden.flows.bundle.files import SUFFIXES, BundleFiles, OpenedBundle, open_bundle, open_files
+from pinwarden.flows.report import Report, counted
+from pinwarden.rules.acceptance.bundle import check_documents
+from pinwarden.rules.acceptance.plan import accept
+from pinwarden.rules.acceptance.verdict import Submission, refusal_of
+
+SCHEME = "oci://"
+
+
+class OciNetwork:
+    """The network as this user's container clients are set to use it."""
+
+    def __init__(self, fetcher: Fetcher, settings: Settings) -> None:
+        self.fetcher = fetcher
+        self._settings = settings
+
+    def endpoint(self, reference: Reference) -> Endpoint:
+        """The registry of a reference."""
+        return registry_endpoint(reference, self._settings, said_by="argument")
+
+
+def push_bundle(
+    files: BundleFiles, attestations: Sequence[Path], signed_pointer: Path | None, place: str, net: OciNetwork
+) -> Report:
+    """The report of ``pinwarden bundle push``. What is not whole is not pushed."""
+    opened = open_files(files)
+    documents = opened.documents
+    parts = BundleParts(
+        media_type=documents.descriptor.media_type,
+        archive=opened.archive,
+        descriptor=read_file(files.descriptor, LIMITS.max_bytes),
+        manifest=read_file(files.manifest, LIMITS.max_bytes),
+        attestations=tuple(read_file(path, LIMITS.max_bytes) for path in attestations),
+        pointer=read_file(signed_pointer, LIMITS.max_bytes) if signed_pointer else None,
+    )
+    _check_companions(parts, opened)
+    annotations = {
+        "org.opencontainers.image.title": documents.descriptor.name,
+        "org.opencontainers.image.version": documents.descriptor.version,
+        "io.pinwarden.root_cid": documents.root_cid,
+        "io.pinwarden.descriptor_cid": documents.descriptor_cid,
+    }
+    reference = reference_of(place)
+    if reference.digest is not None:
+        raise PinwardenError("USAGE", "a bundle is pushed under a tag; its digest comes out of that")
+    digest = oci.push(PushRegistry(reference, net.fetcher, net.endpoint(reference)), parts, annotations)
+    return Report(
+        command="bundle push",
+        subject=documents.descriptor.name,
+        summary=f"{reference} is {reference.at(digest)}",
+        exit_code=EXIT_CLEAN,
+        facts={
+            "reference": str(reference),
+            "digest": str(digest),
+            "tool": documents.descriptor.name,
+            "version": documents.descriptor.version,
+            "root_cid": documents.root_cid,
+            "descriptor_cid": documents.descriptor_cid,
+            "attestations": len(parts.attestations),
+            "pointer": parts.pointer is not None,
+        },
+    )
+
+
+def _check_companions(parts: BundleParts, opened: OpenedBundle) -> None:
+    """Attestations and a pointer that are about this bundle, whoever signed them."""
+    for each in map(attestation.parse, parts.attestations):
+        if (each.root_cid, each.descriptor_cid) != (opened.documents.root_cid, opened.documents.descriptor_cid):
+            raise PinwardenError("USAGE", "an attestation is about another bundle", data={"root_cid": each.root_cid})
+    if parts.pointer is not None:
+        rows = pointer.parse(parts.pointer).pointers
+        if all(row.descriptor_cid != opened.documents.descriptor_cid for row in rows):
+            raise PinwardenError("USAGE", "the pointer does not point to this bundle")
+
+
+class Judging(Record):
+    """Whom the installer trusts and what it allows, where a bundle is to be accepted and not only fetched."""
+
+    policy: InstallerPolicy
+    trust: Trust
+    now: str
+    tool: str | None = None
+    channel: str | None = None
+
+
+class Pulling(Record):
+    """What is fetched, and where it goes."""
+
+    place: str
+    output: Path
+    judging: Judging | None = None
+    unpack_to: Path | None = None
+    """A new folder for the bundle's files; only for a bundle that is accepted."""
+
+
+def pull_bundle(pulling: Pulling, net: OciNetwork) -> Report:
+    """The report of ``pinwarden bundle pull``.
+
+    1. Fetch, and check every byte.
+    2. Accept it in nine steps, if the installer says whom it trusts.
+    3. Unpack it, if that is asked for, and write its files.
+    """
+    if pulling.unpack_to is not None and pulling.judging is None:
+        raise PinwardenError("USAGE", "only an accepted bundle is unpacked: name --policy and --trust")
+    reference = reference_of(pulling.place)
+    pulled, opened = pulled_bundle(reference, net)
+    provenance = accepted_from_oci(pulled, pulling.judging) if pulling.judging is not None else None
+    if pulling.unpack_to is not None:
+        unpack(opened.documents.manifest.entries, opened.contents, pulling.unpack_to)
+    written = _write_parts(pulled.parts, opened.documents.descriptor, pulling.output, provenance)
+    return _pulled_report(pulling, reference.at(pulled.digest), opened, pulled, provenance, written)
+
+
+def accepted_from_oci(pulled: PulledBundle, judging: Judging) -> Provenance:
+    """What the acceptance of a pulled bundle rests on; a refusal is an error with the refusal's code."""
+    parts = pulled.parts
+    if parts.pointer is None:
+        raise PinwardenError("POINTER_NOT_FOUND", "no bundle registry signed a pointer that came with the bundle")
+    submission = Submission(
+        pointer=parts.pointer,
+        descriptor=parts.descriptor,
+        manifest=parts.manifest,
+        attestations=parts.attestations,
+        policy=judging.policy,
+        trust=judging.trust,
+        now=judging.now,
+        tool=judging.tool,
+        channel=judging.channel,
+    )
+    verdict = accept(submission)
+    if verdict.provenance is not None:
+        return verdict.provenance
+    refusal = verdict.refusal or refusal_of(PinwardenError("INTERNAL", "no verdict"))
+    raise PinwardenError(refusal.code, refusal.what, hint=refusal.fix, data=refusal.why)
+
+
+def _write_parts(parts: BundleParts, descriptor: Descriptor, output: Path, provenance: Provenance | None) -> list[Path]:
+    archive = output / f"{descriptor.name}-{descriptor.version}{SUFFIXES[descriptor.media_type]}"
+    written = {"": parts.archive, ".descriptor.json": parts.descriptor, ".manifest.json": parts.manifest}
+    for number, each in enumerate(parts.attestations, 1):
+        written[f".{number}.attestation.json"] = each
+    if parts.pointer is not None:
+        written[".pointer.json"] = parts.pointer
+    if provenance is not None:
+        written[".provenance.json"] = to_bytes(provenance_value(provenance))
+    paths = {archive.with_name(f"{archive.name}{suffix}"): data for suffix, data in written.items()}
+    for path, data in paths.items():
+        write_atomically(path, data)
+    return list(paths)
+
+
+def _pulled_report(  # noqa: PLR0913, PLR0917  # one line of the report each
+    pulling: Pulling,
+    found: Reference,
+    opened: OpenedBundle,
+    pulled: PulledBundle,
+    provenance: Provenance | None,
+    written: list[Path],
+) -> Report:
+    descriptor, parts = opened.documents.descriptor, pulled.parts
+    state = "accepted" if provenance else "whole"
+    doubt = () if provenance else ("whole does not mean trusted: --policy and --trust tell whether it is accepted",)
+    return Report(
+        command="bundle pull",
+        subject=descriptor.name,
+        summary=f"{written[0]} is {state}: {counted(len(opened.contents), 'file')}, {opened.documents.root_cid}",
+        exit_code=EXIT_CLEAN,
+        notes=doubt,
+        facts={
+            "reference": str(found),
+            "digest": str(pulled.digest),
+            "tool": descriptor.name,
+            "version": descriptor.version,
+            "root_cid": opened.documents.root_cid,
+            "descriptor_cid": opened.documents.descriptor_cid,
+            "attestations": len(parts.attestations),
+            "pointer": parts.pointer is not None,
+            "files": [str(path) for path in written],
+            "provenance": provenance_value(provenance) if provenance else None,
+            "unpacked": str(pulling.unpack_to) if pulling.unpack_to else None,
+        },
+    )
+
+
+def pulled_bundle(reference: Reference, net: OciNetwork) -> tuple[PulledBundle, OpenedBundle]:
+    """A bundle from a registry, every byte of it checked against its documents. Nothing is written."""
+    pulled = oci.pull(Registry(reference, net.fetcher, net.endpoint(reference)))
+    documents = check_documents(pulled.parts.descriptor, pulled.parts.manifest)
+    if documents.descriptor.media_type != pulled.parts.media_type:
+        raise PinwardenError("IMAGE_INVALID", f"{reference} has another kind of archive than its descriptor says")
+    return pulled, open_bundle(documents, pulled.parts.archive)
+
+
+def reference_of(place: str) -> Reference:
+    """``host/name:tag``, with or without ``oci://`` before it."""
+    return parse_reference(place.removeprefix(SCHEME))

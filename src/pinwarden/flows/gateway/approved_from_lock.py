@@ -1,0 +1,84 @@
+"""What a lock approves of a server, read again whenever the lock or the text beside it changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from pinwarden.adapters import lock_store
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.approved import Approved
+from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.verification import refuse_if_tampered, verify
+from pinwarden.documents.surface import Surface, parse
+
+if TYPE_CHECKING:
+    from pinwarden.documents.lock.entry import Entry
+    from pinwarden.documents.lock.lockfile import Lock as LockFile
+
+_Stamp = tuple[int, int, int]
+
+
+class ApprovedByLock:
+    """An `ApprovedSource` over a lockfile. A lock that is gone, broken or edited approves nothing: it raises."""
+
+    def __init__(self, lock: Path, server: str, client: str | None = None) -> None:
+        self._path = lock
+        self._server = server
+        self._client = client
+        self._lock = Lock()
+        self._stamp: _Stamp | None = None
+        self._known: Approved | None = None
+
+    def current(self) -> Approved | None:
+        """What the lock approves. Cheap while the file is as it was."""
+        with self._lock:
+            stamp = _stamp(self._path)
+            if self._known is None or stamp != self._stamp:
+                self._known = None
+                self._known = self._read()
+                self._stamp = stamp
+            return self._known
+
+    def trust(self, surface: Surface) -> Approved:
+        """A lock learns nothing by itself."""
+        del surface
+        raise PinwardenError("SERVER_NOT_LOCKED", f"nothing of {self._server[:120]!a} is approved in the lock")
+
+    def _read(self) -> Approved:
+        lock = lock_store.read(self._path)
+        if lock is None:
+            raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._path}")
+        surface, generation = surface_in(lock, self._path, self._server, self._client)
+        return Approved(server=self._server, surface=surface, generation=generation)
+
+
+def has_surface(entry: Entry) -> bool:
+    """Whether something that the server tells the model was approved for this entry."""
+    extension = extension_of(entry)
+    return extension is not None and extension.surface is not None
+
+
+def surface_in(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
+    """The approved surface of a server, and the digest of its file."""
+    refuse_if_tampered(verify(lock))
+    for entry in lock.entries:
+        extension = extension_of(entry)
+        if entry.name != server or client not in (None, entry.client) or extension is None or extension.surface is None:
+            continue
+        pin = extension.surface
+        data = lock_store.read_pinned(path, pin)
+        if data is None or Digest.of(data) != pin.file_digest:
+            raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
+        return parse(data), str(pin.file_digest)
+    raise PinwardenError("SERVER_NOT_LOCKED", f"nothing that {server[:120]!a} tells the model is approved in the lock")
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

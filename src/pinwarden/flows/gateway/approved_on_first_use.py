@@ -1,0 +1,64 @@
+"""What is approved of a server that no lock speaks of: what it said when it was used for the first time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Lock
+
+from pinwarden.adapters.clock import now
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.approved import Approved
+from pinwarden.documents.surface import Surface
+from pinwarden.store.trusted import Trusted, TrustedSurface
+
+_LOOK_SECONDS = 0.25  # how old an answer may be: an approval counts at once, as people see it
+
+
+class FirstUse:
+    """An `ApprovedSource` over the store. Any thread may ask."""
+
+    def __init__(self, server: str, trusted: Trusted, clock: Callable[[], float] = time.monotonic) -> None:
+        self._server = server
+        self._trusted = trusted
+        self._clock = clock
+        self._lock = Lock()
+        self._looked: float | None = None
+        self._known: Approved | None = None
+        self._generation = 0
+
+    def current(self) -> Approved | None:
+        """What is trusted; None if the server was never used."""
+        with self._lock:
+            moment = self._clock()
+            if self._looked is None or moment - self._looked >= _LOOK_SECONDS:
+                self._look()
+                self._looked = moment
+            return self._known
+
+    def trust(self, surface: Surface) -> Approved:
+        """Keep the first surface; the one that another process kept, if it was faster."""
+        with self._lock:
+            self._take(self._trusted.first_use(self._server, surface, now()))
+            assert self._known is not None  # noqa: S101 - it was taken in the line above
+            return self._known
+
+    def _look(self) -> None:
+        """Read what is trusted, if it changed. While the database is away, what was read before still holds."""
+        try:
+            generation = self._trusted.generation(self._server)
+        except PinwardenError as err:
+            if err.code != "DATABASE_UNAVAILABLE" or self._known is None:
+                raise
+            return
+        if generation != self._generation or self._known is None:
+            self._take(self._trusted.find(self._server))
+
+    def _take(self, found: TrustedSurface | None) -> None:
+        if found is None:
+            self._generation, self._known = 0, None
+            return
+        self._generation = found.generation
+        self._known = Approved(
+            server=self._server, surface=found.surface, generation=f"first-use {found.generation}", origin="first-use"
+        )

@@ -1,0 +1,172 @@
+"""Reading the audit log: verifying it, showing its end, and exporting it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.adapters.files import open_regular
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.documents.audit_entry import EMPTY, Entry, Head, hash_of, parse
+from pinwarden.documents.gateway_event import content
+from pinwarden.flows.report import Report, Row, counted
+from pinwarden.rules.audit_chain import MESSAGES, ChainCheck, Verified
+from pinwarden.store import audit_chain
+
+if TYPE_CHECKING:
+    from pinwarden.flows.gateway.state import GatewayState
+
+_LONGEST_LINE = 1 << 20  # an entry has a few hundred bytes; with arguments, at most some hundred thousand
+
+
+class Wanted(Record):
+    """Which entries are asked for; empty for any."""
+
+    server: str = ""
+    kinds: tuple[str, ...] = ()
+
+    def fits(self, entry: Entry) -> bool:
+        """Whether the entry is one of them."""
+        return self.server in ("", entry.fact.server) and (not self.kinds or entry.fact.kind in self.kinds)
+
+
+def verify_log(state: GatewayState, heads: Sequence[Head]) -> Report:
+    """The report of ``pinwarden audit verify``: the chain in the database."""
+    check = ChainCheck(heads)
+    for number, line in audit_chain.lines(state.audit_database):
+        check.follow(number, line)
+    return _verified("the audit log", check.outcome(), heads)
+
+
+def verify_export(path: Path, heads: Sequence[Head]) -> Report:
+    """The same for an exported file, which may begin anywhere in the chain."""
+    check: ChainCheck | None = None
+    number = 0
+    for line in _lines_of(path):
+        if check is None:
+            check, number = _start(line, heads)
+        check.follow(number, line)
+        number += 1
+    return _verified(str(path), (check or ChainCheck(heads)).outcome(), heads)
+
+
+def head_of_export(path: Path) -> Head:
+    """The last entry of an exported file."""
+    last = None
+    for line in _lines_of(path):
+        last = line
+    if last is None:
+        raise PinwardenError("AUDIT_INVALID", f"{path} holds no entry of an audit log")
+    return Head(number=parse(last).number, hash=hash_of(last))
+
+
+def last_entries(state: GatewayState, count: int, wanted: Wanted) -> list[Entry]:
+    """The newest entries that are wanted, the oldest of them first."""
+    return list(reversed(list(_some(audit_chain.newest(state.audit_database), count, wanted))))
+
+
+def later_entries(state: GatewayState, after: int, wanted: Wanted) -> Iterator[Entry]:
+    """The entries behind a number that are wanted."""
+    for _, line in audit_chain.lines(state.audit_database, after):
+        entry = parse(line)
+        if wanted.fits(entry):
+            yield entry
+
+
+def tail_report(entries: Sequence[Entry]) -> Report:
+    """The report of ``pinwarden audit tail``."""
+    return Report(
+        command="audit tail",
+        subject="the audit log",
+        summary=counted(len(entries), "event"),
+        exit_code=EXIT_CLEAN,
+        facts={"entries": [entry_facts(entry) for entry in entries]},
+    )
+
+
+def export(state: GatewayState, write: Callable[[bytes], object], after: int = 0) -> Head:
+    """Write every entry behind a number as a line, exactly as it is kept. The last one, whose hash proves them all."""
+    head = EMPTY
+    for number, line in audit_chain.lines(state.audit_database, after):
+        write(line + b"\n")
+        head = Head(number=number, hash=hash_of(line))
+    return head
+
+
+def entry_facts(entry: Entry) -> dict[str, Any]:
+    """An entry as JSON."""
+    return {
+        "number": entry.number,
+        "at": entry.at,
+        "gateway": entry.gateway,
+        "source": entry.source,
+        "nth": entry.nth,
+        "fact": content(entry.fact),
+    }
+
+
+def _some(entries: Iterator[Entry], count: int, wanted: Wanted) -> Iterator[Entry]:
+    for entry in entries:
+        if count <= 0:
+            return
+        if wanted.fits(entry):
+            count -= 1
+            yield entry
+
+
+def _start(line: bytes, heads: Sequence[Head]) -> tuple[ChainCheck, int]:
+    """An export of the end of a log is followed from its first line; what came before it is not here to be seen."""
+    try:
+        first = parse(line)
+    except PinwardenError:
+        return ChainCheck(heads), 1
+    before = Head(number=first.number - 1, hash=first.previous)
+    return ChainCheck([head for head in heads if head.number > before.number], start=before), first.number
+
+
+def _lines_of(path: Path) -> Iterator[bytes]:
+    with open_regular(path) as stream:
+        while line := stream.readline(_LONGEST_LINE):
+            if not line.endswith(b"\n"):
+                raise PinwardenError("AUDIT_INVALID", f"{path} does not end with a whole entry")
+            yield line[:-1]
+
+
+def _verified(subject: str, outcome: Verified, heads: Sequence[Head]) -> Report:
+    rows = tuple(
+        Row(
+            code=each.code,
+            level="critical",
+            entity="entry",
+            name=str(each.number),
+            path="",
+            message=f"{each.message}.",
+        )
+        for each in outcome.breaks
+    )
+    notes = () if heads or rows else (_NO_HEAD,)
+    whole = "in its order and unchanged" if not rows else "the log is not what was written"
+    return Report(
+        command="audit verify",
+        subject=subject,
+        summary=f"{counted(outcome.entries, 'event')}, {whole}; head {outcome.head}",
+        exit_code=EXIT_REFUSED if rows else EXIT_CLEAN,
+        rows=rows,
+        notes=notes,
+        facts={
+            "ok": not rows,
+            "entries": outcome.entries,
+            "head": {"number": outcome.head.number, "hash": outcome.head.hash},
+            "breaks": [{"number": each.number, "code": each.code, "message": each.message} for each in outcome.breaks],
+            "heads_checked": len(heads),
+        },
+        rule_texts=MESSAGES,
+    )
+
+
+_NO_HEAD = (
+    "without --head nobody can tell whether events were cut off at the end; keep the head that is printed here "
+    "somewhere else, and give it the next time"
+)

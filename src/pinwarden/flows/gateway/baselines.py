@@ -1,0 +1,90 @@
+"""The places where approvals are kept, in one form: the lock, and the store of what was trusted on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pinwarden.adapters import lock_store
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
+from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.verification import refuse_if_tampered, verify, verify_files
+from pinwarden.documents.surface import Surface, parse
+from pinwarden.flows.gateway.state import FIRST_USE, GatewayState
+from pinwarden.flows.lock.locking import Approver, approve_surfaces
+
+if TYPE_CHECKING:
+    from pinwarden.documents.lock.entry import Entry
+    from pinwarden.flows.project import Project
+
+
+class Baseline(Protocol):
+    """What is approved of one server, and how to approve something else."""
+
+    surfaces: Mapping[str, Surface]
+    """The approved surfaces by a name: a server may be approved differently for different clients."""
+
+    def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
+        """Make these the approved ones. Raises if what is approved is no longer what was read."""
+
+
+class LockBaseline:
+    """A server of a lock, for all clients that it is locked for."""
+
+    def __init__(self, project: Project, server: str) -> None:
+        self._project = project
+        self._server = server
+        self.surfaces: Mapping[str, Surface]
+        self._entries, self.surfaces = self._read()
+
+    def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
+        """Write the lock and the approved texts."""
+        _, there = self._read()
+        if any(key not in there or there[key].digest != self.surfaces[key].digest for key in changed):
+            raise PinwardenError("REVIEW_STALE", f"what is approved of {self._server[:120]!a} was changed meanwhile")
+        approve_surfaces(self._project, [(self._entries[key], changed[key]) for key in changed], approver, now)
+
+    def _read(self) -> tuple[dict[str, Entry], dict[str, Surface]]:
+        lock, texts = lock_store.read_with_files(self._project.lock)
+        if lock is None:
+            raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
+        refuse_if_tampered((*verify(lock), *verify_files(lock, texts)))
+        entries: dict[str, Entry] = {}
+        surfaces: dict[str, Surface] = {}
+        for entry in lock.entries:
+            extension = extension_of(entry)
+            if entry.name == self._server and extension is not None and extension.surface is not None:
+                entries[entry.key] = entry
+                surfaces[entry.key] = parse(texts[extension.surface.path])
+        if not entries:
+            raise PinwardenError(
+                "SERVER_NOT_LOCKED", f"nothing that {self._server[:120]!a} tells the model is approved in the lock"
+            )
+        return entries, surfaces
+
+
+class FirstUseBaseline:
+    """A server that was trusted on first use."""
+
+    def __init__(self, state: GatewayState, server: str) -> None:
+        found = state.trusted.find(server)
+        if found is None:
+            raise PinwardenError("REVIEW_STALE", f"nothing is trusted of {server[:120]!a} any more")
+        self._trusted = state.trusted
+        self._found = found
+        self.surfaces: Mapping[str, Surface] = {server: found.surface}
+
+    def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
+        """Put it into the store."""
+        for surface in changed.values():
+            self._trusted.approve(self._found, surface, by=approver.by, why=approver.why, now=now)
+
+
+def baseline_of(state: GatewayState, project: Project, server: str, name: str) -> Baseline:
+    """The place of a review's approval. A lock need not be that of the project at hand: the review names it."""
+    if name == FIRST_USE:
+        return FirstUseBaseline(state, server)
+    lock = Path(name.removeprefix("lock:"))
+    return LockBaseline(replace(project, root=lock.parent, lock=lock), server)

@@ -1,0 +1,80 @@
+"""From a verdict of the gateway to what the store keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pinwarden.adapters.clock import now
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.errors import PinwardenError
+from pinwarden.rules.gates.verdict import ALLOW, Verdict
+from pinwarden.store.observed import Observed, Sighting, kept_name
+from pinwarden.store.reviews import Review, Reviews
+
+
+class Sightings:
+    """What one server was seen to serve, and which of it waits for review."""
+
+    def __init__(
+        self, server: str, baseline: str, observed: Observed, reviews: Reviews, clock: Callable[[], str] = now
+    ) -> None:
+        self._server = server
+        self._baseline = baseline
+        self._observed = observed
+        self._reviews = reviews
+        self._now = clock
+
+    def keep(self, verdicts: Iterable[Verdict]) -> None:
+        """Keep every definition, and hold those that are not what was approved."""
+        seen = tuple(verdicts)
+        moment = self._now()
+        held = [self._review(verdict, moment) for verdict in seen if verdict.action != ALLOW and _is_there(verdict)]
+        waiting = {(review.entity, review.item) for review in held}
+        passed = {(each.entity, kept_name(each.key)) for each in seen if each.action == ALLOW} - waiting
+        if passed:
+            self._reviews.settle(kept_name(self._server), self._baseline, passed)
+        if held:
+            self._reviews.hold(held)
+        self._observed.saw(self._sighting(verdict, moment) for verdict in seen if _is_there(verdict))
+
+    def _review(self, verdict: Verdict, moment: str) -> Review:
+        return Review(
+            name="",
+            server=kept_name(self._server),
+            baseline=self._baseline,
+            entity=verdict.entity,
+            item=kept_name(verdict.key),
+            digest=str(verdict.digest or ""),
+            expected=" ".join(verdict.expected),
+            definition=definition_text(verdict),
+            level=verdict.level,
+            code=verdict.code,
+            reason=kept_name(verdict.reason),
+            opened=moment,
+            last_seen=moment,
+        )
+
+    def _sighting(self, verdict: Verdict, moment: str) -> Sighting:
+        return Sighting(
+            server=kept_name(self._server),
+            entity=verdict.entity,
+            item=kept_name(verdict.key),
+            digest=str(verdict.digest or ""),
+            definition=definition_text(verdict),
+            action=verdict.action,
+            first_seen=moment,
+            last_seen=moment,
+        )
+
+
+def _is_there(verdict: Verdict) -> bool:
+    """Whether something was served. What a server no longer says of itself is a fact, but nothing to approve."""
+    return verdict.value is not None or verdict.digest is not None
+
+
+def definition_text(verdict: Verdict) -> str:
+    """What was served, as canonical JSON; of an undigestable thing what can be shown of it."""
+    try:
+        return canonicalize(verdict.value).decode()
+    except PinwardenError:
+        return canonicalize({"unreadable": ascii(verdict.value)[:4096]}).decode()

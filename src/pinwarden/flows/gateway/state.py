@@ -1,0 +1,197 @@
+"""Where the gateway keeps its state, and opening it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pinwarden.flows.gateway.sightings import Sightings
+    from pinwarden.flows.project import Project
+    from pinwarden.store.audit import AuditLog, WhenAway
+    from pinwarden.store.database import Database
+    from pinwarden.store.observed import Observed
+    from pinwarden.store.reviews import Reviews
+    from pinwarden.store.tokens import Tokens
+    from pinwarden.store.trusted import Trusted
+
+FIRST_USE = "first-use"
+"""The baseline of a server that no lock speaks of."""
+
+
+class GatewayState:
+    """The state of the gateways of one user: a folder of this machine, and a database in it or elsewhere.
+
+    Nothing is opened before it is used.
+    """
+
+    def __init__(self, folder: Path, url: str | None = None) -> None:
+        self.folder = folder
+        self.url = url or str(folder / "gateway.sqlite")
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for name in ("audit_database", "_database"):
+            opened = self.__dict__.pop(name, None)
+            if opened is not None:
+                opened.close()
+        for name in ("reviews", "trusted", "observed"):
+            self.__dict__.pop(name, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def journals(self) -> Path:
+        """Where events wait for the database: for each one a folder of its own, so that none gets another's events."""
+        return self.folder / "journals" / _named_by(self.url)
+
+    @property
+    def running(self) -> Path:
+        """Where running gateways write down their processes."""
+        return _running(self.folder)
+
+    def audit_log(self, *, gateway: str = "", when_away: WhenAway = "refuse") -> AuditLog:
+        """The log for a process that records events. It is closed by whoever opens it."""
+        from pinwarden.store.audit import AuditLog
+
+        refuse_unsafe(self.folder)
+        return AuditLog(self.url, self.journals, gateway=gateway, when_away=when_away)
+
+    @cached_property
+    def audit_database(self) -> Database:
+        """The chain, for reading; with the events of killed gateways in it."""
+        from pinwarden.store.audit import recover
+        from pinwarden.store.audit_chain import audit_schema
+        from pinwarden.store.database import open_database
+
+        refuse_unsafe(self.folder)
+        database = open_database(self.url, audit_schema())
+        recover(database, self.journals)
+        return database
+
+    @cached_property
+    def _database(self) -> Database:
+        from pinwarden.store.database import open_database, schema_of
+
+        refuse_unsafe(self.folder)
+        return open_database(self.url, schema_of("gateway"))
+
+    @cached_property
+    def reviews(self) -> Reviews:
+        """What waits for a person."""
+        from pinwarden.store.reviews import Reviews
+
+        return Reviews(self._database)
+
+    @cached_property
+    def trusted(self) -> Trusted:
+        """What was trusted on first use."""
+        from pinwarden.store.trusted import Trusted
+
+        return Trusted(self._database)
+
+    @cached_property
+    def observed(self) -> Observed:
+        """What was served."""
+        from pinwarden.store.observed import Observed
+
+        return Observed(self._database)
+
+    @contextmanager
+    def approving(self) -> Iterator[None]:
+        """Keep others from approving at the same time: each builds on what is approved."""
+        from pinwarden.adapters.file_lock import try_lock
+
+        refuse_unsafe(self.folder)
+        descriptor = os.open(self.folder / "approving.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if not try_lock(descriptor):
+                raise PinwardenError("LOCK_BUSY", "somebody else approves something right now")
+            yield
+        finally:
+            os.close(descriptor)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Who may ask the gateway."""
+        from pinwarden.store.database import open_database
+        from pinwarden.store.tokens import Tokens, tokens_schema
+
+        refuse_unsafe(self.folder)
+        return Tokens(open_database(self.url, tokens_schema()))
+
+    def sightings(self, server: str, baseline: str) -> Sightings:
+        """Where the sessions of a server write what they see."""
+        from pinwarden.flows.gateway.sightings import Sightings
+
+        return Sightings(server, baseline, self.observed, self.reviews)
+
+
+def state_of(project: Project, url: str | None = None) -> GatewayState:
+    """The state of this user. ``PINWARDEN_STATE`` names another folder, ``PINWARDEN_DATABASE`` another database."""
+    return GatewayState(
+        state_folder(project.variables, project.home), url or project.variables.get("PINWARDEN_DATABASE")
+    )
+
+
+def state_folder(variables: Mapping[str, str], home: Path) -> Path:
+    """The folder of the state."""
+    named = variables.get("PINWARDEN_STATE")
+    if named:
+        return Path(named)
+    base = variables.get("XDG_STATE_HOME")
+    return (Path(base) if base and Path(base).is_absolute() else home / ".local" / "state") / "pinwarden"
+
+
+def running_folder(variables: Mapping[str, str], home: Path) -> Path:
+    """Where the running gateways of this user write down their processes, whatever database they use."""
+    return _running(state_folder(variables, home))
+
+
+def _running(folder: Path) -> Path:
+    return folder / "running"
+
+
+def _named_by(url: str) -> str:
+    """A folder's name for a database. Its password is no part of it."""
+    from hashlib import sha256
+    from urllib.parse import urlsplit
+
+    if "://" in url:
+        parts = urlsplit(url)
+        url = "\n".join((parts.scheme, parts.username or "", parts.netloc.rpartition("@")[2], parts.path, parts.query))
+    else:
+        url = str(Path(url).resolve())
+    return sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def lock_baseline(lock: Path) -> str:
+    """The name of a lock as the place of approvals."""
+    return f"lock:{lock.resolve()}"
+
+
+def refuse_unsafe(folder: Path) -> None:
+    """Raise if somebody else could write to the state; make the folder if it is not there."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as err:
+        raise PinwardenError("DATABASE_UNAVAILABLE", f"{folder}: {err.strerror or err}") from err
+    if os.name == "posix" and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+        raise PinwardenError(
+            "STORE_UNSAFE",
+            f"{folder} belongs to somebody else, or others may write to it",
+            hint="Take it away from the others (chmod 700), or name another folder with PINWARDEN_STATE.",
+        )

@@ -1,0 +1,71 @@
+"""Letting clients of the gateway in, seeing who may come in, and shutting them out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import EXIT_CLEAN
+from pinwarden.flows.report import Report, counted
+from pinwarden.store.tokens import Token, new_token
+
+if TYPE_CHECKING:
+    from pinwarden.flows.gateway.state import GatewayState
+
+_COMMAND = "gateway token"
+
+
+def token_digest(token: str) -> str:
+    """What is kept of a token. It is 256 random bits, so a plain hash of it cannot be guessed back."""
+    return hashlib.sha256(token.encode("latin-1", "replace")).hexdigest()
+
+
+def add_token(state: GatewayState, client: str, servers: Sequence[str], now: str) -> tuple[Report, str]:
+    """A new token for a client, and the report. The token itself is told once, and kept nowhere."""
+    token = new_token()
+    kept = state.tokens.add(token_digest(token), client, servers, now)
+    report = Report(
+        command=_COMMAND,
+        subject=client,
+        summary=f"token {kept.id} for {client}",
+        exit_code=EXIT_CLEAN,
+        notes=("this is the only time that the token is shown; only its hash is kept",),
+        facts={"tokens": [_facts(kept)], "token": token},
+    )
+    return report, token
+
+
+def list_tokens(state: GatewayState) -> Report:
+    """All tokens, without what would let anybody use them."""
+    found = state.tokens.all()
+    good = sum(token.revoked_at is None for token in found)
+    return Report(
+        command=_COMMAND,
+        subject="tokens",
+        summary=f"{counted(good, 'token')} let clients in, {len(found) - good} revoked",
+        exit_code=EXIT_CLEAN,
+        facts={"tokens": [_facts(token) for token in found]},
+    )
+
+
+def revoke_tokens(state: GatewayState, name: str, now: str) -> Report:
+    """Revoke one token by its id, or all of a client."""
+    revoked = state.tokens.revoke(name, now)
+    return Report(
+        command=_COMMAND,
+        subject=name,
+        summary=f"{counted(len(revoked), 'token')} revoked; running gateways shut it out within seconds",
+        exit_code=EXIT_CLEAN,
+        facts={"tokens": [{**_facts(token), "revoked_at": now} for token in revoked]},
+    )
+
+
+def _facts(token: Token) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "client": token.client,
+        "servers": list(token.servers),
+        "made_at": token.made_at,
+        "revoked_at": token.revoked_at,
+    }

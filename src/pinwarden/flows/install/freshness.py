@@ -1,0 +1,95 @@
+"""Freshness by the log: the pointer is logged, it is the newest, and the log is the one that was seen before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pinwarden.adapters.lock_store import exclusive
+from pinwarden.adapters.registry_files import RegistryFiles
+from pinwarden.adapters.trust_files import log_state_path
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.documents.bundle.trust_store import RegistryRoot
+from pinwarden.documents.registry.log_state import LogState
+from pinwarden.documents.registry.version import Identity
+from pinwarden.flows.install.sources import BundleSource
+from pinwarden.flows.registry.following import (
+    Followed,
+    Following,
+    check_signed_view,
+    consistency_checked,
+    follow_log,
+    load_state,
+    save_state,
+)
+from pinwarden.rules.pointer_freshness import Pointed, check_age, check_newest, check_not_yanked, proven_index
+
+LOG_SECONDS = 120.0
+"""How long another install may take to read a log that is new to it."""
+
+
+class Fresh(Record):
+    """Where the log has a pointer."""
+
+    log_id: str
+    index: int
+    size: int
+    witnesses: int
+
+
+def check_fresh(  # noqa: PLR0913, PLR0917  what is asked, of whom, and where what was seen is kept
+    pointed: Pointed, version: str, source: BundleSource, root: RegistryRoot, trust: Path, now: str
+) -> Fresh:
+    """Hold a pointer against the log of its registry.
+
+    1. The proof that lies beside the pointer, where the place has one, is fetched first.
+    2. The log is followed from where it was last seen, and what was seen is kept.
+    3. The registry's word about its head is recent.
+    4. The proof holds, its head belongs to the same history, and no newer event of the channel is in the log.
+    """
+    if source.log is None:
+        raise PinwardenError("POINTER_UNLOGGED", f"{source} shows no log, and nobody said where it is")
+    shown = source.logged(pointed.tool, pointed.channel)
+    if shown is None and source.has_proofs:
+        raise PinwardenError("POINTER_UNLOGGED", f"{source} shows no proof that the pointer is in its log")
+    followed = _followed(source.log, root, trust, now)
+    index = None
+    if shown is not None:
+        index, proved = proven_index(pointed, shown.event, shown.proof, followed.state, followed.head)
+        consistency_checked(source.log, proved, followed.head)
+    found = check_newest(pointed, followed.state, index)
+    check_not_yanked(pointed, version, followed.state)
+    return Fresh(
+        log_id=root.log.name,
+        index=found,
+        size=followed.head.checkpoint.size,
+        witnesses=len(followed.head.cosigned),
+    )
+
+
+def _followed(log: RegistryFiles, root: RegistryRoot, trust: Path, now: str) -> Followed:
+    """The log up to its head. One install at a time moves what is kept, and only ever forward."""
+    path = log_state_path(trust, root.log.name)
+    wanted = Following(key=root.log.key, witnesses=root.witnesses, quorum=root.witnesses_needed)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
+    with exclusive(path, LOG_SECONDS):
+        known = load_state(path) or LogState(log_id=root.log.name, key=root.log.key)
+        if known.log_id != root.log.name:
+            raise PinwardenError("LOG_STATE_CORRUPT", "the kept state is that of another log")
+        followed = follow_log(log, known, wanted)
+        save_state(path, followed.state)
+        identity = Identity(name=".", log_id=root.log.name, key=root.log.key)
+        issued = check_signed_view(log, identity, followed.head)
+        if issued.size > followed.head.checkpoint.size:  # somebody published between the two questions
+            followed = follow_log(log, followed.state, wanted)
+            save_state(path, followed.state)
+    if issued.size > followed.head.checkpoint.size:
+        raise PinwardenError(
+            "LOG_FROZEN",
+            f"the registry states a log of {issued.size} events, and shows {followed.head.checkpoint.size}",
+        )
+    check_age(issued.issued_at_utc, now, root.max_age_days)
+    return followed

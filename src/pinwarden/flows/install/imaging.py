@@ -1,0 +1,124 @@
+"""Ref-mode: a container image by its tag, which is resolved to the digest that it has now. A digest is taken as it is.
+
+Tags that look like versions are labels: they have no floor, and ``update`` tells when one has moved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.documents.lock import entry as lock_entry
+from pinwarden.documents.lock.configured import INSTALLED, NO_RELEASE
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.extension import Approval, Extension, ImagePin, extended, pin_surface
+from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.oci.reference import parse_reference
+from pinwarden.documents.server_entry import from_value
+from pinwarden.flows.artifacts.examining import examine, first_refusal
+from pinwarden.flows.artifacts.proving import Proof, pinned
+from pinwarden.flows.artifacts.running import container_line
+from pinwarden.flows.install.bringing import api_surface_of
+from pinwarden.flows.install.writing import refuse_forbidden
+from pinwarden.flows.lock.locking import surface_file, write_entries
+from pinwarden.flows.report import Report
+from pinwarden.rules.plan import Installation, install_plan
+
+if TYPE_CHECKING:
+    from pinwarden.adapters.probe.probe import ProbeOptions
+    from pinwarden.documents.surface import Surface
+    from pinwarden.flows.artifacts.closing import Workshop
+    from pinwarden.flows.install.writing import Placed
+    from pinwarden.flows.lock.locking import LockWriting
+    from pinwarden.flows.project import Policies, Project
+
+
+class ImageInstall(Record):
+    """What is locked under which name."""
+
+    name: str
+    image: str
+    project: Project
+    placed: Placed
+    policies: Policies
+    writing: LockWriting
+    probe: ProbeOptions | None = None
+    """If given, the image is started by its digest to learn what it tells the model."""
+
+
+def install_image(wanted: ImageInstall, shop: Workshop) -> Report:
+    """The report of ``pinwarden install --image``."""
+    project, writing = wanted.project, wanted.writing
+    made = [_entry(wanted, client) for client in wanted.placed.clients]
+    refuse_forbidden(wanted.policies, made, writing.now)
+    examined = examine(made[0], shop, writing.now)
+    refusal = first_refusal(examined) if examined.refused else None
+    if refusal is not None:
+        raise refusal
+    entries = [pinned(each, Proof(examined=examined, closure=None), "", writing.now) for each in made]
+    seen = _asked(wanted, entries[0])
+    if seen is not None:
+        entries = [_with_surface(project, each, seen) for each in entries]
+    write_entries(project, entries, seen, writing)
+    return _report(wanted, entries, seen, [row.message for row in examined.rows])
+
+
+def _entry(wanted: ImageInstall, client: str) -> Entry:
+    reference = parse_reference(wanted.image)
+    package: dict[str, Any] = {
+        "registryType": "oci",
+        "identifier": wanted.image,
+        "transport": {"type": "stdio"},
+        "environmentVariables": [{"name": name, "isRequired": True} for name in wanted.placed.variables],
+    }
+    server = {"name": wanted.name, "description": "", "version": reference.tag or NO_RELEASE, "packages": [package]}
+    made_up = from_value({"server": server, "_meta": {}}, source=INSTALLED)
+    how = Installation(scope=wanted.placed.scope, dialect="modern")
+    plan = install_plan(made_up, client, now=wanted.writing.now, how=how)
+    entry = lock_entry.with_integrity(Entry(key=lock_entry.entry_key(wanted.name, client), document=plan))
+    approver = wanted.writing.approver
+    approval = None if approver is None else Approval(by=approver.by, at=wanted.writing.now, why=approver.why)
+    return extended(entry, Extension(approval=approval))
+
+
+def _asked(wanted: ImageInstall, entry: Entry) -> Surface | None:
+    """What the image tells the model, started by its digest and never by its tag."""
+    if wanted.probe is None:
+        return None
+    from pinwarden.adapters.probe.probe import probe
+    from pinwarden.documents.target import StdioTarget
+
+    return probe(StdioTarget(command=container_line(wanted.project, entry, lambda _: None)), wanted.probe)
+
+
+def _with_surface(project: Project, entry: Entry, seen: Surface) -> Entry:
+    known = extension_of(entry) or Extension()
+    pin = pin_surface(seen, surface_file(project, entry.name))
+    return extended(entry, replace(known, surface=pin, api_surface=api_surface_of(seen)))
+
+
+def _report(wanted: ImageInstall, entries: list[Entry], seen: Surface | None, told: list[str]) -> Report:
+    pin = _image(entries[0])
+    digest = str(pin.index or next(iter(pin.platforms.values())))
+    return Report(
+        command="install",
+        subject=wanted.name,
+        summary=f"{wanted.name} is {wanted.image} at {digest}; start it with: pinwarden run {wanted.name}",
+        exit_code=EXIT_CLEAN,
+        notes=(*told, *([] if seen else ["what it tells the model is not approved yet: pinwarden approve"])),
+        facts={
+            "image": wanted.image,
+            "digest": digest,
+            "platforms": {name: str(each) for name, each in pin.platforms.items()},
+            "api_surface": api_surface_of(seen) if seen else None,
+            "entries": [{"key": each.key, "integrity": each.integrity} for each in entries],
+        },
+    )
+
+
+def _image(entry: Entry) -> ImagePin:
+    extension = extension_of(entry)
+    if extension is None or extension.image is None or not (extension.image.index or extension.image.platforms):
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the image of {entry.name[:120]!a} has no digest")
+    return extension.image

@@ -1,0 +1,50 @@
+"""The files of locked bundles again, from their registry, by what the lock pins. Nothing is resolved anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.bundle.shape import read
+from pinwarden.documents.bundle.signatures import to_bytes
+from pinwarden.flows.install.bringing import keep
+from pinwarden.flows.install.places import OCI
+from pinwarden.flows.install.sources import RegistrySource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinwarden.adapters.environments.store import Store
+    from pinwarden.documents.bundle.trust_store import TrustStore
+    from pinwarden.documents.lock.bundle_pin import BundlePin
+    from pinwarden.flows.install.places import Places
+
+
+class PinnedBundles:
+    """Where the bytes of locked bundles are fetched from: a place that the user names or keeps, never the lock."""
+
+    def __init__(self, places: Places, trusted: Callable[[], TrustStore], named: str | None = None) -> None:
+        self._places, self._trusted, self._named = places, trusted, named
+
+    def place_of(self, pin: BundlePin) -> str:
+        """The place of a bundle's registry, as the user says or the trust store knows."""
+        roots = (each for each in self._trusted().roots if each.log.name == pin.log_id and each.url)
+        known = self._named or next((each.url for each in roots), None)
+        if known is None:
+            raise PinwardenError(
+                "ARTIFACT_MISSING",
+                f"nobody says where the registry of {pin.tool} is; the lock names {pin.registry[:120]}",
+                hint="Name it with --registry, or keep its address: pinwarden trust add … --url URL.",
+            )
+        return known
+
+    def fetch(self, pin: BundlePin, store: Store) -> None:
+        """Bring the three files of a bundle into the store, each checked against its digest."""
+        place = self.place_of(pin)
+        digest = pin.oci_digest if place.startswith(OCI) else None
+        source = self._places.source(place, pin.channel, digest=digest)
+        papers = source.papers(pin.root_cid, pin.descriptor_cid)
+        archive = source.blob(pin.archive_cid) if isinstance(source, RegistrySource) else source.archive(None)
+        keep(store, pin.archive, archive)
+        keep(store, pin.descriptor, to_bytes(read(papers.descriptor)))
+        keep(store, pin.manifest, to_bytes(read(papers.manifest)))

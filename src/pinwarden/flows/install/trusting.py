@@ -1,0 +1,158 @@
+"""The trust store's commands: whom to trust, in which roles, and whom no longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pinwarden.adapters.trust_files import change_trust, load_trust
+from pinwarden.core.cosignature import WitnessKey
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.keys import PublicKey
+from pinwarden.core.note import NoteKey
+from pinwarden.core.record import Record
+from pinwarden.documents.bundle import trust_store
+from pinwarden.documents.bundle.trust import REGISTRY_ROLE, TrustedKey
+from pinwarden.documents.bundle.trust_store import MAX_AGE_DAYS, KnownKey, RegistryRoot, RevokedKey, TrustStore
+from pinwarden.flows.report import Report, counted
+
+
+class Trusting(Record):
+    """Whom somebody wants to trust."""
+
+    name: str
+    roles: tuple[str, ...]
+    key: PublicKey | None = None
+    """Of somebody who attests; of a registry only where its pointers have another key than its log."""
+    log: NoteKey | None = None
+    """Of a registry: the key and origin of its log, as it prints them when it starts."""
+    url: str | None = None
+    witnesses: tuple[WitnessKey, ...] = ()
+    witnesses_needed: int = 0
+    max_age_days: int = MAX_AGE_DAYS
+    replaces: str | None = None
+    """The key or name that the new key takes the place of."""
+    why: str = ""
+
+
+def add_trust(path: Path, wanted: Trusting, now: str) -> Report:
+    """The report of ``pinwarden trust add``. A key that is replaced is revoked in the same step."""
+    told: dict[str, Any] = {}
+
+    def change(store: TrustStore) -> TrustStore:
+        old = _named(store, wanted.replaces) if wanted.replaces else None
+        after = store
+        if old is not None:
+            after = trust_store.revoke(store, old.key, now, wanted.why or "replaced by a new key")
+        made = _made(wanted, old, now)
+        told.update(_facts(made))
+        if isinstance(made, RegistryRoot):
+            return trust_store.with_root(after, made)
+        return trust_store.with_key(after, made)
+
+    store = change_trust(path, change)
+    who = told["name"] or told["key_id"]
+    return _report("trust add", who, f"{who} is trusted as {', '.join(told['roles'])}", store)
+
+
+def _made(wanted: Trusting, old: RegistryRoot | KnownKey | None, now: str) -> RegistryRoot | KnownKey:
+    roles = wanted.roles or (old.key.roles if old else ())
+    name = wanted.name or (old.key.name if old else "")
+    if roles == (REGISTRY_ROLE,):
+        before = old if isinstance(old, RegistryRoot) else None
+        if wanted.log is None:
+            raise PinwardenError(
+                "USAGE",
+                "a registry is trusted by the key of its log, which names its origin too: name+id+key",
+                hint="pinwarden registry serve prints it in its third line; get it by a way that you trust.",
+            )
+        key = wanted.key or wanted.log.key
+        return RegistryRoot(
+            key=TrustedKey(key=key, name=name, roles=roles),
+            log=wanted.log,
+            url=wanted.url or (before.url if before else None),
+            witnesses=wanted.witnesses or (before.witnesses if before else ()),
+            witnesses_needed=wanted.witnesses_needed or (before.witnesses_needed if before else 0),
+            max_age_days=wanted.max_age_days,
+            added_at=now,
+        )
+    if REGISTRY_ROLE in roles or wanted.key is None:
+        raise PinwardenError("USAGE", "a registry has no other role, and whoever attests is trusted by their own key")
+    return KnownKey(key=TrustedKey(key=wanted.key, name=name, roles=tuple(dict.fromkeys(roles))), added_at=now)
+
+
+def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) -> Report:
+    """The report of ``pinwarden trust remove``: forget a key, or revoke it, which is remembered."""
+    told: dict[str, str] = {}
+
+    def change(store: TrustStore) -> TrustStore:
+        if not revoked:
+            found = _named(store, text)
+            told["who"] = found.key.name or found.key.key_id
+            return trust_store.without(store, found.key.key_id)
+        known = store.named(text)
+        # A key may be revoked before anybody trusted it: then nobody can be talked into trusting it later.
+        key = known.key if known else TrustedKey(key=PublicKey.parse(text))
+        told["who"] = key.name or key.key_id
+        return store if store.is_revoked(key.key_id) else trust_store.revoke(store, key, now, why or "revoked")
+
+    store = change_trust(path, change)
+    state = "revoked, and cannot be trusted again" if revoked else "no longer trusted"
+    return _report("trust remove", told["who"], f"{told['who']} is {state}", store)
+
+
+def list_trust(path: Path) -> Report:
+    """The report of ``pinwarden trust list``."""
+    store = load_trust(path)
+    registries, people = counted(len(store.roots), "registry", "registries"), counted(len(store.keys), "key")
+    return _report(
+        "trust list", str(path), f"{registries} and {people} are trusted, {len(store.revoked)} revoked", store
+    )
+
+
+def _named(store: TrustStore, text: str) -> RegistryRoot | KnownKey:
+    found = store.named(text)
+    if found is None:
+        raise PinwardenError(
+            "TRUST_UNKNOWN", f"nobody is trusted by the key or name {text[:80]!a}, or two go by that name"
+        )
+    return found
+
+
+def _report(command: str, subject: str, summary: str, store: TrustStore) -> Report:
+    return Report(
+        command=command,
+        subject=subject,
+        summary=summary,
+        exit_code=EXIT_CLEAN,
+        facts={
+            "registries": [_facts(each) for each in store.roots],
+            "keys": [_facts(each) for each in store.keys],
+            "revoked": [_revoked_facts(each) for each in store.revoked],
+        },
+    )
+
+
+def _facts(each: RegistryRoot | KnownKey) -> dict[str, Any]:
+    told = {"key_id": each.key.key_id, "name": each.key.name, "roles": list(each.key.roles), "added_at": each.added_at}
+    if isinstance(each, KnownKey):
+        return told
+    return {
+        **told,
+        "log_id": each.log.name,
+        "checkpoint_key": str(each.log),
+        "url": each.url,
+        "witnesses": [str(witness) for witness in each.witnesses],
+        "witnesses_needed": each.witnesses_needed,
+        "max_age_days": each.max_age_days,
+    }
+
+
+def _revoked_facts(each: RevokedKey) -> dict[str, Any]:
+    return {
+        "key_id": each.key_id,
+        "name": each.name,
+        "roles": list(each.roles),
+        "revoked_at": each.revoked_at,
+        "why": each.why,
+    }

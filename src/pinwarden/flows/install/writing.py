@@ -1,0 +1,83 @@
+"""An installed bundle in the lock: one entry per client, its provenance and its approved text, in one write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.documents.lock import entry as lock_entry
+from pinwarden.documents.lock.bundle_pin import BUNDLE, REGISTRY_TYPE, bundle_value
+from pinwarden.documents.lock.configured import INSTALLED
+from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.extension import PUBLISHED, Approval, Extension, extended, pin_surface
+from pinwarden.documents.server_entry import from_value
+from pinwarden.flows.artifacts.enforcing import PROGRAM, start_words
+from pinwarden.flows.install.bringing import Brought
+from pinwarden.flows.lock.locking import LockWriting, surface_file, write_entries
+from pinwarden.flows.policy.rules import broken_rules
+from pinwarden.flows.project import Policies, Project
+from pinwarden.rules.plan import Installation, Scope, install_plan
+
+
+class Placed(Record):
+    """For whom a bundle is locked."""
+
+    clients: tuple[str, ...] = ("generic",)
+    scope: Scope = "project"
+    variables: tuple[str, ...] = ()
+    """Names of the variables that it is given."""
+
+
+def lock_bundle(
+    project: Project, brought: Brought, placed: Placed, policies: Policies, writing: LockWriting
+) -> list[Entry]:
+    """Write the entries. What the project's policy forbids is not written."""
+    made = [_entry(project, brought, client, placed, writing) for client in placed.clients]
+    refuse_forbidden(policies, made, writing.now)
+    write_entries(project, made, brought.surface, writing)
+    return made
+
+
+def _entry(project: Project, brought: Brought, client: str, placed: Placed, writing: LockWriting) -> Entry:
+    pin = brought.pin
+    package: dict[str, Any] = {
+        "registryType": REGISTRY_TYPE,
+        "identifier": pin.tool,
+        "version": pin.version,
+        "fileSha256": pin.archive.hex,
+        "transport": {"type": "stdio"},
+        "command": PROGRAM,
+        "args": start_words(project, pin.tool, client, placed.scope)[1:],
+        "environmentVariables": [{"name": name, "isRequired": True} for name in placed.variables],
+    }
+    server = {"name": pin.tool, "description": brought.description, "version": pin.version, "packages": [package]}
+    made_up = from_value({"server": server, "_meta": {}}, source=INSTALLED)
+    plan = install_plan(made_up, client, now=writing.now, how=Installation(scope=placed.scope, dialect="modern"))
+    key = lock_entry.entry_key(pin.tool, client)
+    entry = lock_entry.with_integrity(Entry(key=key, document=plan))
+    return extended(entry, _extension(project, brought, writing))
+
+
+def _extension(project: Project, brought: Brought, writing: LockWriting) -> Extension:
+    pin, seen, approver = brought.pin, brought.surface, writing.approver
+    return Extension(
+        surface=None if seen is None else pin_surface(seen, surface_file(project, pin.tool)),
+        api_surface=brought.api_surface,
+        registry=pin.registry,
+        approval=None if approver is None else Approval(by=approver.by, at=writing.now, why=approver.why),
+        others={BUNDLE: bundle_value(pin), **({PUBLISHED: brought.published_at} if brought.published_at else {})},
+    )
+
+
+def refuse_forbidden(policies: Policies, entries: Sequence[Entry], now: str) -> None:
+    """Stop at what the project's policy does not allow."""
+    for entry in entries:
+        broken = [rule for rule in broken_rules(policies, entry.document, now) if rule.refuses]
+        if broken:
+            raise PinwardenError(
+                "POLICY_REFUSED",
+                f"{broken[0].message} ({broken[0].code})",
+                data={"refusals": [{"code": rule.code, "message": rule.message} for rule in broken]},
+            )

@@ -1,0 +1,1 @@
+"""A registry: what is published in it, who may, and its log."""

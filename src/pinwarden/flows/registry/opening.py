@@ -1,0 +1,109 @@
+"""Open a registry from its settings. Without any, all it needs is made in a folder: key, database, archives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.adapters.key_files import create_key_file, generate_key, load_key_file
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+from pinwarden.documents.registry.version import Identity
+from pinwarden.flows.registry.examining import AUTO
+from pinwarden.flows.registry.registry import (
+    SCHEMA_NAME,
+    Registry,
+    RegistryLimits,
+    default_log_id,
+    settle_identity,
+)
+from pinwarden.store.database import Database, open_database, schema_of
+
+if TYPE_CHECKING:
+    from pinwarden.adapters.blobs.blobs import Blobs
+    from pinwarden.core.keys import Signer
+
+DATA_VARIABLE = "PINWARDEN_REGISTRY_DATA"
+DATABASE_VARIABLE = "PINWARDEN_REGISTRY_DATABASE"
+KEY_FILE = "registry.key"
+DEFAULT_NAME = "Pinwarden registry"
+
+
+class RegistrySettings(Record):
+    """What an operator says of a registry."""
+
+    folder: Path
+    database: str | None = field(default=None, repr=False)
+    """``postgresql://…``, or a path; otherwise a file in the folder. It may hold a password."""
+    blobs: str | None = None
+    """``oci://host/repository``; otherwise a folder in the folder."""
+    name: str = DEFAULT_NAME
+    log_id: str | None = None
+    probing: str = AUTO
+    witnesses: tuple[str, ...] = ()
+    limits: RegistryLimits = field(default_factory=RegistryLimits)
+    public_url: str | None = None
+
+
+def default_folder() -> Path:
+    """Where a registry keeps everything, unless told otherwise."""
+    named = os.environ.get(DATA_VARIABLE)
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "pinwarden" / "registry"
+
+
+def database_of(settings: RegistrySettings) -> Database:
+    """The database, opened when it is first used."""
+    return open_database(settings.database or settings.folder / "registry.sqlite", schema_of(SCHEMA_NAME))
+
+
+def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> Registry:
+    """A registry that can be served. Its key is made if there is none; a database of another key is refused."""
+    try:
+        settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{settings.folder}: {err.strerror}") from err
+    held = signer or _own_key(settings.folder / KEY_FILE)
+    database = database_of(settings)
+    wanted = Identity(
+        name=settings.name, log_id=settings.log_id or default_log_id(held.public_key), key=held.public_key
+    )
+    wanted.note_key  # noqa: B018 - a name that cannot stand in a checkpoint is refused now, not at the first publish
+    return Registry(
+        identity=settle_identity(database, wanted, held),
+        signer=held,
+        database=database,
+        blobs=blobs_of(settings),
+        limits=settings.limits,
+        probing=settings.probing,
+        witnesses=settings.witnesses,
+        public_url=settings.public_url,
+    )
+
+
+def _own_key(path: Path) -> Signer:
+    if not path.exists():
+        try:
+            create_key_file(path, generate_key())
+        except PinwardenError as err:
+            if err.code != "FILE_EXISTS":  # another replica on this machine was faster
+                raise
+    return load_key_file(path)
+
+
+def blobs_of(settings: RegistrySettings) -> Blobs:
+    """Where archives are kept."""
+    if settings.blobs is None:
+        from pinwarden.adapters.blobs.folder import FolderBlobs
+
+        return FolderBlobs(settings.folder / "blobs")
+    if not settings.blobs.startswith("oci://"):
+        raise PinwardenError(
+            "USAGE", f"{settings.blobs[:80]!a} is no place for archives", hint="Give oci://host/repository."
+        )
+    from pinwarden.adapters.blobs.oci import OciBlobs
+
+    return OciBlobs.at(settings.blobs)

@@ -1,0 +1,196 @@
+"""Publish a version: everything about it is computed or checked here, then it is there as a whole or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinwarden.core.cid import blob_cid, document_cid
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PublicKey
+from pinwarden.core.record import Record, field, replace
+from pinwarden.core.signing import document_signature_valid
+from pinwarden.documents.bundle import attestation as attestation_document
+from pinwarden.documents.bundle import manifest as manifest_document
+from pinwarden.documents.bundle.descriptor import Descriptor
+from pinwarden.documents.bundle.manifest import Manifest
+from pinwarden.documents.bundle.shape import BLOB_CID, Shape, read
+from pinwarden.documents.bundle.signatures import to_bytes
+from pinwarden.documents.registry.names import check_channel, check_tool, check_version
+from pinwarden.documents.registry.statement import PUBLISH, Statement
+from pinwarden.documents.registry.version import PublishedVersion
+from pinwarden.flows.registry.authorizing import Caller, check_namespace, checked_statement, record, spend
+from pinwarden.flows.registry.events import Change, log_changes
+from pinwarden.flows.registry.examining import Examined, examine
+from pinwarden.flows.registry.registry import Registry
+from pinwarden.rules.acceptance.bundle import check_documents
+from pinwarden.store import pointer_log, publications
+from pinwarden.store.database import Transaction
+
+_MANIFEST_MEMBERS = ("schema_version", "cid_profile", "entries", "descriptor_cid", "root_cid")
+
+
+class Submitted(Record):
+    """What a publisher sent, read and found to belong together."""
+
+    statement: Statement
+    channel: str
+    archive_cid: str
+    descriptor: Descriptor
+    descriptor_cid: str
+    manifest: Manifest
+    attestations: tuple[tuple[str, bytes], ...] = field(repr=False)
+
+    @property
+    def subject(self) -> str:
+        """What it is about, for the audit log."""
+        return f"{self.descriptor.name} {self.descriptor.version}"
+
+
+def publish(registry: Registry, caller: Caller, request: bytes) -> PublishedVersion:
+    """Carry out a request to publish.
+
+    1. The documents belong together, and the request is signed for them.
+    2. Caller and signer belong to the namespace.
+    3. The archive holds exactly the files of the manifest; its content hash is computed.
+    4. The server is asked for its surface, in a sandbox.
+    5. Version, event and head of the log are written in one transaction.
+    """
+    submitted = _read(registry, request)
+    with registry.database.transaction() as step:
+        check_namespace(step, caller, submitted.statement, submitted.descriptor.name)
+        present = publications.version_of(step, submitted.descriptor.name, submitted.descriptor.version)
+    if present is not None:
+        _refuse_other_content(present, submitted)
+        examined = None
+    else:
+        examined = examine(registry, submitted.descriptor, submitted.manifest, submitted.archive_cid)
+    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+        return _write(step, registry, caller, submitted, examined)
+
+
+def _read(registry: Registry, request: bytes) -> Submitted:
+    shape = Shape(read(request), "request")
+    statement = checked_statement(registry, shape.value.get("statement"), PUBLISH)
+    asked = statement.shape
+    # Read again from their one spelling: what is checked is what is kept.
+    documents = check_documents(to_bytes(shape.inside("descriptor").value), to_bytes(shape.inside("manifest").value))
+    descriptor = documents.descriptor
+    if (asked.cid("root_cid"), asked.cid("descriptor_cid")) != (documents.root_cid, documents.descriptor_cid):
+        raise PinwardenError("ROOT_CID_MISMATCH", "the request was signed for another bundle than was sent")
+    if (asked.text("tool"), asked.text("version")) != (descriptor.name, descriptor.version):
+        raise PinwardenError("TOOL_NAME_MISMATCH", "the request is about another tool or version than the descriptor")
+    check_tool(descriptor.name)
+    check_version(descriptor.version)
+    manifest_value = documents.manifest.document
+    submitted = Submitted(
+        statement=statement,
+        channel=check_channel(asked.text("channel")),
+        archive_cid=asked.cid("archive_cid", BLOB_CID),
+        descriptor=descriptor,
+        descriptor_cid=documents.descriptor_cid,
+        manifest=manifest_document.of({member: manifest_value.get(member) for member in _MANIFEST_MEMBERS}),
+        attestations=(),
+    )
+    return _with_attestations(registry, submitted, shape)
+
+
+def _with_attestations(registry: Registry, submitted: Submitted, shape: Shape) -> Submitted:
+    given = shape.value.get("attestations", [])
+    if type(given) is not list or len(given) > registry.limits.attestations:
+        raise PinwardenError("PUBLISH_LIMIT", f"a bundle has up to {registry.limits.attestations} attestations")
+    root, described = submitted.manifest.root_cid, submitted.descriptor_cid
+    return replace(submitted, attestations=tuple(checked_attestation(each, root, described) for each in given))
+
+
+def checked_attestation(document: Any, root_cid: str, descriptor_cid: str) -> tuple[str, bytes]:
+    """The CID and bytes of an attestation that is about this bundle and signed as it says. Whom to trust is for
+    whoever installs."""
+    found = attestation_document.of(document)
+    if (found.root_cid, found.descriptor_cid) != (root_cid, descriptor_cid):
+        raise PinwardenError("DOCUMENT_INVALID", "an attestation is about another bundle")
+    for signature in document["signatures"]:
+        key = PublicKey.from_did(signature["key_id"])
+        if not document_signature_valid(document, signature, [key]):
+            raise PinwardenError("SIGNATURE_INVALID", f"the signature of {key.did} on an attestation does not verify")
+    return str(document_cid(document)), to_bytes(document)
+
+
+def _refuse_other_content(present: PublishedVersion, submitted: Submitted) -> None:
+    wanted = (submitted.manifest.root_cid, submitted.descriptor_cid, submitted.archive_cid)
+    if (present.root_cid, present.descriptor_cid, present.archive_cid) != wanted:
+        raise PinwardenError(
+            "VERSION_EXISTS",
+            f"{present.tool} {present.version} is published already, with other content",
+            data={"published": present.root_cid, "given": submitted.manifest.root_cid},
+        )
+
+
+def _write(
+    step: Transaction, registry: Registry, caller: Caller, submitted: Submitted, examined: Examined | None
+) -> PublishedVersion:
+    descriptor = submitted.descriptor
+    # Asked again, now that nobody else can change the answer.
+    namespace = check_namespace(step, caller, submitted.statement, descriptor.name)
+    present = publications.version_of(step, descriptor.name, descriptor.version)
+    if present is not None:
+        _refuse_other_content(present, submitted)
+        channel = publications.channel_of(step, descriptor.name, submitted.channel)
+        if channel is not None and channel.version == present.version:
+            return present  # the same again, perhaps after an answer that was lost
+        if present.yanked is not None:
+            raise PinwardenError("VERSION_YANKED", f"{submitted.subject} was taken back: {present.yanked}")
+        published = present
+    elif examined is None:
+        raise PinwardenError("DATABASE_CORRUPT", f"{submitted.subject} was published a moment ago and is gone")
+    else:
+        head = pointer_log.head_of(step)
+        published = _version(registry, submitted, examined, namespace, head.size if head else 0)
+        _keep(step, submitted, examined, published)
+    spend(step, registry, submitted.statement)
+    change = Change(tool=descriptor.name, channel=submitted.channel, version=published, reason="publish")
+    log_changes(step, registry, [change])
+    record(step, registry, caller, submitted.statement, submitted.subject)
+    return publications.version_of(step, descriptor.name, descriptor.version) or published
+
+
+def _keep(step: Transaction, submitted: Submitted, examined: Examined, published: PublishedVersion) -> None:
+    root, described = published.root_cid, published.descriptor_cid
+    publications.put_document(step, described, to_bytes(submitted.descriptor.document))
+    publications.put_manifest(step, root, described, to_bytes(submitted.manifest.document))
+    publications.add_attestations(step, root, described, submitted.attestations)
+    if examined.surface_cid is not None and examined.surface is not None:
+        publications.put_document(step, examined.surface_cid, examined.surface)
+    publications.add_version(step, published)
+
+
+def _version(
+    registry: Registry, submitted: Submitted, examined: Examined, namespace: str, seq: int
+) -> PublishedVersion:
+    descriptor = submitted.descriptor
+    return PublishedVersion(
+        tool=descriptor.name,
+        version=descriptor.version,
+        namespace=namespace,
+        description=descriptor.description,
+        root_cid=submitted.manifest.root_cid,
+        descriptor_cid=submitted.descriptor_cid,
+        archive_cid=submitted.archive_cid,
+        archive_size=descriptor.size_bytes,
+        media_type=descriptor.media_type,
+        content_hash=str(examined.content_hash),
+        api_surface=examined.api_surface,
+        surface_cid=examined.surface_cid,
+        surface_problem=examined.problem,
+        published_at=registry.now(),
+        published_by=submitted.statement.key_id,
+        seq=seq,
+    )
+
+
+def keep_archive(registry: Registry, data: bytes, cid: str) -> Digest:
+    """Take an archive that a publisher sends under its CID, before it is published."""
+    if str(blob_cid(data)) != cid:
+        raise PinwardenError("ARTIFACT_MISMATCH", f"the bytes that were sent are not {cid[:80]}")
+    registry.blobs.put(data)
+    return Digest.of(data)

@@ -1,0 +1,107 @@
+"""One registry: who it is, where it keeps what it knows, and what it allows."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pinwarden.adapters.clock import now as clock_now
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PublicKey
+from pinwarden.core.note import Checkpoint
+from pinwarden.core.record import Record, field
+from pinwarden.core.tlog import EMPTY_ROOT
+from pinwarden.documents.registry.version import Identity
+from pinwarden.store import pointer_log
+from pinwarden.store.database import Database, Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinwarden.adapters.blobs.blobs import Blobs
+    from pinwarden.core.keys import Signer
+
+SCHEMA_NAME = "registry"
+_IDENTITY = 0
+
+
+class RegistryLimits(Record):
+    """How much a registry takes, with the reason beside each."""
+
+    archive_bytes: int = 256 * 1024 * 1024
+    """A server with everything it needs; container images are not what this is for."""
+    unpacked_bytes: int = 1024 * 1024 * 1024
+    request_bytes: int = 32 * 1024 * 1024
+    """Manifest, descriptor and attestations; a manifest of a hundred thousand files has half of this."""
+    requests_per_hour: int = 600
+    """By one token. A pipeline that publishes every minute in two channels stays below."""
+    bytes_per_hour: int = 4 * 1024 * 1024 * 1024
+    statement_seconds: int = 600
+    """How far the clocks of a publisher and of the registry may be apart, waiting included."""
+    attestations: int = 100
+    """Of one bundle."""
+
+
+class Registry(Record):
+    """A registry that can be asked and written to. Any number of them may share a database, with one key."""
+
+    identity: Identity
+    signer: Signer = field(repr=False)
+    database: Database
+    blobs: Blobs
+    limits: RegistryLimits = field(default_factory=RegistryLimits)
+    probing: str = "auto"
+    """Whether servers are started to learn their surface: auto, required or never. Always in a sandbox."""
+    witnesses: tuple[str, ...] = ()
+    """The verifier keys of witnesses whose cosignatures are taken."""
+    public_url: str | None = None
+    """Where everybody reaches it, if that is not where it listens."""
+    now: Callable[[], str] = clock_now
+
+    def moment(self) -> int:
+        """Now, in milliseconds since 1970."""
+        return milliseconds(self.now())
+
+    def close(self) -> None:
+        """Let go of the database and of the store of archives."""
+        self.database.close()
+        self.blobs.close()
+
+
+def milliseconds(moment: str) -> int:
+    """A moment that a document names, in milliseconds since 1970."""
+    return round(datetime.fromisoformat(moment).timestamp() * 1000)
+
+
+def new_id() -> str:
+    """A name for a row that nobody can guess or meet twice."""
+    return secrets.token_hex(12)
+
+
+def default_log_id(key: PublicKey) -> str:
+    """The origin of a log that nobody named: no other key has it."""
+    return f"pinwarden-registry/{key.did.removeprefix('did:key:')[:20]}"
+
+
+def settle_identity(database: Database, wanted: Identity, signer: Signer) -> Identity:
+    """Write down who this registry is, or make sure that the database belongs to the same one."""
+    with database.transaction(alone=pointer_log.ALONE) as step:
+        found = identity_in(step)
+        if found is None:
+            values = (_IDENTITY, wanted.name, wanted.log_id, wanted.key.did)
+            step.run("INSERT INTO identity (id, name, log_id, key_id) VALUES (?, ?, ?, ?)", values)
+            note = Checkpoint(origin=wanted.log_id, size=0, root=EMPTY_ROOT).note()
+            pointer_log.begin(step, bytes(note.signed(wanted.log_id, signer)))
+            return wanted
+    if found.key != wanted.key:
+        raise PinwardenError(
+            "REGISTRY_KEY_MISMATCH", f"the database {database} belongs to {found.key.did}, not to {wanted.key.did}"
+        )
+    return found
+
+
+def identity_in(step: Transaction) -> Identity | None:
+    """Who the registry of a database is."""
+    found = step.row("SELECT name, log_id, key_id FROM identity WHERE id = ?", (_IDENTITY,))
+    return None if found is None else Identity(name=found[0], log_id=found[1], key=PublicKey.from_did(found[2]))

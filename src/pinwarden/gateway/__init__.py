@@ -1,0 +1,1 @@
+"""The enforcing proxy: nothing unapproved reaches the model."""

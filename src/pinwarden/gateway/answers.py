@@ -1,0 +1,238 @@
+"""Passing on what a server answers and asks: lists without what was not approved, results as they came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.surface import Item, Kind
+from pinwarden.gateway import messages, splice
+from pinwarden.gateway.asked import Answer, Asked
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.messages import encode, error, is_id, refusal
+from pinwarden.gateway.opening import Opening
+from pinwarden.gateway.output import Journal, Output
+from pinwarden.gateway.pages import ListPage, filtered, read_page, warning_edit
+from pinwarden.gateway.views import View, Views
+from pinwarden.rules.drift.changes import REVIEW
+from pinwarden.rules.gates.requests import (
+    ELICITATION,
+    SAMPLING,
+    Refusal,
+    judge_error,
+    judge_input_required,
+    judge_request,
+    too_many_rounds,
+)
+from pinwarden.rules.gates.verdict import BLOCK, WARN, Verdict
+
+_OPENINGS = frozenset({"initialize", "server/discover"})
+_TRIES = 3  # how often a page is held against a list that was asked for anew
+
+
+class Answers:
+    """The part of a session that decides about messages of the server."""
+
+    def __init__(self, guard: Guard, journal: Journal, views: Views, opening: Opening) -> None:
+        self.asked_of_client: dict[Any, str] = {}
+        self._guard = guard
+        self._journal = journal
+        self._views = views
+        self._opening = opening
+        self._rounds: dict[str, int] = {}
+        self._server_asks = 0
+
+    def relays(self) -> bool:
+        """Whether the policy wants nothing to be done about results, and nobody counts who asks back how often."""
+        results = self._guard.policy.results
+        self._server_asks = 0
+        return not results.max_bytes and results.hidden_characters == "relay" and not self._rounds
+
+    def pass_on(self, answer: Answer, now: float, out: Output) -> bool:
+        """Pass an answer on to the client; False if it has to wait."""
+        frame, message, asked = answer.frame, answer.message, answer.asked
+        if message is not None and "result" not in message:
+            refused = judge_error(message.get("error"), self._guard.requests(self._journal.client))
+            out.to_client.append(frame if refused is None else self._refuse(refused, asked, out))
+            return True
+        if asked.kind is not None:
+            return self._list(answer, asked.kind, now, out)
+        if message is None:
+            raise PinwardenError("JSON_CANONICALIZATION_ERROR", "it has no single meaning")
+        if asked.method in _OPENINGS:
+            self._open(frame, message, asked, out)
+            return True
+        self._server_asks = 0
+        refused = self._refused_result(frame, message["result"], asked)
+        if refused is not None:
+            out.to_client.append(self._refuse(refused, asked, out))
+        elif asked.warning is None and self._guard.policy.results.hidden_characters == "relay":
+            out.to_client.append(frame)
+        else:
+            out.to_client.append(self._checked(frame, message, asked, out))
+        return True
+
+    def _refuse(self, refused: Refusal, asked: Asked, out: Output) -> bytes:
+        call = self._journal.call_id(asked.number)
+        self._journal.refused(refused.code, refused.reason, asked.method, call, out)
+        return _refused_answer(asked.number, refused, call)
+
+    # Lists
+
+    def _list(self, answer: Answer, kind: Kind, now: float, out: Output) -> bool:
+        page = read_page(answer.frame, answer.message, kind, self._guard)
+        if not answer.asked.cursor and page.cursor is None:
+            if not answer.tries:
+                self._views.take(kind, page.items, now, out)
+            view = self._views.judged(kind, out)
+            if view is None:
+                self._views.need(kind, now, out)  # the first use: everything has to be seen first
+                view = self._views.judged(kind, out)
+        else:
+            view = self._views.need(kind, now, out)
+        if view is None:
+            return False
+        if answer.tries < _TRIES and not _covers(view, page):
+            self._views.expire(kind)  # the page is newer than the list, or the list was another one for us
+            self._views.need(kind, now, out)
+            return False
+        self._release(answer.frame, kind, page, view, out)
+        return True
+
+    def _release(self, frame: bytes, kind: Kind, page: ListPage, view: View, out: Output) -> None:
+        gone: set[int] = set()
+        warnings: list[Verdict] = []
+        for number, item in enumerate(page.items):
+            verdict = None if item.digest is None else view.by_item.get((item.key, item.digest.raw))
+            if verdict is None:
+                gone.add(number)
+                if item.digest is not None:
+                    self._journal.served(_unstable(kind, item), kind.method, out)
+            elif not view.by_key[item.key].passes:
+                gone.add(number)
+            elif verdict.action == WARN:
+                warnings.append(verdict)
+        ttl = self._guard.policy.relist_seconds * 1000
+        out.to_client.append(filtered(frame, kind, gone, ttl=ttl, warnings=warnings))
+
+    # What the server says of itself
+
+    def _open(self, frame: bytes, message: Any, asked: Asked, out: Output) -> None:
+        result = message["result"]
+        if not isinstance(result, dict):
+            raise PinwardenError("PROBE_FAILED", "the server does not say who it is")
+        passed = self._opening.passed_on(frame, result, self._guard.policy.relist_seconds * 1000, out)
+        if isinstance(passed, bytes):
+            out.to_client.append(passed)
+            return
+        call = self._journal.call_id(asked.number)
+        self._journal.used(passed, asked.method, call, out)
+        out.to_client.append(refusal(asked.number, passed, self._guard.server, call))
+
+    # Results
+
+    def _refused_result(self, frame: bytes, result: Any, asked: Asked) -> Refusal | None:
+        policy = self._guard.policy.results
+        if policy.max_bytes and len(frame) > policy.max_bytes:
+            reason = f"The result has {len(frame)} bytes; the policy allows {policy.max_bytes}."
+            return Refusal(code="result_too_large", reason=reason)
+        if type(result) is not dict or result.get("resultType", "complete") == "complete":
+            if self._rounds:
+                self._rounds.pop(asked.use, None)
+            return None
+        requests = self._guard.requests(self._journal.client)
+        rounds = self._rounds.get(asked.use, 0) + 1
+        self._rounds[asked.use] = rounds
+        if rounds > requests.max_rounds:
+            return too_many_rounds(requests)
+        return judge_input_required(result, requests)
+
+    def _checked(self, frame: bytes, message: Any, asked: Asked, out: Output) -> bytes:
+        """The answer with what the policy wants done about it."""
+        hidden = self._guard.policy.results.hidden_characters
+        if hidden != "relay":
+            from pinwarden.rules.gates.results import has_hidden, without_hidden
+
+            if has_hidden(message["result"]):
+                verdict = _hidden(asked.use, hidden)
+                self._journal.used(verdict, asked.method, self._journal.call_id(asked.number), out)
+                if hidden == "strip":
+                    frame = encode({**message, "result": without_hidden(message["result"])})
+                asked.warning = asked.warning or verdict
+        if asked.warning is None or type(message["result"]) is not dict:
+            return frame
+        text = frame.decode()
+        result = splice.member(text, 0, "result")
+        if result is None:
+            return frame
+        return splice.edited(text, [warning_edit(text, result.start, [asked.warning])]).encode()
+
+    # Requests of the server
+
+    def server_request(self, frame: bytes, message: Any, method: str, out: Output) -> None:
+        """A question of the server to the client: passed on, or answered with a refusal."""
+        number = message["id"]
+        if not is_id(number) or number in self.asked_of_client:
+            out.to_server.append(error(None, messages.INVALID_REQUEST, "pinwarden: the id cannot be used"))
+            return
+        policy = self._guard.requests(self._journal.client)
+        refused = judge_request(method, message.get("params"), policy)
+        if refused is None and method in (SAMPLING, ELICITATION):
+            self._server_asks += 1
+            if self._server_asks > policy.max_rounds:
+                refused = too_many_rounds(policy)
+        if len(self.asked_of_client) >= self._guard.limits.max_open:
+            refused = too_many_rounds(policy)
+        if refused is not None:
+            self._journal.refused(refused.code, refused.reason, method, self._journal.call_id(f"server/{number}"), out)
+            data = {"pinwarden": {"code": refused.code}}
+            out.to_server.append(error(number, messages.GONE, f"pinwarden: {refused.reason}", data))
+            return
+        self.asked_of_client[number] = method
+        out.to_client.append(frame)
+
+    def from_client(self, frame: bytes, message: Any, out: Output) -> None:
+        """An answer of the client; one that nobody asked for goes nowhere."""
+        number = message.get("id")
+        if is_id(number) and self.asked_of_client.pop(number, None) is not None:
+            out.to_server.append(frame)
+
+
+def _covers(view: View, page: ListPage) -> bool:
+    return view.problem is not None or all(
+        item.digest is None or (item.key, item.digest.raw) in view.by_item for item in page.items
+    )
+
+
+def _unstable(kind: Kind, item: Item) -> Verdict:
+    return Verdict(
+        entity=kind.entity,
+        key=item.key,
+        value=item.value,
+        digest=item.digest,
+        action=BLOCK,
+        level=REVIEW,
+        code="list_unstable",
+        reason="The server lists it to the client, and not when it is asked again.",
+    )
+
+
+def _hidden(use: str, what_is_done: str) -> Verdict:
+    reason = "A result holds characters that nobody sees."
+    if what_is_done == "strip":
+        reason = "Characters that nobody sees were removed from a result."
+    return Verdict(
+        entity="result",
+        key=use,
+        value=None,
+        digest=None,
+        action=WARN,
+        level=REVIEW,
+        code="hidden_characters",
+        reason=reason,
+    )
+
+
+def _refused_answer(number: Any, refused: Refusal, call: str) -> bytes:
+    data = {"pinwarden": {"code": refused.code, "call": call}}
+    return error(number, messages.REFUSED, f"pinwarden: the answer is refused: {refused.reason}", data)

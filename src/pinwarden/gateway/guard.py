@@ -1,0 +1,149 @@
+"""What all sessions of one upstream server share: the measure, the policy, and what was read before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any
+
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.approved import Approved
+from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy, RequestPolicy
+from pinwarden.documents.surface import KINDS, Item, Kind, Surface
+from pinwarden.gateway.approved import ApprovedSource
+from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS, SessionLimits
+from pinwarden.rules.gates.lists import judge_list, judge_use
+from pinwarden.rules.gates.server import judge_server
+from pinwarden.rules.gates.verdict import Verdict
+
+_REMEMBERED = 64  # list bodies; a session has four lists of a few pages
+
+
+class Guard:
+    """The judge of one upstream, for any number of sessions and threads."""
+
+    def __init__(
+        self,
+        server: str,
+        source: ApprovedSource,
+        policy: GatewayPolicy = DEFAULT_POLICY,
+        limits: SessionLimits = DEFAULT_SESSION_LIMITS,
+    ) -> None:
+        self.server = server
+        self.policy = policy
+        self.limits = limits
+        self.epoch = 0
+        """Counts every change of the measure or the policy; what was judged in an earlier one is judged anew."""
+        self.stamp = 0
+        """Counts everything that makes a session look again: changes of measure or policy, and notices."""
+        self.look_at = 0.0
+        """When the measure has to be looked at again."""
+        self._source = source
+        self._lock = Lock()
+        self._approved: Approved | None = None
+        self._failure: PinwardenError | None = None
+        self._notices = dict.fromkeys((kind.member for kind in KINDS), 0)
+        self._bodies: dict[bytes, tuple[tuple[Item, ...], str | None]] = {}
+
+    def look(self, now: float) -> None:
+        """See whether the measure changed, at most every so often."""
+        with self._lock:
+            if now < self.look_at:
+                return
+            self.look_at = now + self.limits.source_seconds
+            try:
+                found = self._source.current()
+            except PinwardenError as err:
+                self._fail(err)
+                return
+            self._take(found)
+
+    @property
+    def approved(self) -> Approved | None:
+        """What is approved; None if the first use may be trusted. Raises if that cannot be told."""
+        if self._failure is not None:
+            raise self._failure
+        return self._approved
+
+    def set_policy(self, policy: GatewayPolicy) -> None:
+        """Take another policy from now on; everything is judged anew under it."""
+        with self._lock:
+            self.policy = policy
+            self._turn()
+
+    def trust(self, surface: Surface) -> None:
+        """Keep what is seen of a server that nobody has approved anything of."""
+        with self._lock:
+            try:
+                self._take(self._source.trust(surface))
+            except PinwardenError as err:
+                self._fail(err)
+
+    def judge_list(
+        self, kind: Kind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
+    ) -> tuple[Verdict, ...]:
+        """A verdict for each item of a complete list."""
+        return judge_list(
+            kind, items, self._measure(), lambda key: self.policy.for_item(self.server, key, client), server
+        )
+
+    def judge_unlisted(self, kind: Kind, key: str, client: str) -> Verdict:
+        """The verdict about using something that the server does not list."""
+        return judge_use(kind, key, self._measure(), self.policy.for_item(self.server, key, client))
+
+    def judge_server(self, facts: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
+        """A verdict for each member of what the server says of itself."""
+        return judge_server(facts, self._measure(), self.policy.for_item(self.server, "", client))
+
+    def requests(self, client: str) -> RequestPolicy:
+        """What the server may ask of the client."""
+        return self.policy.for_requests(self.server, client)
+
+    def changed(self, kind: Kind) -> None:
+        """The server told some session that a list changed: the views of all sessions are stale."""
+        with self._lock:
+            self._notices[kind.member] += 1
+            self.stamp += 1
+
+    def notices(self, kind: Kind) -> int:
+        """How often `changed` was called, so that a session knows whether its view is older."""
+        return self._notices[kind.member]
+
+    def recall(self, kind: Kind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:
+        """The items and the cursor that a list result of exactly these bytes holds, if it was read before."""
+        return self._bodies.get(_name_of(kind, body))
+
+    def remember(self, kind: Kind, body: bytes, items: tuple[Item, ...], cursor: str | None) -> None:
+        """Keep what a list result holds. What it is worth is judged each time."""
+        with self._lock:
+            while len(self._bodies) >= _REMEMBERED:
+                del self._bodies[next(iter(self._bodies))]
+            self._bodies[_name_of(kind, body)] = items, cursor
+
+    def _measure(self) -> Surface:
+        approved = self.approved
+        return _NOTHING if approved is None else approved.surface
+
+    def _take(self, found: Approved | None) -> None:
+        before, self._approved = self._approved, found
+        known = None if before is None else before.generation
+        if self._failure is not None or known != (None if found is None else found.generation):
+            self._turn()
+        self._failure = None
+
+    def _fail(self, err: PinwardenError) -> None:
+        if self._failure is None:
+            self._turn()
+        self._failure = err
+
+    def _turn(self) -> None:
+        self.epoch += 1
+        self.stamp += 1
+
+
+_NOTHING = Surface(server=None, items={}, observed={})
+
+
+def _name_of(kind: Kind, body: bytes) -> bytes:
+    return kind.member.encode() + Digest.of(body).raw

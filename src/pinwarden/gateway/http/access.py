@@ -1,0 +1,95 @@
+"""Who may ask: the host that was asked for, the web page that asks, and the token that the client shows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+from pinwarden.core.record import Record
+from pinwarden.flows.gateway.tokens import token_digest
+from pinwarden.gateway.http.request import Request
+
+_REMEMBERED = 4096  # headers that were found right, so that they are not looked at again
+
+
+class Client(Record):
+    """What a token stands for."""
+
+    name: str
+    servers: tuple[str, ...] = ()
+    """The servers that this client may see; all of them if none is named."""
+
+    def sees(self, server: str) -> bool:
+        """Whether a server is one of this client's."""
+        return not self.servers or server in self.servers
+
+
+class Denied(Exception):  # noqa: N818  an answer to give, not a failure to report
+    """Not for this client."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+class Access:
+    """The rules of admission. A page of another site can make a browser ask us, and can make its own name point at us;
+    it cannot make the browser lie about either."""
+
+    def __init__(self, hosts: Collection[str], origins: Collection[str], clients: Mapping[str, Client]) -> None:
+        self._hosts = frozenset(each.lower() for each in hosts)
+        self._origins = frozenset(each.lower().rstrip("/") for each in origins)
+        self._clients = dict(clients)
+        self._admitted: dict[bytes, Client] = {}
+        self._sites: set[bytes] = set()
+        self.denied = 0
+
+    def set_clients(self, clients: Mapping[str, Client]) -> None:
+        """Let these in from now on, by the digest of their token."""
+        if clients != self._clients:
+            self._clients = dict(clients)
+            self._admitted.clear()
+
+    def check_site(self, request: Request) -> None:
+        """Refuse a host or an origin that is not ours."""
+        given = request.headers[b"host"]
+        if given in self._sites and b"origin" not in request.headers:
+            return
+        host = _host_of(given.decode("latin-1"))
+        if host is None or host not in self._hosts:
+            self.denied += 1
+            raise Denied(421, "this gateway does not answer for that host")
+        origin = request.headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1").lower().rstrip("/") not in self._origins:
+            self.denied += 1
+            raise Denied(403, "web pages of that origin may not ask this gateway")
+        if len(self._sites) < _REMEMBERED:
+            self._sites.add(given)
+
+    def client_of(self, request: Request) -> Client:
+        """Whose token the request shows."""
+        given = request.headers.get(b"authorization", b"")
+        known = self._admitted.get(given)
+        if known is not None:
+            return known
+        scheme, _, token = given.decode("latin-1").partition(" ")
+        client = self._clients.get(token_digest(token.strip())) if scheme.lower() == "bearer" else None
+        if client is None:
+            self.denied += 1
+            raise Denied(401, "a bearer token is needed")
+        if len(self._admitted) < _REMEMBERED:
+            self._admitted[given] = client
+        return client
+
+
+def _host_of(header: str) -> str | None:
+    """The host of a Host header; None if it is not one."""
+    try:
+        parts = urlsplit(f"//{header}")
+        if parts.path or parts.query or parts.fragment or "@" in parts.netloc or not header.isascii():
+            return None
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts.hostname

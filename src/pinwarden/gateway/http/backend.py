@@ -1,0 +1,228 @@
+"""One server behind the merged endpoint: the gateway introduces itself to it in whichever era it speaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.json_slices import array_elements, object_members
+from pinwarden.gateway import splice
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.hub import Conversing, Hub, Upstream
+from pinwarden.gateway.http.messages import MODERN, VERSION_META, Frame, Id
+
+META = "io.modelcontextprotocol/"
+INFO_META = f"{META}clientInfo"
+CAPABILITIES_META = f"{META}clientCapabilities"
+HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+_MOST_PAGES = 200
+_OWN = "pinwarden-merged-"
+
+
+class BackendError(Exception):
+    """A server that did not do its part, and why."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+        self.why = why
+
+
+class Answer:
+    """Waits for one answer, and hands on what comes before it."""
+
+    def __init__(self, on_message: Callable[[Frame], None] | None = None) -> None:
+        self._future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._on_message = on_message
+
+    def message(self, frame: Frame) -> None:
+        """A message before the answer."""
+        if self._on_message is not None:
+            self._on_message(frame)
+
+    def answered(self, frame: Frame, status: int) -> None:
+        """The answer."""
+        del status
+        if not self._future.done():
+            self._future.set_result(frame)
+
+    def failed(self, code: int, why: str) -> None:
+        """There will be none."""
+        if not self._future.done():
+            self._future.set_exception(BackendError(code, why))
+
+    def __await__(self) -> Any:
+        return self._future.__await__()
+
+
+class Backend:
+    """A server, as one client sees it through the merged endpoint."""
+
+    def __init__(self, hub: Hub, upstream: Upstream, client: Client, hear: Callable[[Backend, Frame], None]) -> None:
+        self.slug = upstream.slug
+        self._hub = hub
+        self._upstream = upstream
+        self._client = client
+        self._hear = hear
+        self.conversation: Conversing | None = None
+        self.modern = False
+        self.about: dict[str, Any] = {}
+        """What the server says of itself, as far as that was approved."""
+        self._number = 0
+
+    async def open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
+        """Find the era of the server, and begin. What a client of the other era can do is of no use to the server."""
+        shared = self._hub.shared(self._upstream, self._client)
+        meta = {VERSION_META: MODERN[0], INFO_META: info, CAPABILITIES_META: capabilities if for_modern_client else {}}
+        answer = await self._ask(shared, "server/discover", {"_meta": meta})
+        result = answer.members.get("result")
+        if isinstance(result, dict):
+            self.conversation, self.modern, self.about = shared, True, result
+            self._upstream.failing = False
+            return
+        conversation = self._hub.conversation(self._upstream, self._client)
+        try:
+            hello = {
+                "protocolVersion": HANDSHAKE_VERSIONS[0],
+                "capabilities": {} if for_modern_client else capabilities,
+                "clientInfo": info,
+            }
+            answer = await self._ask(conversation, "initialize", hello)
+            result = answer.members.get("result")
+            if not isinstance(result, dict):
+                error = answer.members.get("error")
+                raise BackendError(-32000, str(error.get("message") if isinstance(error, dict) else "no handshake"))
+        except BaseException:
+            conversation.close("the handshake failed")
+            raise
+        note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        conversation.tell(Frame(data=orjson.dumps(note), message=note))
+        conversation.listen(_Ear(self, self._hear))  # type: ignore[arg-type]
+        self.conversation, self.about = conversation, result
+        self._upstream.failing = False
+
+    @property
+    def failing(self) -> bool:
+        """Whether the server did not even begin the last time."""
+        return self._upstream.failing
+
+    @property
+    def open_now(self) -> bool:
+        """Whether the server can be asked."""
+        return self.conversation is not None and not self.conversation.closed
+
+    def offers(self, capability: str) -> bool:
+        """Whether the server says that it can do something."""
+        capabilities = self.about.get("capabilities")
+        return isinstance(capabilities, dict) and capability in capabilities
+
+    async def items(self, method: str, member: str, meta: Mapping[str, Any]) -> list[bytes]:
+        """The text of every item of a list, from all its pages."""
+        found: list[bytes] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
+            if self.modern:
+                params["_meta"] = {**meta, VERSION_META: MODERN[0]}
+            answer = await self.ask(method, params)
+            result = answer.members.get("result")
+            if not isinstance(result, dict):
+                raise BackendError(-32603, f"no answer to {method}")
+            found += _elements(answer.data, member)
+            cursor = result.get("nextCursor")
+            if not isinstance(cursor, str):
+                return found
+        raise BackendError(-32603, f"the answer to {method} does not end")
+
+    async def ask(self, method: str, params: dict[str, Any]) -> Frame:
+        """A question of the gateway's own."""
+        if self.conversation is None:
+            raise BackendError(-32000, "the server is not there")
+        return await self._ask(self.conversation, method, params)
+
+    def relay(self, frame: Frame, answer: Answer, parameters: bytes) -> Id | None:
+        """A request of the client, under the client's id."""
+        if self.conversation is None or self.conversation.closed:
+            answer.failed(-32000, "the server is not there")
+            return None
+        return self.conversation.request(frame, answer, parameters)
+
+    def tell(self, frame: Frame) -> None:
+        """A notification or an answer of the client."""
+        if self.conversation is not None and not self.modern:
+            self.conversation.tell(frame)
+
+    def close(self) -> None:
+        """Let go of the server. What is shared with the server's own endpoint stays."""
+        if self.conversation is not None and not self.modern:
+            self.conversation.close("the session was ended")
+
+    async def _ask(self, conversation: Conversing, method: str, params: dict[str, Any]) -> Frame:
+        self._number += 1
+        message = {"jsonrpc": "2.0", "id": f"{_OWN}{id(self):x}-{self._number}", "method": method, "params": params}
+        answer = Answer()
+        conversation.request(Frame(data=orjson.dumps(message), message=message), answer)
+        made: Frame = await answer
+        return made
+
+
+class _Ear:
+    """Hears what a server tells without being asked."""
+
+    open = True
+
+    def __init__(self, backend: Backend, hear: Callable[[Backend, Frame], None]) -> None:
+        self._backend = backend
+        self._hear = hear
+
+    def start_events(self) -> None:
+        pass
+
+    def event(self, data: bytes) -> None:
+        self._hear(self._backend, Frame(data=data, message=orjson.loads(data)))
+
+    def end_events(self) -> None:
+        self.open = False
+
+
+def _elements(data: bytes, member: str) -> list[bytes]:
+    try:
+        result = dict(object_members(data))["result"]
+        return array_elements(dict(object_members(result))[member])
+    except (PinwardenError, KeyError) as err:
+        raise BackendError(-32603, f"the answer has no list of {member}") from err
+
+
+def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
+    """A request of a client of the older era as the newest revision wants it."""
+    text = frame.data.decode()
+    params = splice.member(text, 0, "params")
+    value = orjson.dumps(dict(meta)).decode()
+    if params is None:
+        edit = splice.with_member(text, 0, "params", f'{{"_meta":{value}}}')
+    else:
+        present = splice.member(text, params.start, "_meta")
+        if present is None:
+            edit = splice.with_member(text, params.start, "_meta", value)
+        else:
+            edit = (present.start, present.end, orjson.dumps({**frame.meta, **meta}).decode())
+    data = splice.edited(text, [edit]).encode()
+    message = {**frame.members, "params": {**frame.params, "_meta": {**frame.meta, **meta}}}
+    return Frame(data=data, message=message)
+
+
+def with_result_type(frame: Frame) -> Frame:
+    """An answer of an older server as the newest revision wants it."""
+    result = frame.members.get("result")
+    if not isinstance(result, dict) or "resultType" in result:
+        return frame
+    text = frame.data.decode()
+    span = splice.member(text, 0, "result")
+    if span is None:
+        return frame
+    edit = splice.with_member(text, span.start, "resultType", '"complete"')
+    return Frame(data=splice.edited(text, [edit]).encode(), message=frame.message)

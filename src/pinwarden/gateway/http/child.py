@@ -1,0 +1,264 @@
+"""The way to a server that is a process: a line is a message, in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections import deque
+from collections.abc import Callable, Container
+from contextlib import suppress
+from typing import Any, cast
+
+import orjson
+
+from pinwarden.adapters.process_tree import ProcessTree
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.links import LinkOwner
+from pinwarden.gateway.http.messages import Frame, Id
+from pinwarden.gateway.stdio import Command
+
+
+class Supervisor:
+    """Starts the processes of one server, and waits longer each time that one ends soon after its start."""
+
+    def __init__(self, name: str, command: Callable[[], Command], limits: HttpLimits) -> None:
+        self.name = name
+        self._command = command
+        self.limits = limits
+        self.running: set[ChildLink] = set()
+        self.starts = 0
+        self.early_ends = 0
+        self.retry_at = 0.0
+        self.last_words = ""
+
+    def open(self, owner: LinkOwner, say: Callable[[str], None]) -> ChildLink:
+        """A new process, started as soon as it may be."""
+        link = ChildLink(self, owner, say)
+        self.running.add(link)
+        link.start_when_due()
+        return link
+
+    def command(self) -> Command:
+        """What to start now."""
+        self.starts += 1
+        return self._command()
+
+    def ended(self, link: ChildLink, lived: float, now: float, *, wanted: bool) -> None:
+        """A process ended."""
+        self.running.discard(link)
+        if wanted or lived >= self.limits.stable_seconds:
+            self.early_ends = 0
+            return
+        self.early_ends += 1
+        longest = self.limits.longest_backoff_seconds
+        self.retry_at = now + min(longest, self.limits.first_backoff_seconds * 2 ** min(self.early_ends - 1, 20))
+
+
+class ChildLink(asyncio.SubprocessProtocol):
+    """One process, for one conversation."""
+
+    def __init__(self, supervisor: Supervisor, owner: LinkOwner, say: Callable[[str], None]) -> None:
+        self._supervisor = supervisor
+        self._limits = supervisor.limits
+        self._owner = owner
+        self._say = say
+        self._loop = asyncio.get_running_loop()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tree: ProcessTree | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._transports: list[asyncio.BaseTransport] = []
+        self._unsent: deque[bytes] = deque()
+        self._begun = 0.0
+        self._closed = False
+        self._pausing = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody needs the process any more."""
+        return self._closed
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process."""
+        return None if self._process is None else self._process.pid
+
+    def start_when_due(self) -> None:
+        """Start the process, after the pause that its predecessors earned it."""
+        self._task = self._loop.create_task(self._start())
+
+    def send(self, frame: Frame, parameters: bytes) -> None:
+        """Write one line. Line ends inside a message stand between its tokens, and can be left out."""
+        del parameters
+        data = frame.data
+        if b"\n" in data or b"\r" in data:
+            data = data.replace(b"\r", b" ").replace(b"\n", b" ")
+        if self._stdin is None:
+            self._unsent.append(data + b"\n")
+        elif self._stdin.get_write_buffer_size() > self._limits.max_unsent_bytes:
+            self._lose("the server does not read what it is sent")
+        else:
+            self._stdin.write(data + b"\n")
+
+    def cancel(self, number: Id) -> None:
+        """Tell the server that nobody waits."""
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number[1]}}
+        self.send(Frame(data=orjson.dumps(note), message=note), b"")
+
+    def expire(self, before: float, keep: Container[Id]) -> None:
+        """Nothing is kept here for a request."""
+
+    def close(self) -> None:
+        """End the process: politely, and in any case completely."""
+        self._end(wanted=True)
+
+    # What the pipes call.
+
+    def line(self, data: bytes) -> None:
+        """A message of the server. Lines that are none are noise that some servers print."""
+        if not self._closed and data[:1] in (b"{", b"["):
+            self._owner.from_server(data)
+
+    def pipe_closed(self) -> None:
+        """The server closed its output."""
+        self._lose("the server ended")
+
+    def too_long(self) -> None:
+        """A line without an end."""
+        self._lose("the server sent more than is taken for one message")
+
+    def stderr_line(self, data: bytes) -> None:
+        """Something for people."""
+        text = data[: self._limits.kept_stderr_bytes].decode("utf-8", "backslashreplace")
+        self._supervisor.last_words = text
+        self._say(text)
+
+    async def _start(self) -> None:
+        pause = self._supervisor.retry_at - self._loop.time()
+        if pause > 0:
+            self._pausing = True
+            await asyncio.sleep(pause)
+            self._pausing = False
+        if self._closed:
+            return
+        try:
+            # Building the command may mean hashing files.
+            command = await self._loop.run_in_executor(None, self._supervisor.command)
+            process = await self._loop.run_in_executor(None, _started, command)
+        except Exception as err:  # noqa: BLE001  whatever it is, the server is not there, and that is what is told
+            self._begun = self._loop.time()
+            self._lose(f"the server could not be started: {err}")
+            return
+        self._process, self._tree = process, ProcessTree(process)
+        self._begun = self._loop.time()
+        if self.closed:  # meanwhile
+            self._finish_process()
+            return
+        await self._connect(process)
+        while self._unsent and self._stdin is not None:
+            self._stdin.write(self._unsent.popleft())
+
+    async def _connect(self, process: subprocess.Popen[bytes]) -> None:
+        most = self._limits.max_answer_bytes
+        out, _ = await self._loop.connect_read_pipe(
+            lambda: _Lines(self.line, self.pipe_closed, self.too_long, most), process.stdout
+        )
+        err, _ = await self._loop.connect_read_pipe(
+            lambda: _Lines(self.stderr_line, _nothing, None, self._limits.kept_stderr_bytes), process.stderr
+        )
+        stdin, _ = await self._loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
+        self._transports = [out, err, stdin]
+        self._stdin = stdin
+
+    def _lose(self, why: str) -> None:
+        if not self._closed:
+            self._end(wanted=False)
+            self._owner.server_lost(why)
+
+    def _end(self, *, wanted: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        now = self._loop.time()
+        self._supervisor.ended(self, now - self._begun, now, wanted=wanted)
+        if self._process is not None:
+            self._finish_process()
+        elif self._task is not None and wanted and self._pausing:
+            self._task.cancel()
+
+    def _finish_process(self) -> None:
+        if self._stdin is not None:
+            self._stdin.close()
+        tree = self._tree
+        if tree is not None:
+            ending = self._loop.run_in_executor(None, tree.end, self._limits.grace_seconds)
+            ending.add_done_callback(self._close_pipes)
+
+    def _close_pipes(self, _: Any) -> None:
+        for transport in self._transports:
+            transport.close()
+
+
+class _Lines(asyncio.Protocol):
+    """Bytes in, lines out."""
+
+    def __init__(
+        self,
+        take: Callable[[bytes], None],
+        closed: Callable[[], None],
+        too_long: Callable[[], None] | None,
+        most: int,
+    ) -> None:
+        self._take = take
+        self._closed = closed
+        self._too_long = too_long
+        self._most = most
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def data_received(self, data: bytes) -> None:
+        if not self._parts and data[-1:] == b"\n" and data.count(b"\n") == 1:
+            line = data.strip()  # what nearly always comes
+            if line:
+                self._take(line)
+            return
+        *ended, rest = data.split(b"\n")
+        for end in ended:
+            self._parts.append(end)
+            line = b"".join(self._parts).strip()
+            self._parts.clear()
+            self._size = 0
+            if line:
+                self._take(line)
+        if rest:
+            self._size += len(rest)
+            if self._size <= self._most:
+                self._parts.append(rest)
+            elif self._too_long is not None:
+                self._too_long()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._closed()
+
+
+def _nothing() -> None:
+    return None
+
+
+def _started(command: Command) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(  # noqa: S603  what the lock names; there is no shell
+        list(command.words),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(command.environment),
+        cwd=command.cwd,
+        bufsize=0,
+        start_new_session=True,
+    )
+    for stream in (process.stdin, process.stdout):
+        with suppress(OSError, AttributeError, ImportError):
+            import fcntl
+
+            fcntl.fcntl(cast(Any, stream).fileno(), fcntl.F_SETPIPE_SZ, 1 << 20)
+    return process

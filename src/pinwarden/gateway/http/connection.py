@@ -1,0 +1,317 @@
+"""The connection of one client: requests are answered one after the other, in the order they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Protocol, cast
+
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.request import Refused, Request, RequestReader
+
+_REASONS = {each.value: each.phrase for each in HTTPStatus}
+_ALWAYS = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
+_USUAL = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + _ALWAYS + b"content-length: %d\r\n\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_STREAM = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\n"
+    b"x-accel-buffering: no\r\nx-content-type-options: nosniff\r\ntransfer-encoding: chunked\r\n"
+)
+_PING = b": \r\n\r\n"
+JSON = "application/json"
+
+
+class Answering(Protocol):
+    """Who answers requests."""
+
+    def answer(self, request: Request, reply: Reply) -> None:
+        """Answer one request, now or later, through its reply."""
+
+
+class Connections:
+    """All connections of clients, their count and their bounds."""
+
+    def __init__(self, answering: Answering, limits: HttpLimits) -> None:
+        self.answering = answering
+        self.limits = limits
+        self.open: set[ClientConnection] = set()
+        self.draining = False
+        self.refused = 0
+
+    def __call__(self) -> ClientConnection:
+        """A protocol for the next connection."""
+        return ClientConnection(self)
+
+    async def drain(self, seconds: float) -> bool:
+        """Let what is in flight end, and close what is idle; whether all ended in time."""
+        self.draining = True
+        for each in tuple(self.open):
+            each.close_when_idle()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self.open and loop.time() < end:  # an answer that is given may still be on its way to a slow reader
+            await asyncio.sleep(0.02)
+        drained = not self.open
+        for each in tuple(self.open):
+            each.abort()
+        return drained
+
+
+class Reply:
+    """The answer to one request: one document, or a stream of events."""
+
+    def __init__(self, connection: ClientConnection, request: Request) -> None:
+        self._connection: ClientConnection | None = connection
+        self._keep_alive = request.keep_alive
+        self._chunked = False
+        self.on_gone: Callable[[], None] | None = None
+        """Called if the client goes away before the answer is complete."""
+
+    @property
+    def open(self) -> bool:
+        """Whether something can still be sent."""
+        return self._connection is not None
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the answer is a stream of events."""
+        return self._chunked
+
+    def send(
+        self, status: int, body: bytes = b"", *, kind: str = JSON, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """The whole answer."""
+        connection = self._connection
+        if connection is None:
+            return
+        keep = self._keep_alive and not connection.owner.draining
+        if status == 200 and keep and headers is None and kind is JSON and body:
+            connection.write(_USUAL % len(body) + body)  # what nearly always is sent
+        else:
+            connection.write(_head(status, len(body), kind if body else "", headers, keep=keep) + body)
+        self._done(keep=keep)
+
+    def start_events(self, headers: Mapping[str, str] | None = None) -> None:
+        """Begin a stream of events."""
+        connection = self._connection
+        if connection is None or self._chunked:
+            return
+        self._chunked = True
+        more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        connection.write(_STREAM + more.encode("latin-1") + b"\r\n")
+        connection.ping_later(self)
+
+    def event(self, frame: bytes) -> None:
+        """One message as an event. Messages are JSON without line ends outside of strings, so one line holds it."""
+        if self._connection is not None:
+            if b"\n" in frame or b"\r" in frame:
+                # Between the tokens of JSON only; inside of strings they are escaped.
+                frame = frame.replace(b"\r", b" ").replace(b"\n", b" ")
+            self._chunk(b"event: message\r\ndata: " + frame + b"\r\n\r\n")
+
+    def ping(self) -> None:
+        """A comment, which clients skip."""
+        self._chunk(_PING)
+
+    def end_events(self) -> None:
+        """End the stream."""
+        connection = self._connection
+        if connection is not None:
+            connection.write(b"0\r\n\r\n")
+            self._done(keep=self._keep_alive and not connection.owner.draining)
+
+    def gone(self) -> None:
+        """The client went away."""
+        if self._connection is not None:
+            self._connection = None
+            if self.on_gone is not None:
+                self.on_gone()
+
+    def _chunk(self, data: bytes) -> None:
+        if self._connection is not None:
+            self._connection.write(b"%x\r\n" % len(data) + data + b"\r\n")
+
+    def _done(self, *, keep: bool) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.answered(keep=keep)
+
+
+def _head(status: int, length: int, kind: str, headers: Mapping[str, str] | None, *, keep: bool) -> bytes:
+    lines = f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\ncontent-length: {length}\r\n"
+    if kind:
+        lines += f"content-type: {kind}\r\n"
+    if headers:
+        lines += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    if not keep:
+        lines += "connection: close\r\n"
+    return lines.encode("latin-1") + _ALWAYS + b"\r\n"
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection. Reading stops while its client sends ahead of the answers."""
+
+    def __init__(self, owner: Connections) -> None:
+        self.owner = owner
+        self._limits = owner.limits
+        self._reader = RequestReader(owner.limits)
+        self._waiting: deque[Request] = deque()
+        self._reply: Reply | None = None
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pinger: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
+        self._closing = False
+        self._paused = False
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is not answered yet."""
+        return self._reply is not None or bool(self._waiting)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self.owner.open) >= self._limits.max_connections or self.owner.draining:
+            self.owner.refused += 1
+            self._closing = True
+            self._transport.write(_head(503, 0, "", {"retry-after": "1"}, keep=False))
+            self._transport.close()
+            return
+        self.owner.open.add(self)
+        self._wait(self._limits.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """The client went away."""
+        self._closing = True
+        self.owner.open.discard(self)
+        for timer in (self._timer, self._pinger):
+            if timer is not None:
+                timer.cancel()
+        self._transport = None
+        self._waiting.clear()
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.gone()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request."""
+        if self._closing:
+            return
+        was_in_body = self._reader.in_body
+        try:
+            requests = self._reader.feed(data)
+        except Refused as refused:
+            self._refuse(refused)
+            return
+        if requests:
+            self._waiting.extend(requests)
+            if len(self._waiting) > self._limits.max_pipelined and self._transport is not None:
+                self._transport.pause_reading()
+                self._paused = True
+            if self._reply is None:
+                self._next()
+        if self._reader.continues and self._reply is None:
+            self._reader.continues = False
+            self.write(_CONTINUE)
+        if self._reply is None:
+            in_body = self._reader.in_body
+            if in_body != was_in_body or (requests and self._reader.begun):
+                self._wait(self._limits.body_seconds if in_body else self._limits.head_seconds)
+
+    def eof_received(self) -> bool:
+        """The client sends no more; without that, it is gone for us."""
+        return False
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, unless the reader is too slow for what waits already."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
+            transport.abort()
+            return
+        transport.write(data)
+
+    def answered(self, *, keep: bool) -> None:
+        """The request in work is answered; take the next one, in a turn of its own so that none starves others."""
+        self._reply = None
+        if self._pinger is not None:
+            self._pinger.cancel()
+            self._pinger = None
+        if not keep:
+            self._close()
+        elif self._waiting:
+            self._loop.call_soon(self._next)
+        else:
+            self._wait(self._limits.idle_seconds)
+
+    def ping_later(self, reply: Reply) -> None:
+        """Keep a quiet stream open."""
+
+        def ping() -> None:
+            if reply.open:
+                reply.ping()
+                self.ping_later(reply)
+
+        self._pinger = self._loop.call_later(self._limits.ping_seconds, ping)
+
+    def close_when_idle(self) -> None:
+        """End now if nothing is in work."""
+        if not self.busy:
+            self._close()
+
+    def abort(self) -> None:
+        """End now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _next(self) -> None:
+        if self._closing or self._reply is not None or not self._waiting:
+            return
+        request = self._waiting.popleft()
+        self._deadline = 0.0
+        if self._paused and self._transport is not None and len(self._waiting) <= self._limits.max_pipelined:
+            self._transport.resume_reading()
+            self._paused = False
+        self._reply = Reply(self, request)
+        self.owner.answering.answer(request, self._reply)
+
+    def _refuse(self, refused: Refused) -> None:
+        """Say why, and end the connection: where the next request begins is not known any more."""
+        self.owner.refused += 1
+        reply, self._reply = self._reply, None
+        if reply is None:
+            self.write(_head(refused.status, len(refused.why), "text/plain", None, keep=False) + refused.why.encode())
+        else:
+            reply.gone()
+        self._close()
+
+    def _close(self) -> None:
+        self._closing = True
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _wait(self, seconds: float) -> None:
+        """Set the time until which something must have come. One timer serves many requests."""
+        self._deadline = self._loop.time() + seconds
+        if self._timer is None or self._timer.when() > self._deadline:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(self._deadline, self._overdue)
+
+    def _overdue(self) -> None:
+        self._timer = None
+        if self._closing or self._deadline == 0.0:
+            return
+        if self._loop.time() >= self._deadline - 0.001:
+            if self._reader.begun:
+                self._refuse(Refused(408, "the request took too long"))
+            else:
+                self._close()
+            return
+        self._timer = self._loop.call_at(self._deadline, self._overdue)

@@ -1,0 +1,329 @@
+"""One session with a server, the way to it, and the requests of clients that wait in it.
+
+A conversation of the handshake era belongs to one client session. In the newest revision requests stand for
+themselves, so one conversation serves all requests of one client to one server; there two programs may use the same
+id at once, and the second one gets another id on the way to the server.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import orjson
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
+from pinwarden.gateway.http.exchange import Waiting
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.links import Link
+from pinwarden.gateway.http.messages import (
+    INVALID_REQUEST,
+    SERVER_AWAY,
+    SUBSCRIPTION_META,
+    Frame,
+    Id,
+    error_frame,
+    key_of,
+    read_server,
+    with_value,
+)
+from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.recorder import unrecorded
+from pinwarden.gateway.session import Session
+from pinwarden.gateway.step import Step
+
+
+class Hearing(Protocol):
+    """Who hears what belongs to no request."""
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody still listens."""
+
+    def start_events(self) -> None:
+        """Begin."""
+
+    def event(self, frame: bytes) -> None:
+        """One message."""
+
+    def end_events(self) -> None:
+        """No more will come."""
+
+
+class _Pending:
+    """A request that waits for its answer."""
+
+    __slots__ = ("deadline", "own_id", "own_token", "parameters", "renumbered", "sent", "token", "waiting")
+
+    def __init__(self, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
+        self.waiting = waiting
+        self.parameters = parameters
+        self.sent = self.deadline = 0.0
+        self.own_id = frame.members.get("id")
+        self.own_token = frame.meta.get("progressToken")
+        self.token: Id | None = None
+        self.renumbered = False
+
+
+class Conversation:
+    """Frames of clients in, frames to clients out, each to the request or the stream that it belongs to."""
+
+    def __init__(
+        self,
+        session: Session,
+        recording: Recording,
+        limits: HttpLimits,
+        clock: Callable[[], float],
+        on_closed: Callable[[str], None],
+    ) -> None:
+        self.session = session
+        self.link: Link | None = None
+        self._recording = recording
+        self._limits = limits
+        self._json = Limits(max_bytes=limits.max_answer_bytes)
+        self._clock = clock
+        self._on_closed = on_closed
+        self._pending: dict[Id, _Pending] = {}
+        self._tokens: dict[Id, Id] = {}
+        self._abandoned: set[Id] = set()
+        self._numbers = 0
+        self._stream: Hearing | None = None
+        self._unheard: deque[bytes] = deque(maxlen=limits.max_waiting_frames)
+        self.closed = False
+        self.answered_once = False
+        """Whether the server ever said anything."""
+        self.used = clock()
+        self.heard = clock()
+
+    # From clients
+
+    def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
+        """A request; its answer goes to whoever waits. Returns the id that it has on the way to the server."""
+        now = self.used = self._clock()
+        if self.closed or len(self._pending) >= self._limits.max_in_flight:
+            waiting.failed(SERVER_AWAY, "too many requests wait for this server" if not self.closed else "closed")
+            return None
+        number = frame.id
+        if number is None:
+            waiting.failed(INVALID_REQUEST, "the id of a request is a number or a text")
+            return None
+        pending = _Pending(frame, waiting, parameters)
+        pending.sent, pending.deadline = now, now + self._limits.answer_seconds
+        token = frame.progress_token
+        if number in self._pending or number in self._abandoned or (token is not None and token in self._tokens):
+            frame = self._renumbered(frame, pending)
+            number, token = frame.id, frame.progress_token
+            assert number is not None  # noqa: S101  it was just made
+        pending.token = token
+        self._pending[number] = pending
+        if token is not None:
+            self._tokens[token] = number
+        self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
+        return number
+
+    def tell(self, frame: Frame) -> None:
+        """A notification, or an answer to something that the server asked."""
+        now = self.used = self._clock()
+        if not self.closed:
+            self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
+
+    def give_up(self, number: Id | None) -> None:
+        """The client does not wait for an answer any more."""
+        pending = None if number is None else self._forget(number)
+        if pending is None or number is None or self.closed:
+            return
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number[1]}}
+        now = self._clock()
+        if not self.session.client_frame(orjson.dumps(note), now, note).to_server:
+            return  # it was held, and is forgotten
+        if self.link is not None:
+            self.link.cancel(number)
+        # The server may answer late or never. For the session this is the end of it, and the id is free again.
+        self._take(self.session.server_frame(error_frame(number[1], SERVER_AWAY, "given up"), now), None, None, 0)
+        if len(self._abandoned) < self._limits.max_in_flight:
+            self._abandoned.add(number)
+
+    def listen(self, reply: Hearing) -> None:
+        """Open the stream for what belongs to no request. A newer stream takes the place of an older one."""
+        self.used = self._clock()
+        before, self._stream = self._stream, reply
+        if before is not None and before.open:
+            before.end_events()
+        reply.start_events()
+        while self._unheard:
+            reply.event(self._unheard.popleft())
+
+    # From the server
+
+    def from_server(self, data: bytes, *, asked: Id | None = None, status: int = 0) -> bool:
+        """A message of the server."""
+        if self.closed:
+            return True
+        now = self.heard = self._clock()
+        self.answered_once = True
+        frame = read_server(data, self._json)
+        if self._abandoned and frame.is_answer and frame.id in self._abandoned:
+            self._abandoned.discard(frame.id)
+            return True
+        self._take(self.session.server_frame(data, now, frame.message), frame, asked, status)
+        return frame.message is None or (frame.is_answer and frame.id == asked)
+
+    def unanswered(self, number: Id, why: str) -> None:
+        """The server ended its answer without answering."""
+        if self.closed:
+            return
+        self.from_server(error_frame(number[1], SERVER_AWAY, why), asked=number)
+
+    def server_lost(self, why: str) -> None:
+        """Nothing more will come: everything that is open is answered, and the conversation is over."""
+        if self.closed:
+            return
+        step = self.session.server_gone(self._clock())
+        recorded = Step(facts=step.facts, durable=step.durable, sightings=step.sightings)
+        self._take(recorded, None, None, 0)
+        self.close(why)  # which tells everybody who waits, and the reason too
+
+    # From the clock
+
+    def tick(self) -> None:
+        """Whatever is due."""
+        if self.closed:
+            return
+        now = self._clock()
+        self._take(self.session.tick(now), None, None, 0)
+        hung = False
+        for number, pending in list(self._pending.items()):
+            if pending.deadline <= now:
+                self.give_up(number)
+                hung = hung or self.heard < pending.sent
+                pending.waiting.failed(SERVER_AWAY, "the server did not answer in time")
+        if hung:
+            self.server_lost("the server hangs")
+        elif self.link is not None:
+            self.link.expire(now - self._limits.answer_seconds, self._pending)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for anything."""
+        return not self._pending and (self._stream is None or not self._stream.open)
+
+    def close(self, why: str) -> None:
+        """End the conversation. Who still waits is told."""
+        if self.closed:
+            return
+        self.closed = True
+        waiting = [each.waiting for each in self._pending.values()]
+        self._pending.clear()
+        self._tokens.clear()
+        for each in waiting:
+            each.failed(SERVER_AWAY, why)
+        self.end_stream()
+        if self.link is not None:
+            self.link.close()
+        self._on_closed(why)
+
+    def end_stream(self) -> None:
+        """End the stream that belongs to no request."""
+        stream, self._stream = self._stream, None
+        if stream is not None and stream.open:
+            stream.end_events()
+
+    # What comes out of the session
+
+    def _take(self, step: Step, frame: Frame | None, asked: Id | None, status: int) -> None:
+        if step.facts or step.sightings:
+            try:
+                if step.durable:
+                    self._recording.durably(
+                        step, lambda: self._send(step, frame, asked, status), lambda err: self._unrecorded(step, err)
+                    )
+                    return
+                self._recording.soon(step)
+            except PinwardenError as err:
+                self._unrecorded(step, err)
+                return
+        self._send(step, frame, asked, status)
+
+    def _unrecorded(self, step: Step, err: PinwardenError) -> None:
+        """What cannot be recorded does not happen: it is answered with the reason, and reaches nobody."""
+        for data in unrecorded((*step.to_client, *step.to_server), err):
+            answer = read_server(data, self._json)
+            self.session.server_frame(data, self._clock(), answer.message)  # it is answered, as far as it knows
+            self._deliver(answer, None, 0)
+
+    def _send(self, step: Step, frame: Frame | None, asked: Id | None, status: int) -> None:
+        if step.to_server and self.link is not None and not self.closed:
+            for data in step.to_server:
+                sent = frame if frame is not None and data is frame.data else read_server(data, self._json)
+                pending = self._pending.get(sent.id) if sent.is_request else None  # type: ignore[arg-type]
+                self.link.send(sent, b"" if pending is None else pending.parameters)
+        for data in step.to_client:
+            own = frame if frame is not None and data is frame.data else read_server(data, self._json)
+            self._deliver(own, asked, status if own is frame else 0)
+
+    def _deliver(self, frame: Frame, asked: Id | None, status: int) -> None:
+        members = frame.members
+        if "method" not in members:
+            number = frame.id
+            pending = None if number is None else self._forget(number)
+            if pending is not None:
+                pending.waiting.answered(_restored(frame, pending), status)
+            return
+        pending = self._belongs_to(frame, asked)
+        if pending is not None:
+            pending.deadline = self._clock() + self._limits.answer_seconds
+            pending.waiting.message(_restored(frame, pending))
+        elif self._stream is not None and self._stream.open:
+            self._stream.event(frame.data)
+        elif self._pending and asked is None:
+            # No stream is open; whoever waits longest is the likeliest reason for it.
+            next(iter(self._pending.values())).waiting.message(frame)
+        else:
+            self._unheard.append(frame.data)
+
+    def _belongs_to(self, frame: Frame, asked: Id | None) -> _Pending | None:
+        token = frame.progress_token if frame.method == "notifications/progress" else None
+        number = self._tokens.get(token) if token is not None else None
+        if number is None:
+            number = key_of(frame.meta.get(SUBSCRIPTION_META))
+        return self._pending.get(number if number in self._pending else asked)  # type: ignore[arg-type]
+
+    def _forget(self, number: Id) -> _Pending | None:
+        pending = self._pending.pop(number, None)
+        if pending is not None and pending.token is not None:
+            self._tokens.pop(pending.token, None)
+        return pending
+
+    def _renumbered(self, frame: Frame, pending: _Pending) -> Frame:
+        """The request under an id that nobody uses; its progress is told by that id too."""
+        self._numbers += 1
+        number = f"pinwarden-{self.session.name}-{self._numbers}"
+        text = b'"' + number.encode() + b'"'
+        pending.renumbered = True
+        data = with_value(frame.data, ("id",), text)
+        if frame.progress_token is not None:
+            data = with_value(data, ("params", "_meta", "progressToken"), text)
+        return Frame(data=data, message=_changed(frame, number))
+
+
+def _changed(frame: Frame, number: str) -> dict[str, Any]:
+    message = {**frame.members, "id": number}
+    if frame.progress_token is not None:
+        message["params"] = {**frame.params, "_meta": {**frame.meta, "progressToken": number}}
+    return message
+
+
+def _restored(frame: Frame, pending: _Pending) -> Frame:
+    """A message of the server under the id and the token that the client chose."""
+    if not pending.renumbered:
+        return frame
+    data = frame.data
+    if "id" in frame.members and "method" not in frame.members:
+        data = with_value(data, ("id",), orjson.dumps(pending.own_id))
+    if frame.method == "notifications/progress":
+        data = with_value(data, ("params", "progressToken"), orjson.dumps(pending.own_token))
+    if SUBSCRIPTION_META in frame.meta:
+        data = with_value(data, ("params", "_meta", SUBSCRIPTION_META), orjson.dumps(pending.own_id))
+    return Frame(data=data, message=frame.message)

@@ -1,0 +1,225 @@
+"""The HTTP face of the gateway: from a request to the conversation that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
+from pinwarden.gateway.http.access import Access, Client, Denied
+from pinwarden.gateway.http.connection import Reply
+from pinwarden.gateway.http.exchange import HttpExchange
+from pinwarden.gateway.http.hub import Hub, Place
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.messages import (
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    MODERN,
+    NAMED_BY,
+    PARSE_ERROR,
+    SERVER_AWAY,
+    VERSION_META,
+    Frame,
+    error_frame,
+    plain_value,
+    read,
+)
+from pinwarden.gateway.http.request import Request
+
+_PREFIX = "/mcp/"
+_EVENTS = "text/event-stream"
+_JSON = b"application/json"
+
+
+class Page(Protocol):
+    """Something that is not MCP: health, readiness, metrics."""
+
+    def __call__(self) -> tuple[int, str, bytes]:
+        """Status, content type and body."""
+
+
+class Endpoint:
+    """Answers every request of every client."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        access: Access,
+        limits: HttpLimits,
+        merged: Callable[[Client], Place] | None = None,
+    ) -> None:
+        self._hub = hub
+        self.access = access
+        self._limits = limits
+        self._json = Limits(max_bytes=limits.max_body_bytes)
+        self._merged = merged
+        self.open_pages: dict[str, Page] = {}
+        """Pages for which no token is needed."""
+        self.pages: dict[str, Page] = {}
+        self.requests = 0
+        self.failures = 0
+
+    def answer(self, request: Request, reply: Reply) -> None:
+        """Answer one request. Whatever goes wrong in it, the client is told, and the gateway goes on."""
+        self.requests += 1
+        try:
+            self._answer(request, reply)
+        except Denied as denied:
+            headers = {"www-authenticate": "Bearer"} if denied.status == 401 else None
+            reply.send(denied.status, _refusal(INVALID_REQUEST, denied.why), headers=headers)
+        except PinwardenError as err:
+            self.failures += 1
+            reply.send(500, _refusal(SERVER_AWAY, err.message))
+
+    def _answer(self, request: Request, reply: Reply) -> None:
+        self.access.check_site(request)
+        page = self.open_pages.get(request.path)
+        client = None if page is not None else self.access.client_of(request)
+        page = page or self.pages.get(request.path)
+        if page is not None or client is None:
+            self._page(page, request, reply)
+            return
+        place = self._place(request.path, client)
+        if place is None:
+            reply.send(404, _refusal(INVALID_REQUEST, "no such server"))
+        elif request.method == "POST":
+            self._post(request, reply, client, place)
+        elif request.method == "GET":
+            self._get(request, reply, client, place)
+        elif request.method == "DELETE":
+            self._delete(request, reply, client, place)
+        else:
+            reply.send(405, headers={"allow": "GET, POST, DELETE"})
+
+    def _page(self, page: Page | None, request: Request, reply: Reply) -> None:
+        if page is None or request.method not in ("GET", "HEAD"):
+            reply.send(405 if page else 404)
+            return
+        status, kind, body = page()
+        reply.send(status, body, kind=kind)
+
+    def _place(self, path: str, client: Client) -> Place | None:
+        if path == "/mcp":
+            return None if self._merged is None else self._merged(client)
+        if not path.startswith(_PREFIX):
+            return None
+        found = self._hub.upstreams.get(path[len(_PREFIX) :])
+        return found if found is not None and client.sees(found.name) else None
+
+    # One POST is one message.
+
+    def _post(self, request: Request, reply: Reply, client: Client, place: Place) -> None:
+        kind = request.headers.get(b"content-type", b"")
+        if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
+            reply.send(415, _refusal(INVALID_REQUEST, "a message is application/json"))
+            return
+        try:
+            frame = read(request.body, self._json)
+        except PinwardenError as err:
+            reply.send(400, _refusal(PARSE_ERROR, err.message))
+            return
+        if not isinstance(frame.message, dict):
+            reply.send(400, _refusal(INVALID_REQUEST, "one message is expected, not a batch"))
+            return
+        if frame.is_request and frame.id is None:
+            reply.send(400, _refusal(INVALID_REQUEST, "the id of a request is a number or a text"))
+            return
+        place.requests += 1
+        version = request.header(b"mcp-protocol-version")
+        if version in MODERN or (frame.meta.get(VERSION_META) in MODERN and b"mcp-session-id" not in request.headers):
+            self._post_modern(request, reply, client, place, frame)
+        else:
+            self._post_in_session(request, reply, client, place, frame)
+
+    def _post_modern(self, request: Request, reply: Reply, client: Client, place: Place, frame: Frame) -> None:
+        """A request of the newest revision stands for itself."""
+        mismatch = _mismatch(request, frame)
+        if mismatch:
+            number = frame.members.get("id")
+            reply.send(400, error_frame(number if frame.is_request else None, HEADER_MISMATCH, mismatch))
+            return
+        if not frame.is_request:
+            # The revision has no notifications from clients over HTTP, and nothing that one could belong to.
+            reply.send(202)
+            return
+        conversation = self._hub.shared(place, client)
+        exchange = HttpExchange(reply, frame.members.get("id"), modern=True)
+        number = conversation.request(frame, exchange, request.parameters)
+        if number is not None and reply.open:
+            reply.on_gone = lambda: conversation.give_up(number)
+
+    def _post_in_session(self, request: Request, reply: Reply, client: Client, place: Place, frame: Frame) -> None:
+        number = request.header(b"mcp-session-id")
+        if frame.method == "initialize" and frame.is_request:
+            if number:
+                reply.send(400, _refusal(INVALID_REQUEST, "a session begins only once"))
+                return
+            session = self._hub.open_session(place, client)
+            if session is None:
+                reply.send(503, _refusal(SERVER_AWAY, "too many sessions"), headers={"retry-after": "5"})
+                return
+            exchange = HttpExchange(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
+            session.conversation.request(frame, exchange, request.parameters)
+            return
+        if not number:
+            reply.send(400, _refusal(INVALID_REQUEST, "the header mcp-session-id is missing"))
+            return
+        session = self._hub.session(number, client, place)
+        if session is None:
+            reply.send(404, _refusal(INVALID_REQUEST, "there is no such session"))
+        elif frame.is_request:
+            exchange = HttpExchange(reply, frame.members.get("id"))
+            session.conversation.request(frame, exchange, request.parameters)
+        else:
+            session.conversation.tell(frame)
+            reply.send(202)
+
+    # The stream of what belongs to no request, and the end of a session.
+
+    def _get(self, request: Request, reply: Reply, client: Client, place: Place) -> None:
+        number = request.header(b"mcp-session-id")
+        if _EVENTS not in request.header(b"accept"):
+            reply.send(406, _refusal(INVALID_REQUEST, f"the answer is {_EVENTS}"))
+            return
+        session = self._hub.session(number, client, place) if number else None
+        if session is None:
+            reply.send(404 if number else 405, headers=None if number else {"allow": "POST"})
+        else:
+            session.conversation.listen(reply)
+
+    def _delete(self, request: Request, reply: Reply, client: Client, place: Place) -> None:
+        number = request.header(b"mcp-session-id")
+        session = self._hub.session(number, client, place) if number else None
+        if session is None:
+            reply.send(404)
+        else:
+            self._hub.end_session(session)
+            reply.send(200)
+
+
+def _refusal(code: int, why: str) -> bytes:
+    return error_frame(None, code, why)
+
+
+def _mismatch(request: Request, frame: Frame) -> str:
+    """Where headers and body disagree. Somebody between us may have decided by the one, and we do by the other."""
+    headers = request.headers
+    version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+    if not frame.is_request:
+        return "" if version in MODERN else "the header mcp-protocol-version is missing"
+    if version != frame.meta.get(VERSION_META):
+        return "the header mcp-protocol-version is not the protocol version of the message"
+    if headers.get(b"mcp-method", b"").decode("latin-1") != frame.method:
+        return "the header mcp-method is not the method of the message"
+    named = NAMED_BY.get(frame.method)
+    if named is None:
+        return ""
+    name = frame.params.get(named)
+    given = headers.get(b"mcp-name")
+    if name is not None:
+        if given is None or plain_value(given.decode("latin-1")) != name:
+            return f"the header mcp-name is not the {named} of the message"
+    elif given is not None:
+        return "the header mcp-name names something that the message does not"
+    return ""

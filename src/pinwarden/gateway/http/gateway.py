@@ -1,0 +1,214 @@
+"""The whole gateway over HTTP: the lock and the policy in, a listening server out; both are looked at again."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.documents.gateway_event import LOCK_CHANGED, POLICY_CHANGED, Fact
+from pinwarden.flows.gateway.state import lock_baseline
+from pinwarden.flows.gateway.tokens import token_digest
+from pinwarden.gateway.http.access import Access, Client
+from pinwarden.gateway.http.endpoint import Endpoint
+from pinwarden.gateway.http.hub import Hub
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.locked import Locked, LockedServers, Permissions
+from pinwarden.gateway.http.merged import merged_place
+from pinwarden.gateway.http.metrics import Figures, audit_problem
+from pinwarden.gateway.http.serving import Listening, Serving
+from pinwarden.gateway.recorder import Recorder
+from pinwarden.gateway.running import gateway_policy_of
+
+if TYPE_CHECKING:
+    from pinwarden.flows.gateway.state import GatewayState
+    from pinwarden.flows.project import Project
+    from pinwarden.store.audit import AuditLog, WhenAway
+
+_TURN_SECONDS = 0.0002
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Settings(Record):
+    """What the user says about a gateway."""
+
+    listening: Listening
+    permissions: Permissions = Permissions()
+    policy: Path | None = None
+    """A policy file in place of the project's own."""
+    hosts: tuple[str, ...] = ()
+    """Names under which clients reach the gateway, beyond the address that it listens on."""
+    origins: tuple[str, ...] = ()
+    when_away: WhenAway = "refuse"
+    limits: HttpLimits = HttpLimits()
+
+
+class HttpGateway:
+    """A gateway that can be started, and that ends when it is told to."""
+
+    def __init__(self, project: Project, state: GatewayState, settings: Settings, say: Callable[[str], None]) -> None:
+        self._project = project
+        self._state = state
+        self._settings = settings
+        self._say = say
+        self.log: AuditLog = state.audit_log(gateway=f"http {os.getpid()}", when_away=settings.when_away)
+        self._recorders: list[Recorder] = []
+        self._locked = LockedServers(project, settings.permissions, settings.limits, self._recorder, say)
+        self._stamps: tuple[object, ...] = ()
+        self._policy: GatewayPolicy = DEFAULT_POLICY
+        self._told: set[str] = set()
+        self._once: dict[str, Client] = {}
+        self._lock_problem = ""
+        self.endpoint: Endpoint | None = None
+        self.serving: Serving | None = None
+        self._hub: Hub | None = None
+
+    async def start(self, one_time_token: str = "") -> tuple[str, int, Locked]:
+        """Read everything, begin to serve, and tell where."""
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        self._once = {token_digest(one_time_token): Client(name="local")} if one_time_token else {}
+        self._policy = gateway_policy_of(self._project, settings.policy)
+        self._locked.set_policy(self._policy)
+        self._stamps = self._seen()
+        locked = await loop.run_in_executor(None, self._locked.read)
+        if not locked.upstreams:
+            why = "; ".join(f"{name}: {problem}" for name, problem in locked.problems.items()) or "the lock is empty"
+            raise PinwardenError("GATEWAY_UNAVAILABLE", f"no locked server can be served: {why}")
+        hub = self._hub = Hub(locked.upstreams, settings.limits, loop.time)
+        access = Access(self._hosts(), settings.origins, await self._clients())
+        endpoint = self.endpoint = Endpoint(hub, access, settings.limits, merged_place())
+        serving = self.serving = Serving(endpoint, hub, settings.limits)
+        figures = Figures(hub, endpoint, serving.connections, lambda: self.log.waiting)
+        figures.problems = [audit_problem(lambda: self.log.problem), lambda: self._lock_problem]
+        endpoint.open_pages = {"/healthz": figures.health, "/readyz": figures.readiness}
+        endpoint.pages = {"/metrics": figures.metrics}
+        serving.every_second.append(self._look)
+        host, port = await serving.start(settings.listening)
+        return host, port, locked
+
+    async def stop(self) -> None:
+        """End what is left."""
+        self._locked.close()
+        loop = asyncio.get_running_loop()
+        for recorder in self._recorders:
+            await loop.run_in_executor(None, recorder.close)
+        await loop.run_in_executor(None, self.log.close)
+
+    def _recorder(self, server: str) -> Recorder:
+        baseline = lock_baseline(self._project.lock)
+        made = Recorder(self.log, lambda: self._state.sightings(server, baseline), self._say)
+        self._recorders.append(made)
+        return made
+
+    def _hosts(self) -> set[str]:
+        listening = self._settings.listening
+        hosts = {*self._settings.hosts, listening.host}
+        return hosts | LOOPBACK if listening.host in LOOPBACK else hosts
+
+    async def _clients(self) -> dict[str, Client]:
+        loop = asyncio.get_running_loop()
+        tokens = await loop.run_in_executor(None, self._state.tokens.valid)
+        return {token.digest: Client(name=token.client, servers=token.servers) for token in tokens} | self._once
+
+    # Looking again
+
+    async def _look(self) -> None:
+        """Tokens, policy and lock, as they are now. What cannot be read changes nothing, and is told."""
+        if self.endpoint is None or self._hub is None:
+            return
+        try:
+            self.endpoint.access.set_clients(await self._clients())
+        except PinwardenError as err:
+            # Nobody can say who was shut out meanwhile, so only those stay who were let in by this process.
+            self.endpoint.access.set_clients(self._once)
+            self._tell(f"the tokens cannot be read: {err.message}")
+        stamps = self._seen()
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            self._take_policy(gateway_policy_of(self._project, self._settings.policy))
+            locked = await asyncio.get_running_loop().run_in_executor(None, self._locked.read)
+        except PinwardenError as err:
+            self._lock_problem = err.message
+            self._tell(f"the lock or the policy cannot be read, so nothing passes: {err.message}")
+            # The guards meet the same lock and refuse by themselves; a policy that is gone refuses here.
+            self._hub.replace({})
+            return
+        self._lock_problem = ""
+        self._told.clear()
+        before = set(self._hub.upstreams)
+        self._hub.replace(locked.upstreams)
+        self.log.record(Fact(kind=LOCK_CHANGED, reason=f"{len(locked.upstreams)} servers are served"))
+        for name, problem in locked.problems.items():
+            self._tell(f"{name} is not served: {problem}")
+        if set(locked.upstreams) != before:
+            self._say(f"serving {', '.join(sorted(locked.upstreams)) or 'nothing'}")
+
+    def _take_policy(self, policy: GatewayPolicy) -> None:
+        if policy.digest != self._policy.digest:
+            self._policy = policy
+            self._locked.set_policy(policy)
+            self.log.record(Fact(kind=POLICY_CHANGED, policy=policy.digest))
+            self._say("the policy was read anew")
+
+    def _seen(self) -> tuple[object, ...]:
+        """Cheap signs of a change."""
+        from pinwarden.flows.project import OWN_POLICY
+
+        policy = self._settings.policy or self._project.root / OWN_POLICY
+        return tuple(_stamp(path) for path in (self._project.lock, policy))
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._say(text)
+
+
+def _stamp(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def serve(
+    gateway: HttpGateway, started: Callable[[str, int, Locked], None], one_time_token: str, *, once: bool = False
+) -> bool:
+    """Run a gateway until it is told to end, or only until it could serve; whether all requests ended in time."""
+
+    async def run() -> bool:
+        try:
+            host, port, locked = await gateway.start(one_time_token)
+            started(host, port, locked)
+            gc.collect()
+            gc.freeze()  # what is there now stays; looking at it again and again would make answers wait
+            if gateway.serving is None:
+                return False
+            return await (gateway.serving.stop() if once else gateway.serving.run_until_told())
+        finally:
+            await gateway.stop()
+
+    # The audit log writes on a thread of its own. At the usual five milliseconds a turn, answers would wait for it.
+    sys.setswitchinterval(_TURN_SECONDS)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(run())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """A faster loop, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

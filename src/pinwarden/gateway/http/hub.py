@@ -1,0 +1,200 @@
+"""All servers behind the gateway, and all conversations with them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.connection import Reply
+from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.exchange import Waiting
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.links import Link, LinkOwner
+from pinwarden.gateway.http.messages import Frame, Id
+from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.session import Session
+
+Opener = Callable[[LinkOwner], Link]
+
+
+class Conversing(Protocol):
+    """What a client can do with a conversation, whether one server is behind it or several."""
+
+    closed: bool
+    used: float
+
+    def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
+        """Ask something."""
+
+    def tell(self, frame: Frame) -> None:
+        """Tell or answer something."""
+
+    def give_up(self, number: Id | None) -> None:
+        """Do not wait any more."""
+
+    def listen(self, reply: Reply) -> None:
+        """Hear what belongs to no request."""
+
+    def tick(self) -> None:
+        """Do what is due."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for anything."""
+
+    def end_stream(self) -> None:
+        """End the stream that belongs to no request."""
+
+    def close(self, why: str) -> None:
+        """End it."""
+
+
+class Place(Protocol):
+    """What an address of the gateway leads to."""
+
+    name: str
+    slug: str
+    requests: int
+
+    def converse(self, hub: Hub, client: Client) -> Conversing:
+        """A new conversation with it."""
+
+
+class Upstream:
+    """One server: who judges it, where that is recorded, and how it is reached."""
+
+    def __init__(self, name: str, slug: str, guard: Guard, recording: Recording, opener: Opener) -> None:
+        self.name = name
+        self.slug = slug
+        """Its name in addresses and in the names of the merged endpoint."""
+        self.guard = guard
+        self.recording = recording
+        self.open = opener
+        self.requests = 0
+        self.losses = 0
+        self.last_loss = ""
+        self.failing = False
+        """Whether the last conversation ended before the server said anything."""
+
+    def converse(self, hub: Hub, client: Client) -> Conversation:
+        """A session with the server over a new link."""
+        session = Session(self.guard, name=secrets.token_hex(8), client=client.name)
+
+        def closed(why: str) -> None:
+            self.losses += 1
+            self.last_loss = why
+            self.failing = not made.answered_once
+
+        made = Conversation(session, self.recording, hub.limits, hub.clock, closed)
+        made.link = self.open(made)
+        return made
+
+
+class ClientSession:
+    """A session of the handshake era: it belongs to one client, and nobody else may use it."""
+
+    def __init__(self, number: str, client: Client, place: Place, conversation: Conversing) -> None:
+        self.id = number
+        self.client = client
+        self.place = place
+        self.conversation = conversation
+
+
+class Hub:
+    """Opens, finds and ends conversations."""
+
+    def __init__(self, upstreams: Mapping[str, Upstream], limits: HttpLimits, clock: Callable[[], float]) -> None:
+        self.upstreams = dict(upstreams)
+        self.limits = limits
+        self.clock = clock
+        self._shared: dict[tuple[str, str, tuple[str, ...]], Conversing] = {}
+        self._sessions: dict[str, ClientSession] = {}
+        self._all: set[Conversing] = set()
+
+    def shared(self, place: Place, client: Client) -> Conversing:
+        """The conversation for all requests of a client that stand for themselves."""
+        key = place.slug, client.name, client.servers
+        found = self._shared.get(key)
+        if found is None or found.closed:
+            found = self._shared[key] = self.conversation(place, client)
+        return found
+
+    def open_session(self, place: Place, client: Client) -> ClientSession | None:
+        """A new session, or None if there are too many."""
+        if len(self._sessions) >= self.limits.max_sessions and not self._make_room():
+            return None
+        number = secrets.token_urlsafe(24)
+        made = ClientSession(number, client, place, self.conversation(place, client))
+        self._sessions[number] = made
+        return made
+
+    def session(self, number: str, client: Client, place: Place) -> ClientSession | None:
+        """A session, if it is this client's."""
+        found = self._sessions.get(number)
+        if found is None or found.client != client or found.place.slug != place.slug or found.conversation.closed:
+            return None
+        return found
+
+    def end_session(self, session: ClientSession) -> None:
+        """The client ends its session."""
+        self._sessions.pop(session.id, None)
+        session.conversation.close("the session was ended")
+
+    def conversation(self, place: Place, client: Client) -> Conversing:
+        """A new conversation, which ends with the gateway."""
+        made = place.converse(self, client)
+        self._all.add(made)
+        return made
+
+    def conversations(self) -> Iterator[Conversing]:
+        """Every conversation that is open."""
+        yield from tuple(self._all)
+
+    def tick(self) -> None:
+        """Whatever is due in any conversation; those that nobody used for long are ended."""
+        unused = self.clock() - self.limits.session_seconds
+        for each in self.conversations():
+            each.tick()
+            if each.idle and each.used < unused:
+                each.close("the session was not used")
+        self._all = {each for each in self._all if not each.closed}
+        self._sessions = {key: each for key, each in self._sessions.items() if not each.conversation.closed}
+        self._shared = {key: each for key, each in self._shared.items() if not each.closed}
+
+    def replace(self, upstreams: Mapping[str, Upstream]) -> None:
+        """Other servers from now on. Conversations with those that are gone or changed end."""
+        gone = [each for slug, each in self.upstreams.items() if upstreams.get(slug) is not each]
+        self.upstreams = dict(upstreams)
+        for conversation in self.conversations():
+            if isinstance(conversation, Conversation):
+                changed = any(conversation.session.guard is each.guard for each in gone)
+            else:
+                changed = bool(gone)
+            if changed:
+                conversation.close("the server was changed in the lock")
+
+    def end_streams(self) -> None:
+        """End the streams that would stay open for ever."""
+        for each in self.conversations():
+            each.end_stream()
+
+    def close(self) -> None:
+        """End everything."""
+        for each in self.conversations():
+            each.close("the gateway ends")
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many sessions and how many conversations are open."""
+        return len(self._sessions), len(self._all)
+
+    def _make_room(self) -> bool:
+        """End the session that nobody has used for longest, if it is idle."""
+        idle = [each for each in self._sessions.values() if each.conversation.idle]
+        if not idle:
+            return False
+        self.end_session(min(idle, key=lambda each: each.conversation.used))
+        return True

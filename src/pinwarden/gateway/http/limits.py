@@ -1,0 +1,62 @@
+"""How much one client or server may ask of the HTTP gateway, with the reason beside each number."""
+
+from __future__ import annotations
+
+from pinwarden.core.record import Record
+
+
+class HttpLimits(Record):
+    """Bounds on connections, messages, waits and memory."""
+
+    max_head_bytes: int = 32 * 1024
+    """Request line and headers. Real ones are below 4 KiB, also with a long token."""
+    max_headers: int = 100
+    max_body_bytes: int = 32 * 1024 * 1024
+    """One message of a client. Arguments are seldom above a megabyte."""
+    max_answer_bytes: int = 128 * 1024 * 1024
+    """One message of a server. Results of 50 MB occur: images and files as base64."""
+    max_connections: int = 2048
+    """Of clients. Each costs a few kilobytes while it is idle."""
+    max_upstream_connections: int = 512
+    """To one remote server. More requests than that wait in line."""
+    max_sessions: int = 1000
+    """Handshake-era sessions in all. Those to a command have a process each, so that two clients never share state."""
+    max_children: int = 256
+    """Processes in all."""
+    max_in_flight: int = 1000
+    """Unanswered requests of one conversation."""
+    max_pipelined: int = 16
+    """Requests that one connection may send ahead; after that it is not read from until one is answered."""
+    max_unsent_bytes: int = 160 * 1024 * 1024
+    """Of one connection whose reader is slow: one largest answer and some notifications. Then it is cut."""
+    max_waiting_frames: int = 1000
+    """Messages of a server that wait for a client to open its stream."""
+    head_seconds: float = 10.0
+    """For the whole head of a request, so that slow senders cannot hold connections."""
+    body_seconds: float = 60.0
+    """For the body of a request."""
+    idle_seconds: float = 75.0
+    """For the next request on a kept connection."""
+    connect_seconds: float = 10.0
+    """To reach a remote server."""
+    idle_upstream_seconds: float = 4.0
+    """For which a connection to a remote server is kept; common servers close theirs after five seconds."""
+    answer_seconds: float = 300.0
+    """For an answer, or for anything that shows that the server is at work on it: progress begins the wait anew."""
+    session_seconds: float = 1800.0
+    """For which an unused session is kept."""
+    ping_seconds: float = 15.0
+    """Between comments on a quiet stream, which keep it open through proxies."""
+    drain_seconds: float = 20.0
+    """For requests in flight when the gateway is asked to end."""
+    first_backoff_seconds: float = 0.2
+    """Before a command that ended is started again; doubled each time that it ends early."""
+    longest_backoff_seconds: float = 30.0
+    stable_seconds: float = 10.0
+    """A command that ran for so long did not fail at its start."""
+    grace_seconds: float = 2.0
+    """For a command to end by itself."""
+    reload_seconds: float = 1.0
+    """Between looks at the lock and the policy."""
+    kept_stderr_bytes: int = 4096
+    """Of the last line of a command's standard error."""

@@ -1,0 +1,40 @@
+"""What a conversation needs from the way to a server, whether that is a process or an address."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Protocol
+
+from pinwarden.gateway.http.messages import Frame, Id
+
+
+class Link(Protocol):
+    """Sends messages to a server."""
+
+    def send(self, frame: Frame, parameters: bytes) -> None:
+        """Send a message; ``parameters`` are header lines of the client that belong to it, for HTTP only."""
+
+    def cancel(self, number: Id) -> None:
+        """Nobody waits for the answer to a request any more."""
+
+    def expire(self, before: float, keep: Container[Id]) -> None:
+        """Give up what was sent before that time, but for the requests that somebody still waits for."""
+
+    def close(self) -> None:
+        """Let go of the server."""
+
+
+class LinkOwner(Protocol):
+    """Gets what comes from a server."""
+
+    def from_server(self, data: bytes, *, asked: Id | None = None, status: int = 0) -> bool:
+        """A message came. ``asked`` is the request on whose answer's stream it came, if that is known.
+
+        Returns whether it may be the answer to that request.
+        """
+
+    def unanswered(self, number: Id, why: str) -> None:
+        """The server ended its answer to a request without answering it."""
+
+    def server_lost(self, why: str) -> None:
+        """Nothing more will come from this server."""

@@ -1,0 +1,226 @@
+"""The locked servers as the gateway serves them: what each of them is, how it is reached, and who judges it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pinwarden.adapters import lock_store
+from pinwarden.adapters.child_environment import child_environment
+from pinwarden.adapters.inside_server import MARK
+from pinwarden.adapters.net.network_guard import NetworkRules
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.documents.lock.verification import refuse_if_tampered, verify
+from pinwarden.documents.target import Address, HttpTarget, StdioTarget, fill_in, placeholder_names
+from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
+from pinwarden.flows.live_targets import live_target
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.http.child import Supervisor
+from pinwarden.gateway.http.hub import Opener, Upstream
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.names import slugs_of
+from pinwarden.gateway.http.pool import Pool
+from pinwarden.gateway.http.recording import Recorder, Recording
+from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
+from pinwarden.gateway.stdio import Command
+
+if TYPE_CHECKING:
+    from pinwarden.documents.lock.entry import Entry
+    from pinwarden.documents.lock.lockfile import Lock
+    from pinwarden.flows.project import Project
+
+_LOCAL_NAMES = ("localhost",)
+# What `run` says of servers that are not started from verified bytes.
+_UNPROVEN = frozenset({"NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "VERSION_FLOATS", "REGISTRY_IN_COMMAND"})
+
+
+class Permissions(Record):
+    """What the user allows beyond what is safe anywhere."""
+
+    execute: bool = False
+    """Start commands as they are configured, where their bytes are not verified."""
+    private: bool = False
+    """Contact hosts whose names lead to private addresses."""
+    variables: tuple[str, ...] = ()
+    """Variables that a remote server may be sent, and that a command inherits."""
+
+
+class Locked(Record):
+    """The servers of a lock."""
+
+    upstreams: Mapping[str, Upstream]
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """By name, why a server is not served."""
+
+
+class LockedServers:
+    """Makes upstreams of the lock's entries; those that did not change stay what they are."""
+
+    def __init__(
+        self,
+        project: Project,
+        permissions: Permissions,
+        limits: HttpLimits,
+        recorder: Callable[[str], Recorder],
+        say: Callable[[str], None],
+    ) -> None:
+        self._project = project
+        self._permissions = permissions
+        self._limits = limits
+        self._recorder = recorder
+        self._say = say
+        self._made: dict[str, tuple[Digest, Upstream]] = {}
+        self._pools: dict[str, Pool] = {}
+        self.policy: GatewayPolicy = DEFAULT_POLICY
+
+    def read(self) -> Locked:
+        """The servers of the lock as it is now. A lock that cannot be read or was edited raises."""
+        lock = lock_store.read(self._project.lock)
+        if lock is None:
+            raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
+        refuse_if_tampered(verify(lock))
+        entries = _by_name(lock)
+        slugs = slugs_of(entries)
+        upstreams: dict[str, Upstream] = {}
+        problems: dict[str, str] = {}
+        made: dict[str, tuple[Digest, Upstream]] = {}
+        for name, entry in sorted(entries.items()):
+            known = self._made.get(name)
+            content = Digest.of(repr(_launch_of(entry)).encode())
+            try:
+                if known is None or known[0] != content or known[1].slug != slugs[name]:
+                    known = content, self._upstream(name, slugs[name], entry)
+            except PinwardenError as err:
+                problems[name] = f"{err.message} [{err.code}]"
+                continue
+            made[name] = known
+            upstreams[slugs[name]] = known[1]
+        self._made = made
+        return Locked(upstreams=upstreams, problems=problems)
+
+    def set_policy(self, policy: GatewayPolicy) -> None:
+        """Another policy for all servers, from now on."""
+        self.policy = policy
+        for _, upstream in self._made.values():
+            upstream.guard.set_policy(policy)
+
+    def close(self) -> None:
+        """Hang up on remote servers."""
+        for pool in self._pools.values():
+            pool.close()
+
+    def _upstream(self, name: str, slug: str, entry: Entry) -> Upstream:
+        guard = Guard(name, ApprovedByLock(self._project.lock, name), self.policy)
+        opener = self._opener(name, entry)
+        return Upstream(name, slug, guard, Recording(self._recorder(name)), opener)
+
+    def _opener(self, name: str, entry: Entry) -> Opener:
+        target = live_target(entry, self._project.configs())
+        if isinstance(target, HttpTarget):
+            return self._remote(name, target)
+        return self._child(name, target)
+
+    # Commands
+
+    def _child(self, name: str, target: StdioTarget) -> Opener:
+        command = self._command(name, target)
+        command()  # what cannot be started is told now, and not to the first client
+        supervisor = Supervisor(name, command, self._limits)
+        return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
+
+    def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:
+        """What starts the server: its verified bytes, or with permission the command as it is configured."""
+        from pinwarden.flows.artifacts.running import prepare, sandbox_for
+
+        def verified() -> Command:
+            started = prepare(self._project, name, client=None, given=(), say=self._say)
+            words = started.command
+            sandbox = sandbox_for(self._project, name, started, wanted=False)
+            if sandbox is not None:
+                from pinwarden.adapters.sandbox import sandboxed
+
+                words = tuple(sandboxed(words, dict(started.environment), started.cwd, sandbox))
+            return Command(words=words, environment={**started.environment, MARK: name}, cwd=started.cwd)
+
+        def configured() -> Command:
+            variables = self._project.variables
+            own = {key: fill_in(value, variables) for key, value in target.env.items()}
+            return Command(
+                words=tuple(fill_in(word, variables) for word in target.command),
+                environment={**child_environment(own, variables, self._permissions.variables), MARK: name},
+                cwd=None if target.cwd is None else fill_in(target.cwd, variables),
+            )
+
+        try:
+            verified()
+        except PinwardenError as err:
+            if err.code not in _UNPROVEN:
+                raise
+            if not self._permissions.execute:
+                raise PinwardenError(
+                    "CONSENT_REQUIRED", f"its bytes are not verified ({err.code}), so it needs --allow-execute"
+                ) from err
+            return configured
+        return verified
+
+    # Addresses
+
+    def _remote(self, name: str, target: HttpTarget) -> Opener:
+        variables = self._project.variables
+        texts = (target.url, *target.headers.values())
+        named = {each for text in texts for each in placeholder_names(text)}
+        unnamed = sorted(each for each in named - set(self._permissions.variables) if each in variables)
+        if unnamed:
+            raise PinwardenError(
+                "CONSENT_REQUIRED",
+                f"not sent without consent: {', '.join(unnamed)[:400]}; add --pass-env for each",
+            )
+        if target.transport == "sse":
+            raise PinwardenError("TARGET_INVALID", f"{name[:120]!a} speaks HTTP+SSE, which the gateway does not")
+        address = Address.parse(fill_in(target.url, variables))
+        headers = {key: fill_in(value, variables) for key, value in target.headers.items()}
+        rules = NetworkRules(allow_private=self._permissions.private or _names_private(address.host))
+        pool = self._pools.get(name)
+        if pool is not None:
+            pool.close()
+        pool = self._pools[name] = Pool(address, rules, self._limits)
+        server = RemoteServer.of(pool, address, headers)
+        return lambda owner: RemoteLink(server, owner, self._limits)
+
+
+def _by_name(lock: Lock) -> dict[str, Entry]:
+    """One entry for each name. Several clients may have the same server; if theirs differ, nobody can say which is
+    meant."""
+    found: dict[str, Entry] = {}
+    for entry in lock.entries:
+        known = found.setdefault(entry.name, entry)
+        if known is not entry and _launch_of(known) != _launch_of(entry):
+            raise PinwardenError(
+                "USAGE",
+                f"{entry.name[:120]!a} is locked differently for {known.client} and {entry.client}",
+                hint="Lock the server in the same way for all clients, or name another lock with --file.",
+            )
+    return found
+
+
+def _launch_of(entry: Entry) -> object:
+    from pinwarden.documents.lock.locked_config import locked_config
+    from pinwarden.documents.lock.record import extension_of
+
+    extension = extension_of(entry)
+    closure = None if extension is None or extension.closure is None else str(extension.closure.file_digest)
+    return locked_config(entry.key, entry.document).entry, closure
+
+
+def _names_private(host: str) -> bool:
+    """Whether the lock itself names an address that is not public; a name that leads to one is another matter."""
+    if host in _LOCAL_NAMES:
+        return True
+    try:
+        return not ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False

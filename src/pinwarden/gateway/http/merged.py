@@ -1,0 +1,380 @@
+"""One endpoint for all servers of a client.
+
+Lists are put together from all servers, under names that begin with the server; requests go to the server that they
+name, with its own name in body and headers. Everything that a server says passes its session first, as on the server's
+own endpoint: what is withheld there is not here either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import orjson
+
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.backend import (
+    CAPABILITIES_META,
+    HANDSHAKE_VERSIONS,
+    INFO_META,
+    Answer,
+    Backend,
+    BackendError,
+    with_meta,
+    with_result_type,
+)
+from pinwarden.gateway.http.connection import Reply
+from pinwarden.gateway.http.exchange import Waiting
+from pinwarden.gateway.http.hub import Hub
+from pinwarden.gateway.http.messages import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MODERN,
+    SERVER_AWAY,
+    VERSION_META,
+    Frame,
+    Id,
+    key_of,
+    with_value,
+)
+from pinwarden.gateway.http.names import merged_name, merged_uri, split_name, split_uri
+
+_LISTS = {
+    "tools/list": ("tools", "tools", "name"),
+    "prompts/list": ("prompts", "prompts", "name"),
+    "resources/list": ("resources", "resources", "uri"),
+    "resources/templates/list": ("resources", "resourceTemplates", "uriTemplate"),
+}
+"""Method -> what a server must offer, the member of the answer, the name of an item in it."""
+_ROUTED = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "resources/subscribe": "uri",
+    "resources/unsubscribe": "uri",
+}
+_OPENING_SECONDS = 30.0  # a server that has to be started first may take that long
+_AGAIN_SECONDS = 5.0  # between tries to begin with a server that did not answer
+_OWN_INFO = {"name": "pinwarden", "title": "Pinwarden gateway"}
+
+
+class MergedPlace:
+    """The address of the merged endpoint."""
+
+    name = "merged"
+    slug = ""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def converse(self, hub: Hub, client: Client) -> Merged:
+        """A conversation with all servers that the client may see."""
+        return Merged(hub, client)
+
+
+def merged_place() -> Callable[[Client], MergedPlace]:
+    """The one merged endpoint, for any client."""
+    place = MergedPlace()
+    return lambda _: place
+
+
+class Merged:
+    """A conversation of one client with all its servers."""
+
+    def __init__(self, hub: Hub, client: Client) -> None:
+        self._hub = hub
+        self._client = client
+        self.closed = False
+        self.used = hub.clock()
+        self._backends: dict[str, Backend] = {}
+        self._opening: asyncio.Task[None] | None = None
+        self._first = True
+        self._tried: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stream: Reply | None = None
+        self._asked: dict[str, tuple[Backend, Any]] = {}
+        self._in_flight: dict[Id, tuple[Backend, Id]] = {}
+        self._long_names: dict[str, tuple[str, str]] = {}
+        self._info: Any = {"name": client.name, "version": "0"}
+        self._capabilities: Any = {}
+        self._modern = False
+
+    # What clients do
+
+    def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
+        """A request, answered by us or by the server that it names."""
+        self.used = self._hub.clock()
+        self._begin(self._answer(frame, waiting, parameters))
+        return frame.id
+
+    def tell(self, frame: Frame) -> None:
+        """A notification goes to all servers, an answer to the one that asked."""
+        self.used = self._hub.clock()
+        if frame.is_answer:
+            backend, own = self._asked.pop(str(frame.members.get("id")), (None, None))
+            if backend is not None:
+                data = with_value(frame.data, ("id",), orjson.dumps(own))
+                backend.tell(Frame(data=data, message={**frame.members, "id": own}))
+        elif frame.method == "notifications/cancelled":
+            self._cancelled(frame)
+        elif frame.method != "notifications/initialized":
+            for backend in self._backends.values():
+                backend.tell(frame)
+
+    def give_up(self, number: Id | None) -> None:
+        """The client hung up."""
+        backend, own = self._in_flight.pop(number, (None, None)) if number is not None else (None, None)
+        if backend is not None and backend.conversation is not None:
+            backend.conversation.give_up(own)
+
+    def listen(self, reply: Reply) -> None:
+        """Open the stream for what belongs to no request."""
+        self.end_stream()
+        self._stream = reply
+        reply.start_events()
+
+    def tick(self) -> None:
+        """The conversations with the servers keep their own time."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for anything."""
+        return not self._tasks and (self._stream is None or not self._stream.open)
+
+    def end_stream(self) -> None:
+        """End the stream that belongs to no request."""
+        stream, self._stream = self._stream, None
+        if stream is not None and stream.open:
+            stream.end_events()
+
+    def close(self, why: str) -> None:
+        """End it, and what was opened for it."""
+        del why
+        if not self.closed:
+            self.closed = True
+            self.end_stream()
+            for backend in self._backends.values():
+                backend.close()
+            for task in (*self._tasks, *filter(None, (self._opening,))):
+                task.cancel()
+
+    # Answering
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
+        try:
+            self._introduce(frame)
+            if frame.method == "ping":
+                self._reply(frame, waiting, {})
+                return
+            await self._opened()
+            if frame.method in ("initialize", "server/discover"):
+                self._reply(frame, waiting, self._about(frame))
+            elif frame.method in _LISTS:
+                await self._list(frame, waiting)
+            elif frame.method == "logging/setLevel":
+                await self._everywhere(frame, "logging")
+                self._reply(frame, waiting, {})
+            else:
+                await self._route(frame, waiting, parameters)
+        except BackendError as err:
+            waiting.failed(err.code, err.why)
+        except asyncio.CancelledError:
+            waiting.failed(SERVER_AWAY, "the session was ended")
+            raise
+        except Exception as err:
+            waiting.failed(INTERNAL_ERROR, f"the gateway failed ({type(err).__name__})")
+            raise
+
+    def _introduce(self, frame: Frame) -> None:
+        """Who the client says that it is, for the servers to hear."""
+        if frame.method == "initialize":
+            self._info = frame.params.get("clientInfo", self._info)
+            self._capabilities = frame.params.get("capabilities", {})
+        elif VERSION_META in frame.meta:
+            self._modern = True
+            self._info = frame.meta.get(INFO_META, self._info)
+            self._capabilities = frame.meta.get(CAPABILITIES_META, {})
+
+    async def _opened(self) -> None:
+        """Begin with every server that the client may see. Only the first try is waited for: a server that does not
+        answer is left out, tried again now and then, and there again when it answers."""
+        missing = [
+            each
+            for slug, each in self._hub.upstreams.items()
+            if self._client.sees(each.name) and (slug not in self._backends or not self._backends[slug].open_now)
+        ]
+        now = self._hub.clock()
+        due = [each for each in missing if self._tried.get(each.slug, -_AGAIN_SECONDS) <= now - _AGAIN_SECONDS]
+        first = any(each.slug not in self._tried and not each.failing for each in due)
+        if due and (self._opening is None or self._opening.done()):
+            self._tried |= {each.slug: now for each in due}
+            made = [Backend(self._hub, each, self._client, self._heard) for each in due]
+            self._first = first
+            if first and any(each.failing for each in due):
+                # Those that just failed are not waited for.
+                self._begin(self._open_all([each for each in made if each.failing]))
+                made = [each for each in made if not each.failing]
+            self._opening = asyncio.get_running_loop().create_task(self._open_all(made))
+        if self._opening is not None and self._first:
+            await asyncio.shield(self._opening)
+
+    async def _open_all(self, backends: list[Backend]) -> None:
+        async def one(backend: Backend) -> None:
+            try:
+                async with asyncio.timeout(_OPENING_SECONDS):
+                    await backend.open(self._info, self._capabilities, for_modern_client=self._modern)
+            except (BackendError, TimeoutError):
+                return
+            self._backends[backend.slug] = backend
+
+        await asyncio.gather(*(one(each) for each in backends))
+
+    def _reply(self, frame: Frame, waiting: Waiting, result: dict[str, Any]) -> None:
+        message = {"jsonrpc": "2.0", "id": frame.members["id"], "result": result}
+        waiting.answered(Frame(data=orjson.dumps(message), message=message), 0)
+
+    def _about(self, frame: Frame) -> dict[str, Any]:
+        """What we say of ourselves: the sum of what was approved of the servers."""
+        from pinwarden import __version__
+
+        capabilities: dict[str, Any] = {}
+        for name in ("tools", "prompts", "resources", "completions", "logging"):
+            given = [each for each in self._backends.values() if each.offers(name)]
+            if given:
+                capabilities[name] = {} if name in ("completions", "logging") or self._modern else {"listChanged": True}
+                if name == "resources" and not self._modern:
+                    capabilities[name]["subscribe"] = True
+        told = {slug: each.about.get("instructions") for slug, each in sorted(self._backends.items())}
+        text = "\n\n".join(f"{slug}: {each}" for slug, each in told.items() if isinstance(each, str) and each)
+        info = {**_OWN_INFO, "version": __version__}
+        result: dict[str, Any] = {"capabilities": capabilities, **({"instructions": text} if text else {})}
+        if frame.method == "initialize":
+            asked = frame.params.get("protocolVersion")
+            version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]
+            return {"protocolVersion": version, "serverInfo": info, **result}
+        meta = {"_meta": {"io.modelcontextprotocol/serverInfo": info}}
+        return {"supportedVersions": list(MODERN), **result, **meta, **_fresh()}
+
+    async def _list(self, frame: Frame, waiting: Waiting) -> None:
+        """All items of all servers on one page."""
+        capability, member, name = _LISTS[frame.method]
+        meta = {INFO_META: self._info, CAPABILITIES_META: self._capabilities}
+        asked = [each for _, each in sorted(self._backends.items()) if each.open_now and each.offers(capability)]
+        found = await asyncio.gather(
+            *(each.items(frame.method, member, meta) for each in asked), return_exceptions=True
+        )
+        items: list[bytes] = []
+        for backend, each in zip(asked, found, strict=True):
+            if isinstance(each, BackendError):
+                continue  # its own endpoint says why; the other servers are of use without it
+            if isinstance(each, BaseException):
+                raise each
+            items += [self._renamed(backend.slug, item, name) for item in each]
+        fresh = orjson.dumps(_fresh())[1:-1] if self._modern else b""
+        result = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + (b"," + fresh if fresh else b"") + b"}"
+        number = orjson.dumps(frame.members["id"])
+        data = b'{"jsonrpc":"2.0","id":' + number + b',"result":' + result + b"}"
+        waiting.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
+
+    def _renamed(self, slug: str, item: bytes, member: str) -> bytes:
+        own = orjson.loads(item)[member]
+        if member == "name":
+            name = merged_name(slug, own)
+            if split_name(name) != (slug, own):
+                self._long_names[name] = slug, own
+        else:
+            name = merged_uri(slug, own)
+        return with_value(item, (member,), orjson.dumps(name))
+
+    async def _everywhere(self, frame: Frame, capability: str) -> None:
+        asked = [each for each in self._backends.values() if each.offers(capability) and not each.modern]
+        await asyncio.gather(*(each.ask(frame.method, frame.params) for each in asked), return_exceptions=True)
+
+    # Requests that name a server
+
+    async def _route(self, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
+        path, slug, own = self._target(frame)
+        backend = self._backends.get(slug)
+        if backend is None or not backend.open_now:
+            known = slug in self._hub.upstreams and self._client.sees(self._hub.upstreams[slug].name)
+            why = f"the server {slug} is not there" if known else f"unknown {path[-1]}: it begins with no server's name"
+            raise BackendError(SERVER_AWAY if known else INVALID_PARAMS, why)
+        sent = _with(frame, path, own)
+        if backend.modern and not self._modern:
+            sent = with_meta(sent, {VERSION_META: MODERN[0], INFO_META: self._info, CAPABILITIES_META: {}})
+        answer = Answer(waiting.message)
+        number = frame.id
+        inner = backend.relay(sent, answer, parameters)
+        if number is not None and inner is not None:
+            self._in_flight[number] = backend, inner
+        try:
+            made: Frame = await answer
+        finally:
+            if number is not None:
+                self._in_flight.pop(number, None)
+        result = made.members.get("result")
+        if not self._modern and isinstance(result, dict) and result.get("resultType") == "input_required":
+            raise BackendError(INVALID_PARAMS, "the server wants input in a way that this client's revision has not")
+        waiting.answered(with_result_type(made) if self._modern else made, 0)
+
+    def _target(self, frame: Frame) -> tuple[tuple[str, ...], str, str]:
+        """Where in the request the name stands, the server that it names, and the server's own name for it."""
+        path: tuple[str, ...]
+        if frame.method in _ROUTED:
+            path = ("params", _ROUTED[frame.method])
+            name = frame.params.get(path[-1])
+        elif frame.method == "completion/complete":
+            reference = frame.params.get("ref")
+            member = "uri" if isinstance(reference, dict) and "uri" in reference else "name"
+            path = ("params", "ref", member)
+            name = reference.get(member) if isinstance(reference, dict) else None
+        else:
+            raise BackendError(
+                METHOD_NOT_FOUND, f"{frame.method[:80]} is not served here, but on a server's own address"
+            )
+        if not isinstance(name, str):
+            raise BackendError(INVALID_PARAMS, f"the request has no {path[-1]}")
+        if name in self._long_names and path[-1] == "name":
+            return path, *self._long_names[name]
+        return path, *(split_name(name) if path[-1] == "name" else split_uri(name))
+
+    def _cancelled(self, frame: Frame) -> None:
+        number = key_of(frame.params.get("requestId"))
+        found = self._in_flight.get(number) if number is not None else None
+        if found is not None:
+            found[0].tell(frame)
+
+    # What servers tell
+
+    def _heard(self, backend: Backend, frame: Frame) -> None:
+        """A message of a server that belongs to no request."""
+        if frame.is_request:
+            number = f"{backend.slug}:{len(self._asked)}:{frame.members.get('id')}"
+            self._asked[number] = backend, frame.members.get("id")
+            frame = Frame(data=with_value(frame.data, ("id",), orjson.dumps(number)), message=frame.message)
+        elif frame.method == "notifications/resources/updated" and isinstance(frame.params.get("uri"), str):
+            uri = merged_uri(backend.slug, frame.params["uri"])
+            frame = Frame(data=with_value(frame.data, ("params", "uri"), orjson.dumps(uri)), message=frame.message)
+        if self._stream is not None and self._stream.open:
+            self._stream.event(frame.data)
+
+
+def _fresh() -> dict[str, Any]:
+    return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+def _with(frame: Frame, path: tuple[str, ...], name: str) -> Frame:
+    data = with_value(frame.data, path, orjson.dumps(name))
+    params = dict(frame.params)
+    if len(path) == 3:
+        params["ref"] = {**params["ref"], path[-1]: name}
+    else:
+        params[path[-1]] = name
+    return Frame(data=data, message={**frame.members, "params": params})

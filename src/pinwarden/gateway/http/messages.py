@@ -1,0 +1,146 @@
+"""What the HTTP gateway itself has to know about a message: its id, what it names, and the headers that go with it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Any
+
+import orjson
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
+from pinwarden.gateway import splice
+
+MODERN = ("2026-07-28",)
+"""The revisions without a handshake."""
+VERSION_META = "io.modelcontextprotocol/protocolVersion"
+SUBSCRIPTION_META = "io.modelcontextprotocol/subscriptionId"
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+HEADER_MISMATCH = -32020
+SERVER_AWAY = -32000
+"""A server that cannot be reached, died, or did not answer in time."""
+
+_STATUS = {PARSE_ERROR: 400, INVALID_REQUEST: 400, INVALID_PARAMS: 400, HEADER_MISMATCH: 400, METHOD_NOT_FOUND: 404}
+_STATUS |= {-32021: 400, -32022: 400}  # a capability of the client is missing; an unknown revision
+
+NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""Which parameter of a method stands in the header Mcp-Name."""
+
+_WORD = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_ENCODED = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=")
+
+Id = tuple[type, Any]
+"""An id that can be looked up: the number 1 and the text "1" are different ones."""
+
+
+class Frame:
+    """One message, as bytes and as what they mean. Made for every message, so it looks at each member once."""
+
+    __slots__ = ("data", "id", "is_answer", "is_request", "members", "message", "method", "params")
+
+    def __init__(self, data: bytes, message: Any) -> None:
+        self.data = data
+        self.message = message
+        """The strictly read value; None if it has no single meaning."""
+        members: dict[str, Any] = message if type(message) is dict else _NOTHING
+        self.members = members
+        """The members of the message, if it is one."""
+        method = members.get("method")
+        self.method: str = method if type(method) is str else ""
+        """What is asked or told; empty for an answer."""
+        params = members.get("params")
+        self.params: dict[str, Any] = params if type(params) is dict else _NOTHING
+        number = members.get("id")
+        self.id: Id | None = (type(number), number) if type(number) in _ID_TYPES else None
+        """The id of a question or an answer."""
+        self.is_request = method is not None and "id" in members
+        self.is_answer = method is None and ("result" in members or "error" in members)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What stands beside the parameters."""
+        meta = self.params.get("_meta")
+        return meta if type(meta) is dict else _NOTHING
+
+    @property
+    def progress_token(self) -> Id | None:
+        """By which progress is told: in a question's ``_meta``, or in the notification itself."""
+        given = self.params.get("progressToken") if self.method == "notifications/progress" else None
+        return key_of(self.meta.get("progressToken") if given is None else given)
+
+
+_NOTHING: dict[str, Any] = {}
+_ID_TYPES = frozenset({int, str})
+
+
+def read(data: bytes, limits: Limits) -> Frame:
+    """A message of a client, or an error: a client has no business with messages of two meanings."""
+    return Frame(data=data, message=strict_json.parse(data, limits))
+
+
+def read_server(data: bytes, limits: Limits) -> Frame:
+    """A message of a server. The session judges those that cannot be read strictly."""
+    try:
+        return Frame(data=data, message=strict_json.parse(data, limits))
+    except PinwardenError:
+        return Frame(data=data, message=None)
+
+
+def key_of(given: Any) -> Id | None:
+    """An id as a key; None for what is not an id."""
+    return (type(given), given) if type(given) in _ID_TYPES else None
+
+
+def error_frame(number: Any, code: int, why: str) -> bytes:
+    """An error of our own."""
+    return orjson.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})
+
+
+def status_of(message: Any) -> int:
+    """The HTTP status that goes with an answer of the newest revision."""
+    error = message.get("error") if isinstance(message, dict) else None
+    if not isinstance(error, dict):
+        return 200
+    code = error.get("code")
+    return _STATUS.get(code, 200) if type(code) is int else 200
+
+
+def header_value(text: str) -> str:
+    """A name as the value of a header: plain if HTTP can carry it, else encoded as the protocol says."""
+    if _WORD.fullmatch(text) and not _ENCODED.fullmatch(text):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
+
+
+def plain_value(value: str) -> str | None:
+    """What a header's value stands for; None if it is wrongly encoded."""
+    if not value.startswith("=?"):
+        return value
+    found = _ENCODED.fullmatch(value)
+    if found is None:
+        return value
+    try:
+        return base64.b64decode(found[1], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def with_value(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
+    """The same message with another value in one place, which must be there, and every other byte as it was."""
+    text = data.decode()
+    place = 0
+    span = None
+    for name in path:
+        span = splice.member(text, place, name)
+        if span is None:
+            raise PinwardenError("JSON_PARSE_ERROR", f"there is no member {name}")
+        place = span.start
+    return data if span is None else splice.edited(text, [(span.start, span.end, value.decode())]).encode()

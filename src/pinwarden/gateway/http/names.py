@@ -1,0 +1,65 @@
+"""Names on the merged endpoint: each begins with its server, so that no server can take another one's name.
+
+A tool or prompt is ``server__name``, a resource ``server+uri``. A server's part has no ``__`` and no ``+``, so the
+first one always ends it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")
+_LONGEST_SLUG = 32
+LONGEST_NAME = 128
+"""Of a tool, as the protocol advises."""
+_SEPARATOR = "__"
+_SCHEME = "+"
+
+
+def slugs_of(names: Iterable[str]) -> dict[str, str]:
+    """A part for addresses and names for each server. Those of different servers are always different."""
+    wanted = {name: _slug(name) for name in sorted(set(names))}
+    taken: dict[str, list[str]] = {}
+    for name, slug in wanted.items():
+        taken.setdefault(slug.lower(), []).append(name)
+    # Whoever has to share gets a mark, all of them: which server has which name does not depend on who else is there.
+    shared = {name for names in taken.values() if len(names) > 1 for name in names}
+    return {name: f"{slug}-{_mark(name)}" if name in shared else slug for name, slug in wanted.items()}
+
+
+def _slug(name: str) -> str:
+    plain = _NOT_PLAIN.sub("-", name).strip("-")
+    if not plain or not plain[0].isalpha():
+        plain = f"s-{plain}"
+    if len(plain) > _LONGEST_SLUG:
+        plain = f"{plain[: _LONGEST_SLUG - 9]}-{_mark(name)}"
+    return plain.rstrip("-") if plain != name else plain
+
+
+def _mark(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
+def merged_name(slug: str, name: str) -> str:
+    """The name of a tool or prompt on the merged endpoint; a long one ends in a mark of what it was."""
+    whole = f"{slug}{_SEPARATOR}{name}"
+    return whole if len(whole) <= LONGEST_NAME else f"{whole[: LONGEST_NAME - 9]}-{_mark(name)}"
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The server and its own name for a tool or prompt; the server is empty if the name has none."""
+    slug, separator, rest = name.partition(_SEPARATOR)
+    return (slug, rest) if separator else ("", name)
+
+
+def merged_uri(slug: str, uri: str) -> str:
+    """The address of a resource, or the pattern of some, on the merged endpoint."""
+    return f"{slug}{_SCHEME}{uri}"
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """The server and its own address for a resource."""
+    slug, separator, rest = uri.partition(_SCHEME)
+    return (slug, rest) if separator else ("", uri)

@@ -1,0 +1,385 @@
+"""Connections to one remote server: kept open, counted, and only ever to the network addresses that were checked."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from typing import Protocol, cast
+
+import httptools
+
+from pinwarden.adapters.net.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
+from pinwarden.adapters.probe.sse_stream import EventParser
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.target import Address
+from pinwarden.gateway.http.limits import HttpLimits
+
+EVENTS = b"text/event-stream"
+_END = b"\r\n\r\n"
+_REMEMBERED = 32  # heads of one connection
+
+
+class Listener(Protocol):
+    """Who waits for the answer to one request."""
+
+    def on_head(self, status: int, session: str) -> None:
+        """The status came, and the session that the server names, if it does."""
+
+    def on_frame(self, frame: bytes) -> None:
+        """A message came: the whole body, or one event."""
+
+    def on_end(self) -> None:
+        """The answer is complete."""
+
+    def on_lost(self, why: str, *, sent: bool) -> None:
+        """There is no complete answer. Unless it was sent, the server has not seen the request."""
+
+
+class Outgoing:
+    """One request on its way. Whoever asked may give it up."""
+
+    __slots__ = ("_connection", "_given_up", "data", "listener")
+
+    def __init__(self, data: bytes, listener: Listener) -> None:
+        self.data = data
+        self.listener = listener
+        self._connection: UpstreamConnection | None = None
+        self._given_up = False
+
+    @property
+    def given_up(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._given_up
+
+    def on(self, connection: UpstreamConnection | None) -> None:
+        """The connection that it is sent on."""
+        self._connection = connection
+
+    def give_up(self) -> None:
+        """Cut it off: the server sees that nobody waits for the answer."""
+        self._given_up = True
+        if self._connection is not None:
+            self._connection.abort()
+
+
+class Pool:
+    """Connections to the one host of a remote server."""
+
+    def __init__(self, address: Address, rules: NetworkRules, limits: HttpLimits) -> None:
+        self.address = address
+        self._rules = rules
+        self._limits = limits
+        self._idle: list[UpstreamConnection] = []
+        self._open: set[UpstreamConnection] = set()
+        self._opening = 0
+        self._line: deque[Outgoing] = deque()
+        self._places: tuple[Destination, ...] = ()
+        self._tls = ssl.create_default_context() if address.scheme == "https" else None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def send(self, data: bytes, listener: Listener) -> Outgoing:
+        """Send one request, on a connection that is free or on a new one."""
+        outgoing = Outgoing(data, listener)
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                connection.start(outgoing)
+                return outgoing
+        self._line.append(outgoing)
+        if len(self._open) + self._opening < self._limits.max_upstream_connections and not self._closed:
+            self._opening += 1
+            task = asyncio.get_running_loop().create_task(self._connect())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return outgoing
+
+    def free(self, connection: UpstreamConnection) -> None:
+        """A connection has nothing to do."""
+        while self._line:
+            outgoing = self._line.popleft()
+            if not outgoing.given_up:
+                connection.start(outgoing)
+                return
+        self._idle.append(connection)
+        connection.expire_later(self._limits.idle_upstream_seconds)
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        """A connection ended."""
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def made(self, connection: UpstreamConnection) -> None:
+        """A connection is up."""
+        self._open.add(connection)
+
+    def close(self) -> None:
+        """Cut everything."""
+        self._closed = True
+        for task in tuple(self._tasks):
+            task.cancel()
+        for connection in tuple(self._open):
+            connection.abort()
+
+    async def _connect(self) -> None:
+        try:
+            connection = await asyncio.wait_for(self._connected(), self._limits.connect_seconds)
+        except (OSError, PinwardenError, TimeoutError, ssl.SSLError) as err:
+            self._places = ()  # the next try looks the name up anew, and checks what it finds
+            self._fail_one(_why_not(err, self.address))
+            return
+        finally:
+            self._opening -= 1
+        self.free(connection)
+
+    def _fail_one(self, why: str) -> None:
+        while self._line:
+            outgoing = self._line.popleft()
+            if not outgoing.given_up:
+                outgoing.listener.on_lost(why, sent=False)
+                return
+
+    async def _connected(self) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
+        if not self._places:
+            self._places = await loop.run_in_executor(None, destinations, self.address, self._rules)
+        last: OSError = ConnectionRefusedError("no address")
+        for place in self._places:
+            made = socket.socket(place.family, socket.SOCK_STREAM)
+            try:
+                made.setblocking(False)
+                await loop.sock_connect(made, place.sockaddr)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                # The name of the host stays what the certificate is checked against.
+                name = self.address.host if self._tls is not None else None
+                _, protocol = await loop.create_connection(
+                    lambda: UpstreamConnection(self, self._limits), sock=made, ssl=self._tls, server_hostname=name
+                )
+            except OSError as err:
+                made.close()
+                last = err
+            except BaseException:
+                made.close()
+                raise
+            else:
+                return protocol
+        raise last
+
+
+def _why_not(err: Exception, address: Address) -> str:
+    if isinstance(err, PinwardenError):
+        return err.message
+    if isinstance(err, HostNotFoundError):
+        return str(err)
+    if isinstance(err, ssl.SSLError):
+        return f"{address} did not prove who it is: {getattr(err, 'verify_message', '') or err.reason or 'TLS failed'}"
+    if isinstance(err, TimeoutError):
+        return f"{address} did not answer in time"
+    return f"{address} could not be reached: {(isinstance(err, OSError) and err.strerror) or type(err).__name__}"
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to a remote server, for one request at a time."""
+
+    def __init__(self, pool: Pool, limits: HttpLimits) -> None:
+        self._pool = pool
+        self._limits = limits
+        self._transport: asyncio.Transport | None = None
+        self._outgoing: Outgoing | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle_until = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
+        self._heads: dict[bytes, tuple[int, int, str]] = {}
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request can be sent."""
+        return self._transport is not None and not self._transport.is_closing() and self._outgoing is None
+
+    def start(self, outgoing: Outgoing) -> None:
+        """Send a request."""
+        self._idle_until = 0.0
+        self._outgoing = outgoing
+        outgoing.on(self)
+        self._headers: dict[bytes, bytes] = {}
+        self._size = 0
+        self._body: list[bytes] = []
+        self._events: EventParser | None = None
+        self._complete = self._keep = False
+        if self._transport is None:
+            self._fail("the connection was closed", sent=False)
+        else:
+            self._transport.write(outgoing.data)
+
+    def expire_later(self, seconds: float) -> None:
+        """Close the connection unless it is used again. One timer serves many requests."""
+        self._idle_until = self._loop.time() + seconds
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._idle_until, self._expire)
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._pool.made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """The server hung up, or we did."""
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pool.lost(self)
+        self._fail("the server closed the connection before its answer was complete", sent=True)
+
+    def eof_received(self) -> bool:
+        """A body without a length would end here; none is taken."""
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the answer."""
+        if self._outgoing is None:
+            self.abort()  # nobody asked
+            return
+        self._size += len(data)
+        if self._size > self._limits.max_answer_bytes:
+            self._fail("the server sent more than is taken for one answer", sent=True)
+            self.abort()
+            return
+        whole = self._size == len(data)
+        if whole and self._is_known(data):
+            self._finish()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as err:
+            cause = err.__context__
+            if not isinstance(cause, _BadAnswerError | PinwardenError):
+                self._fail("an answer could not be taken", sent=True)
+                self.abort()
+                raise
+            self._fail(str(cause), sent=True)
+            self.abort()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail("the server's answer is not HTTP", sent=True)
+            self.abort()
+        else:
+            if self._complete:
+                if whole:
+                    self._remember(data)
+                self._finish()
+
+    def _is_known(self, data: bytes) -> bool:
+        """Whether the answer has a head that httptools has read on this connection before, and comes in one piece.
+
+        See `RequestReader`: reading heads is most of the work, and servers repeat them.
+        """
+        end = data.find(_END) + 4
+        head = self._heads.get(data[:end]) if end > 3 else None
+        if head is None or self._outgoing is None or len(data) - end != head[1]:
+            return False
+        self._keep = True
+        self._body.append(data[end:])
+        self._outgoing.listener.on_head(head[0], head[2])
+        return True
+
+    def _remember(self, data: bytes) -> None:
+        end = data.find(_END) + 4
+        headers = self._headers
+        length = sum(map(len, self._body))
+        plain = self._events is None and self._keep and b"content-length" in headers and len(data) - end == length
+        if plain:
+            if len(self._heads) >= _REMEMBERED:
+                self._heads.clear()  # they have the time of day in them
+            session = headers.get(b"mcp-session-id", b"").decode("latin-1")
+            self._heads[data[:end]] = self._parser.get_status_code(), length, session
+
+    # What httptools calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header of the answer."""
+        headers = self._headers
+        headers[name.lower()] = value
+        if len(headers) > self._limits.max_headers:
+            raise _BadAnswerError("the head of the server's answer is too long")
+
+    def on_headers_complete(self) -> None:
+        """The head of the answer is complete."""
+        status = self._parser.get_status_code()
+        outgoing = self._outgoing
+        if outgoing is None or status < 200:
+            return
+        headers = self._headers
+        if b"content-encoding" in headers and headers[b"content-encoding"].strip().lower() not in (b"identity", b""):
+            # None was asked for, and a small compressed body can be an enormous one.
+            raise _BadAnswerError("the server compressed its answer without being asked to")
+        if 300 <= status < 400:
+            raise _BadAnswerError("the server redirects to another address, which is not followed")
+        kind = headers.get(b"content-type", b"")
+        if kind != b"application/json" and kind.partition(b";")[0].strip().lower() == EVENTS and status < 300:
+            self._events = EventParser(self._limits.max_answer_bytes)
+        outgoing.listener.on_head(status, headers.get(b"mcp-session-id", b"").decode("latin-1"))
+
+    def on_body(self, data: bytes) -> None:
+        """A part of the answer."""
+        outgoing = self._outgoing
+        if outgoing is None:
+            return
+        if self._events is None:
+            self._body.append(data)
+            return
+        self._size = 0  # a stream has no end to its size; each event has
+        for event in self._events.feed(data):
+            if event.name == "message" and self._outgoing is outgoing:
+                outgoing.listener.on_frame(event.data)
+
+    def on_message_complete(self) -> None:
+        """The answer is complete. An interim one (1xx) is not the answer."""
+        if self._parser.get_status_code() >= 200:
+            self._complete = True
+            self._keep = self._parser.should_keep_alive()  # known only here
+        else:
+            self._headers = {}
+
+    def _finish(self) -> None:
+        outgoing, self._outgoing = self._outgoing, None
+        if outgoing is None:
+            return
+        outgoing.on(None)
+        if self._keep and self._transport is not None:
+            self._pool.free(self)
+        elif self._transport is not None:
+            self._transport.close()
+        if self._events is None:
+            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            self._body = []
+            if body.strip():
+                outgoing.listener.on_frame(body.strip())
+        outgoing.listener.on_end()
+
+    def _fail(self, why: str, *, sent: bool) -> None:
+        outgoing, self._outgoing = self._outgoing, None
+        if outgoing is not None:
+            outgoing.on(None)
+            if not outgoing.given_up:
+                outgoing.listener.on_lost(why, sent=sent)
+
+    def _expire(self) -> None:
+        self._timer = None
+        if self._idle_until == 0.0 or self._transport is None:
+            return
+        if self._loop.time() >= self._idle_until - 0.001:
+            self._transport.close()
+        else:
+            self._timer = self._loop.call_at(self._idle_until, self._expire)
+
+
+class _BadAnswerError(Exception):
+    """An answer that is not taken, whatever it holds."""

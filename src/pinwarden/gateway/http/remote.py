@@ -1,0 +1,271 @@
+"""The way to a server at an address: a message is a POST, and its answer a document or a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container, Mapping
+from typing import Any
+
+import orjson
+
+from pinwarden.core.record import Record, field
+from pinwarden.documents.target import Address
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.links import LinkOwner
+from pinwarden.gateway.http.messages import MODERN, NAMED_BY, VERSION_META, Frame, Id, header_value, key_of
+from pinwarden.gateway.http.pool import Outgoing, Pool
+
+_MAX_SESSION_ID = 1024
+_REMEMBERED = 256  # headers of methods and names that were sent before
+_OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-encoding", "connection"})
+
+
+class RemoteServer(Record):
+    """A remote server and the connections to it."""
+
+    pool: Pool
+    head: bytes = field(repr=False)
+    """The headers of every request, with the user's credentials."""
+    path: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, pool: Pool, address: Address, headers: Mapping[str, str]) -> RemoteServer:
+        """The server at an address."""
+        lines = [f"host: {address.host_header}", "accept-encoding: identity", "user-agent: pinwarden"]
+        lines += [f"{name.lower()}: {value}" for name, value in headers.items() if name.lower() not in _OWN]
+        return cls(
+            pool=pool, head="".join(f"{line}\r\n" for line in lines).encode("latin-1"), path=address.path.encode()
+        )
+
+
+class RemoteLink:
+    """One conversation with a remote server."""
+
+    def __init__(self, server: RemoteServer, owner: LinkOwner, limits: HttpLimits) -> None:
+        self._server = server
+        self._owner = owner
+        self._limits = limits
+        self._session = b""
+        self._version = b""
+        self._heads: dict[tuple[str, str | None], bytes] = {}
+        self._posts: dict[Id, tuple[Outgoing, float]] = {}
+        self._clock = asyncio.get_running_loop().time
+        self._stream: Outgoing | None = None
+        self._closed = False
+        self._fixed = b" HTTP/1.1\r\n" + server.head
+        self._post = (
+            b"POST "
+            + server.path
+            + self._fixed
+            + b"accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n"
+        )
+
+    def send(self, frame: Frame, parameters: bytes) -> None:
+        """Post one message."""
+        if self._closed:
+            return
+        number = frame.id if frame.is_request else None
+        post = _Post(self, self._owner, number, initialize=frame.method == "initialize")
+        head = self._post + self._headers_of(frame) + parameters
+        data = head + b"content-length: %d\r\n\r\n" % len(frame.data) + frame.data
+        outgoing = self._server.pool.send(data, post)
+        if number is not None:
+            self._posts[number] = outgoing, self._clock()
+        if frame.method == "notifications/initialized":
+            self._listen()
+
+    def cancel(self, number: Id) -> None:
+        """Hang up: that is how the newest revision cancels; the older ones also get a message from the client."""
+        sent = self._posts.pop(number, None)
+        if sent is not None:
+            sent[0].give_up()
+
+    def expire(self, before: float, keep: Container[Id]) -> None:
+        """Hang up on questions of our own that are not answered."""
+        for number in [each for each, (_, sent) in self._posts.items() if sent < before and each not in keep]:
+            self.cancel(number)
+
+    def close(self) -> None:
+        """Hang up, and end the session if there is one."""
+        if self._closed:
+            return
+        self._closed = True
+        for outgoing, _ in self._posts.values():
+            outgoing.give_up()
+        self._posts.clear()
+        if self._stream is not None:
+            self._stream.give_up()
+        if self._session:
+            head = b"DELETE " + self._server.path + self._fixed + self._session + self._version
+            self._server.pool.send(head + b"content-length: 0\r\n\r\n", _Nobody())
+
+    def answered(self, number: Id) -> None:
+        """The answer to a post is complete."""
+        self._posts.pop(number, None)
+
+    def named_session(self, session: str) -> None:
+        """The server named a session in its answer to initialize."""
+        if (
+            session
+            and not self._session
+            and len(session) <= _MAX_SESSION_ID
+            and session.isascii()
+            and session.isprintable()
+        ):
+            self._session = f"mcp-session-id: {session}\r\n".encode("latin-1")
+
+    def negotiated(self, version: Any) -> None:
+        """The revision that the server answered initialize with."""
+        if isinstance(version, str) and version.isascii() and version.isprintable() and len(version) < 64:
+            self._version = f"mcp-protocol-version: {version}\r\n".encode("latin-1")
+
+    def session_gone(self) -> None:
+        """The server does not know our session any more."""
+        self._session = b""
+        self._owner.server_lost("the server ended the session")
+
+    @property
+    def has_session(self) -> bool:
+        """Whether the server named a session."""
+        return bool(self._session)
+
+    def _headers_of(self, frame: Frame) -> bytes:
+        version = frame.meta.get(VERSION_META)
+        if version not in MODERN:
+            return self._session + self._version
+        method = frame.method
+        named = NAMED_BY.get(method)
+        name = frame.params.get(named) if named is not None else None
+        if name is not None and type(name) is not str:
+            name = None
+        known = self._heads.get((method, name))
+        if known is not None:
+            return known
+        lines = f"mcp-protocol-version: {version}\r\nmcp-method: {method}\r\n"
+        if name is not None:
+            lines += f"mcp-name: {header_value(name)}\r\n"
+        made = lines.encode("latin-1", "replace")
+        if len(self._heads) < _REMEMBERED:
+            self._heads[method, name] = made
+        return made
+
+    def _listen(self) -> None:
+        """Open the stream on which older servers tell that a list changed."""
+        head = b"GET " + self._server.path + self._fixed + b"accept: text/event-stream\r\n"
+        data = head + self._session + self._version + b"\r\n"
+        self._stream = self._server.pool.send(data, _Stream(self._owner))
+
+
+class _Post:
+    """Waits for the answer to one message."""
+
+    __slots__ = ("_answered", "_initialize", "_link", "_number", "_owner", "_status")
+
+    def __init__(self, link: RemoteLink, owner: LinkOwner, number: Id | None, *, initialize: bool) -> None:
+        self._link = link
+        self._owner = owner
+        self._number = number
+        self._initialize = initialize
+        self._status = 0
+        self._answered = False
+
+    def on_head(self, status: int, session: str) -> None:
+        self._status = status
+        if self._initialize and status < 300:
+            self._link.named_session(session)
+
+    def on_frame(self, frame: bytes) -> None:
+        number = self._number
+        if self._status == 404 and self._link.has_session:
+            return
+        if number is None:
+            if self._status < 300:
+                self._owner.from_server(frame)
+            return
+        if self._status >= 400:
+            frame = self._as_answer(frame)
+            if not frame:
+                return
+        if self._initialize:
+            self._look_at(frame)
+        status = self._status if self._status >= 400 else 0
+        self._answered = self._owner.from_server(frame, asked=number, status=status) or self._answered
+
+    def on_end(self) -> None:
+        number = self._number
+        if self._status == 404 and self._link.has_session:
+            self._link.session_gone()
+        elif number is not None:
+            self._link.answered(number)
+            if self._answered:
+                return
+            why = f"the server answered with HTTP status {self._status}" if self._status >= 300 else "no answer came"
+            self._owner.unanswered(number, why)
+
+    def on_lost(self, why: str, *, sent: bool) -> None:
+        del sent
+        if self._number is not None:
+            self._link.answered(self._number)
+            if not self._answered:
+                self._owner.unanswered(self._number, why)
+
+    def _look_at(self, data: bytes) -> None:
+        """The revision, for the header that every later request has."""
+        try:
+            result = orjson.loads(data).get("result")
+            self._link.negotiated(result.get("protocolVersion"))
+        except (ValueError, AttributeError):
+            return
+
+    def _as_answer(self, data: bytes) -> bytes:
+        """An error under the id of the request: servers that refuse early have not read it. Nothing if it is none."""
+        try:
+            message = orjson.loads(data)
+            error = message["error"]
+            if key_of(message.get("id")) == self._number:
+                return data
+            return orjson.dumps(
+                {"jsonrpc": "2.0", "id": None if self._number is None else self._number[1], "error": error}
+            )
+        except (ValueError, KeyError, TypeError):
+            return b""
+
+
+class _Stream:
+    """Waits for what an older server tells without being asked."""
+
+    __slots__ = ("_owner", "_status")
+
+    def __init__(self, owner: LinkOwner) -> None:
+        self._owner = owner
+        self._status = 0
+
+    def on_head(self, status: int, session: str) -> None:
+        del session
+        self._status = status
+
+    def on_frame(self, frame: bytes) -> None:
+        if self._status == 200:
+            self._owner.from_server(frame)
+
+    def on_end(self) -> None:
+        pass
+
+    def on_lost(self, why: str, *, sent: bool) -> None:
+        pass
+
+
+class _Nobody:
+    """Nobody waits."""
+
+    def on_head(self, status: int, session: str) -> None:
+        pass
+
+    def on_frame(self, frame: bytes) -> None:
+        pass
+
+    def on_end(self) -> None:
+        pass
+
+    def on_lost(self, why: str, *, sent: bool) -> None:
+        pass

@@ -1,0 +1,225 @@
+"""One HTTP request of a client, read strictly: what two readers could understand differently is refused."""
+
+from __future__ import annotations
+
+import httptools
+
+from pinwarden.gateway.http.limits import HttpLimits
+
+# Read by us or by a server behind us. Twice, they would mean one thing to the first reader and another to the last.
+_ONCE = frozenset(
+    {
+        *(b"host", b"content-length", b"content-type", b"transfer-encoding", b"authorization", b"origin"),
+        *(b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"mcp-session-id", b"last-event-id", b"expect"),
+    }
+)
+
+
+_PARAMETER = b"mcp-param-"
+_UNUSUAL = frozenset({b"transfer-encoding", b"content-encoding", b"expect"})
+_SPOKEN = ("1.1", "1.0")
+_END = b"\r\n\r\n"
+_REMEMBERED = 32  # heads of one connection
+
+
+class Refused(Exception):  # noqa: N818  an answer to give, not a failure to report
+    """A request that is not taken, and the status that says so. The connection ends with it."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+class Request:
+    """A request whose body is complete."""
+
+    __slots__ = ("body", "headers", "keep_alive", "method", "parameters", "path")
+
+    def __init__(self, method: str, path: str, headers: dict[bytes, bytes], body: bytes) -> None:
+        self.method = method
+        self.path = path
+        """As it was sent, without the query."""
+        self.headers = headers
+        """By lower-case name; several of one name are joined, as HTTP allows for those that may be repeated."""
+        self.body = body
+        self.keep_alive = True
+        self.parameters = b""
+        """The header lines of arguments that a tool wants as headers too."""
+
+    def header(self, name: bytes) -> str:
+        """One header, or nothing."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+
+class _Head:
+    """What a head means that was read before."""
+
+    __slots__ = ("headers", "length", "method", "parameters", "path")
+
+    def __init__(self, request: Request, length: int) -> None:
+        self.method = request.method
+        self.path = request.path
+        self.headers = request.headers
+        self.parameters = request.parameters
+        self.length = length
+
+
+class RequestReader:
+    """Bytes in, requests out. `httptools` frames them; what it lets pass and we do not is refused here."""
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._ready: list[Request] = []
+        self._heads: dict[bytes, _Head] = {}
+        self._head_bytes = 0
+        self._in_head = True
+        self.begun = False
+        """Whether a request has begun and is not complete."""
+        self.continues = False
+        """Whether the client waits for leave to send the body."""
+        self._reset()
+
+    @property
+    def in_body(self) -> bool:
+        """Whether the head of a request is complete, and its body is not."""
+        return self.begun and not self._in_head
+
+    def feed(self, data: bytes) -> list[Request]:
+        """The requests that these bytes complete."""
+        fresh = not self.begun
+        if fresh:
+            known = self._known(data)
+            if known is not None:
+                return [known]
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits.max_head_bytes and self._is_head_too_long(data):
+                raise Refused(431, "the head of the request is too long")
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise Refused(400, "another protocol is not spoken here") from None
+        except httptools.HttpParserCallbackError as err:
+            if isinstance(err.__context__, Refused):
+                raise err.__context__ from None
+            raise
+        except httptools.HttpParserError as err:
+            raise Refused(400, f"not a request: {err}") from None
+        ready, self._ready = self._ready, []
+        if fresh and len(ready) == 1 and not self.begun:
+            self._remember(data, ready[0])
+        return ready
+
+    def _known(self, data: bytes) -> Request | None:
+        """A request whose head is, byte for byte, one that httptools has read on this connection before.
+
+        Clients that keep a connection send the same few heads again and again, and reading one takes longer than all
+        else that is done about it. Only a head and its body that come in one piece, whole, are taken so.
+        """
+        end = data.find(_END) + 4
+        head = self._heads.get(data[:end]) if end > 3 else None
+        if head is None or len(data) - end != head.length:
+            return None
+        request = Request(head.method, head.path, head.headers, data[end:])
+        request.parameters = head.parameters
+        return request
+
+    def _remember(self, data: bytes, request: Request) -> None:
+        end = data.find(_END) + 4
+        length = request.headers.get(b"content-length")
+        usual = length is not None and request.keep_alive and _UNUSUAL.isdisjoint(request.headers)
+        if usual and len(data) - end == len(request.body) and len(self._heads) < _REMEMBERED and data[:1] != b"\r":
+            self._heads[data[:end]] = _Head(request, len(request.body))
+
+    def _is_head_too_long(self, data: bytes) -> bool:
+        """A head and a long body may come in one piece, so the end of the head is looked for."""
+        before = self._head_bytes - len(data)
+        end = data.find(b"\r\n\r\n")
+        return end < 0 or before + end > self._limits.max_head_bytes
+
+    def _reset(self) -> None:
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._repeated = 0
+        self._parameters = b""
+        self._body: list[bytes] = []
+        self._size = 0
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self.begun = True
+        self._in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the address."""
+        self._url += url
+        if len(self._url) > self._limits.max_head_bytes:
+            raise Refused(414, "the address is too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer."""
+        if not self._in_head:
+            raise Refused(400, "trailers are not taken")
+        name = name.lower()
+        headers = self._headers
+        if name in headers:
+            if name in _ONCE or name.startswith(_PARAMETER):
+                raise Refused(400, f"the header {name.decode('latin-1')} is there twice")
+            self._repeated += 1
+            value = headers[name] + b", " + value
+        headers[name] = value
+        if len(headers) + self._repeated > self._limits.max_headers:
+            raise Refused(431, "too many headers")
+        if name.startswith(_PARAMETER):
+            self._parameters += name + b": " + value + b"\r\n"
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        headers = self._headers
+        self._in_head = False
+        if self._parser.get_http_version() not in _SPOKEN:
+            raise Refused(505, "HTTP/1.1 is spoken here")
+        if b"host" not in headers:
+            raise Refused(400, "the header host is missing")
+        if self._url[:1] != b"/":
+            raise Refused(400, "the address is not a path")
+        length = headers.get(b"content-length")
+        if length is not None and int(length) > self._limits.max_body_bytes:
+            raise Refused(413, "the body is too long")
+        if not _UNUSUAL.isdisjoint(headers):
+            self._check_unusual(headers)
+
+    def _check_unusual(self, headers: dict[bytes, bytes]) -> None:
+        if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+            raise Refused(501, "no transfer encoding but chunked is taken")
+        if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+            raise Refused(415, "no compressed body is taken")
+        expects = headers.get(b"expect")
+        if expects is not None:
+            if expects.strip().lower() != b"100-continue":
+                raise Refused(417, "this expectation is not known")
+            self.continues = True
+
+    def on_body(self, data: bytes) -> None:
+        """A part of the body."""
+        self._size += len(data)
+        if self._size > self._limits.max_body_bytes:
+            raise Refused(413, "the body is too long")
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        """A request is complete."""
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        path = self._url.partition(b"?")[0] if b"?" in self._url else self._url
+        request = Request(self._parser.get_method().decode(), path.decode("latin-1"), self._headers, body)
+        request.keep_alive = self._parser.should_keep_alive()
+        request.parameters = self._parameters
+        self._ready.append(request)
+        self._reset()
+        self.begun = self.continues = False
+        self._in_head = True
+        self._head_bytes = 0

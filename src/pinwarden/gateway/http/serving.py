@@ -1,0 +1,100 @@
+"""Listening, keeping time, and ending without cutting anybody off."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.gateway.http.connection import Connections
+from pinwarden.gateway.http.endpoint import Endpoint
+from pinwarden.gateway.http.hub import Hub
+from pinwarden.gateway.http.limits import HttpLimits
+
+_BACKLOG = 1024
+
+
+class Listening(Record):
+    """Where to listen, and with which certificate."""
+
+    host: str = "127.0.0.1"
+    port: int = 8642
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+class Serving:
+    """A gateway that runs on the event loop of whoever made it."""
+
+    def __init__(self, endpoint: Endpoint, hub: Hub, limits: HttpLimits) -> None:
+        self._endpoint = endpoint
+        self._hub = hub
+        self._limits = limits
+        self.connections = Connections(endpoint, limits)
+        self._server: asyncio.Server | None = None
+        self._timekeeper: asyncio.Task[None] | None = None
+        self.every_second: list[Callable[[], Awaitable[None]]] = []
+        """What else is to be done about once a second."""
+
+    async def start(self, listening: Listening) -> tuple[str, int]:
+        """Begin to listen; returns the address that was taken."""
+        tls = None if listening.certificate is None else _tls(listening.certificate, listening.key)
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                self.connections, listening.host, listening.port, ssl=tls, backlog=_BACKLOG
+            )
+        except (OSError, OverflowError) as err:
+            why = getattr(err, "strerror", None) or str(err)
+            raise PinwardenError(
+                "GATEWAY_UNAVAILABLE", f"{listening.host}:{listening.port} cannot be listened on: {why}"
+            ) from err
+        self._timekeeper = loop.create_task(self._keep_time())
+        host, port, *_ = self._server.sockets[0].getsockname()
+        return host, port
+
+    async def stop(self, *, drain: bool = True) -> bool:
+        """Take no more requests, let those in flight end, then end everything; whether all ended in time."""
+        if self._server is not None:
+            self._server.close()
+        self._hub.end_streams()
+        drained = await self.connections.drain(self._limits.drain_seconds if drain else 0.0)
+        if self._timekeeper is not None:
+            self._timekeeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._timekeeper
+        self._hub.close()
+        return drained
+
+    async def run_until_told(self) -> bool:
+        """Serve until SIGTERM or SIGINT."""
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(NotImplementedError):
+                loop.add_signal_handler(number, told.set)
+        await told.wait()
+        return await self.stop()
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.reload_seconds)
+            self._hub.tick()
+            for each in self.every_second:
+                await each()
+
+
+def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as err:
+        raise PinwardenError("GATEWAY_UNAVAILABLE", f"the certificate {certificate} cannot be used: {err}") from err
+    return context

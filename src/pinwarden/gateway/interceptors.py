@@ -1,0 +1,162 @@
+"""Interceptors as SEP-2624 (once SEP-1763) describes them: listed, invoked one by one, or applied one after another.
+
+``Host`` answers ``interceptors/list`` and ``interceptor/invoke``. ``apply`` is the invoker's side, which has no method
+on the wire. What the gateway's own gates offer in this form is in ``gateway/own_interceptor.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+
+EXTENSION = "io.modelcontextprotocol/interceptors"
+REQUEST, RESPONSE = "request", "response"
+VALIDATION, MUTATION = "validation", "mutation"
+INVALID_PARAMS = -32602
+FAILED = -32603
+
+Run = Callable[[str, str, Any], Mapping[str, Any]]
+"""Given event, phase and payload: for a validation ``valid`` and more, for a mutation ``modified`` and ``payload``."""
+
+
+class Interceptor(Record):
+    """One interceptor that a host offers."""
+
+    name: str
+    kind: str
+    """validation or mutation."""
+    events: tuple[str, ...]
+    phases: tuple[str, ...]
+    run: Run
+    mode: str = "active"
+    """active, or audit: its verdict never blocks and its change is never made."""
+    fail_open: bool = False
+    """Whether a message passes if the interceptor itself fails."""
+    priority: int = 0
+    description: str = ""
+
+    def hooks(self, event: str, phase: str | None = None) -> bool:
+        """Whether it wants to see this event, in this phase or in any."""
+        return (event in self.events or "*" in self.events) and (phase is None or phase in self.phases)
+
+    def to_json(self) -> dict[str, Any]:
+        """The descriptor on the wire, where defaults are left out."""
+        described: dict[str, Any] = {
+            "name": self.name,
+            "type": self.kind,
+            "hooks": [{"events": list(self.events), "phase": phase} for phase in self.phases],
+        }
+        if self.description:
+            described["description"] = self.description
+        if self.mode != "active":
+            described["mode"] = self.mode
+        if self.fail_open:
+            described["failOpen"] = True
+        if self.priority:
+            described["priorityHint"] = self.priority
+        return described
+
+
+class InterceptorError(Exception):
+    """Why an invocation has no result, as a JSON-RPC error."""
+
+    def __init__(self, code: int, message: str, data: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class Applied(Record):
+    """What came of a message after all interceptors."""
+
+    allowed: bool
+    payload: Any
+    results: tuple[Mapping[str, Any], ...]
+
+
+class Host:
+    """The interceptors of one server, in the order in which they were registered."""
+
+    def __init__(self, interceptors: Iterable[Interceptor]) -> None:
+        self._all = {each.name: each for each in interceptors}
+
+    def list(self, event: str | None = None) -> dict[str, Any]:
+        """The result of ``interceptors/list``."""
+        return {"interceptors": [each.to_json() for each in self._all.values() if event is None or each.hooks(event)]}
+
+    def invoke(self, params: Any) -> dict[str, Any]:
+        """The result of ``interceptor/invoke``; raises `InterceptorError`."""
+        name, event, phase = _words(params)
+        found = self._all.get(name)
+        if found is None:
+            raise InterceptorError(INVALID_PARAMS, "no interceptor has this name", {"name": name[:200]})
+        if not found.hooks(event, phase):
+            data = {
+                "name": name,
+                "event": event[:200],
+                "phase": phase[:20],
+                "advertisedHooks": found.to_json()["hooks"],
+            }
+            raise InterceptorError(INVALID_PARAMS, "the interceptor does not look at this event", data)
+        return _ran(found, event, phase, params.get("payload"))
+
+    def apply(self, event: str, phase: str, payload: Any) -> Applied:
+        """Send a message through all interceptors of its event, as a client does.
+
+        A request is changed, then judged; a response is judged, then changed. Nothing is changed if anything blocks.
+        """
+        chosen = [each for each in self._all.values() if each.hooks(event, phase)]
+        judges = [each for each in chosen if each.kind == VALIDATION]
+        changers = sorted(
+            (each for each in chosen if each.kind == MUTATION), key=lambda each: (each.priority, each.name)
+        )
+        results: list[Mapping[str, Any]] = []
+        made: Any = payload
+        passes = (changers, judges) if phase == REQUEST else (judges, changers)
+        for interceptors in passes:
+            allowed, made = _pass(interceptors, event, phase, made, results)
+            if not allowed:
+                return Applied(allowed=False, payload=payload, results=tuple(results))
+        return Applied(allowed=True, payload=made, results=tuple(results))
+
+
+def _pass(
+    interceptors: Sequence[Interceptor], event: str, phase: str, payload: Any, results: list[Mapping[str, Any]]
+) -> tuple[bool, Any]:
+    allowed = True
+    for each in interceptors:
+        try:
+            result = _ran(each, event, phase, payload)
+        except InterceptorError:
+            allowed = allowed and (each.fail_open or each.mode == "audit")
+            continue
+        results.append(result)
+        if each.mode == "audit":
+            continue
+        if each.kind == MUTATION:
+            payload = result["payload"]
+        elif not result["valid"] and result.get("severity", "error") == "error":
+            allowed = False
+    return allowed, payload
+
+
+def _words(params: Any) -> tuple[str, str, str]:
+    words = [params.get(name) if isinstance(params, dict) else None for name in ("name", "event", "phase")]
+    if not all(isinstance(word, str) for word in words) or words[2] not in (REQUEST, RESPONSE):
+        raise InterceptorError(INVALID_PARAMS, "name, event and phase are needed", {})
+    name, event, phase = words
+    return str(name), str(event), str(phase)
+
+
+def _ran(interceptor: Interceptor, event: str, phase: str, payload: Any) -> dict[str, Any]:
+    try:
+        result = interceptor.run(event, phase, payload)
+    except (PinwardenError, ValueError, LookupError, TypeError, ArithmeticError) as err:
+        reason = err.message if isinstance(err, PinwardenError) else type(err).__name__
+        data = {"interceptor": interceptor.name, "reason": reason}
+        raise InterceptorError(FAILED, "the interceptor failed", data) from err
+    return {"interceptor": interceptor.name, "type": interceptor.kind, "phase": phase, **result}

@@ -1,0 +1,35 @@
+"""How much a session takes from either side, with the reason beside each number."""
+
+from __future__ import annotations
+
+from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
+
+
+class SessionLimits(Record):
+    """Bounds on one conversation."""
+
+    max_frame: int = 128 * 1024 * 1024
+    """Real results reach 50 MB of encoded pictures; a message is held in memory as a whole."""
+    max_pages: int = 200
+    """Of one list. The largest real servers need fewer than ten."""
+    max_items: int = 20_000
+    """Of one list; what a model could read ends far below."""
+    max_open: int = 10_000
+    """Requests without an answer, in each direction."""
+    max_held: int = 1_000
+    """Messages that wait for a list to be judged."""
+    list_seconds: float = 20.0
+    """How long a server may take for a list before its calls are refused."""
+    max_rounds: int = 5
+    """How often a list is asked for again because it changed while it was read."""
+    source_seconds: float = 0.25
+    """How long an answer of the lock or store counts before it is asked again: the delay of an approval."""
+
+    @property
+    def json(self) -> Limits:
+        """What the strict reader takes."""
+        return Limits(max_bytes=self.max_frame)
+
+
+DEFAULT_SESSION_LIMITS = SessionLimits()

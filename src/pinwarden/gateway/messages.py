@@ -1,0 +1,106 @@
+"""JSON-RPC messages as the gateway reads, makes and answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from json import dumps
+from typing import Any
+
+from pinwarden.core.visible import show_invisible
+from pinwarden.documents.surface import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
+from pinwarden.rules.gates.lists import digest_text
+from pinwarden.rules.gates.verdict import Verdict
+
+META = "io.modelcontextprotocol/"
+VERSION_KEY = f"{META}protocolVersion"
+META_KEYS = (VERSION_KEY, f"{META}clientInfo", f"{META}clientCapabilities")
+SERVER_STAMP = f"{META}serverInfo"
+WARNINGS = "pinwarden/warnings"
+"""The member of ``_meta`` that tells a client what passed only because the policy warns."""
+
+LIST_METHODS: Mapping[str, Kind] = {kind.method: kind for kind in KINDS}
+LIST_CHANGED: Mapping[str, tuple[Kind, ...]] = {
+    "notifications/tools/list_changed": (TOOL,),
+    "notifications/prompts/list_changed": (PROMPT,),
+    "notifications/resources/list_changed": (RESOURCE, TEMPLATE),
+}
+CAPABILITY: Mapping[str, str] = {
+    "tools": "tools",
+    "prompts": "prompts",
+    "resources": "resources",
+    "resourceTemplates": "resources",
+}
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+REFUSED = -32602
+"""A refusal is a failed validation of the request (SEP-2624); ``data.code`` says which."""
+INTERNAL = -32603
+GONE = -32000
+_MAX_NAME = 120
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """A message of our own."""
+    return dumps(message, separators=(",", ":")).encode()
+
+
+def request(number: str, method: str, params: Mapping[str, Any]) -> bytes:
+    """A request of our own."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": method}
+    if params:
+        message["params"] = params
+    return encode(message)
+
+
+def notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
+    """A notification of our own."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if params:
+        message["params"] = params
+    return encode(message)
+
+
+def error(number: Any, code: int, text: str, data: Mapping[str, Any] | None = None) -> bytes:
+    """An answer that something went wrong."""
+    body: dict[str, Any] = {"code": code, "message": text}
+    if data:
+        body["data"] = data
+    return encode({"jsonrpc": "2.0", "id": number, "error": body})
+
+
+def shown(name: str) -> str:
+    """A name from outside, for a sentence."""
+    return show_invisible(name[:_MAX_NAME])
+
+
+def refusal(number: Any, verdict: Verdict, server: str, call: str) -> bytes:
+    """The answer to a request that uses something that is blocked: why, which digests, and how to review it."""
+    what = f"{verdict.entity} '{shown(verdict.key)}'"
+    digests = f" Served: {digest_text(verdict.digest) or 'nothing that has a digest'}."
+    approved = (
+        f" Approved: {', '.join(verdict.expected)}." if verdict.expected else " Nothing of that name is approved."
+    )
+    text = (
+        f"pinwarden: {what} of server '{shown(server)}' is blocked: {verdict.reason}{approved}{digests}"
+        " A person can look at it with: pinwarden review"
+    )
+    return error(number, REFUSED, text, {"pinwarden": {**verdict_data(verdict), "server": server, "call": call}})
+
+
+def verdict_data(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as data for programs."""
+    return {
+        "code": verdict.code,
+        "level": verdict.level,
+        "kind": verdict.entity,
+        "name": verdict.key[:_MAX_NAME],
+        "expected": list(verdict.expected),
+        "observed": digest_text(verdict.digest) or None,
+    }
+
+
+def is_id(value: Any) -> bool:
+    """Whether a value can be the id of a request."""
+    return (type(value) is int) or (type(value) is str and len(value) <= 1024)

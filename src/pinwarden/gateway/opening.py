@@ -1,0 +1,107 @@
+"""The answer in which a server says who it is: what passes of it, and what it is barred from afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from json import dumps
+from typing import Any
+
+from pinwarden.gateway import splice
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.messages import META, SERVER_STAMP
+from pinwarden.gateway.output import Journal, Output
+from pinwarden.gateway.pages import cache_edits, warning_edit
+from pinwarden.gateway.views import server_facts
+from pinwarden.rules.gates.server import CAPABILITY_OF_METHOD, approved_capabilities
+from pinwarden.rules.gates.verdict import WARN, Verdict
+
+
+class Opening:
+    """What was decided about the server as such."""
+
+    def __init__(self, guard: Guard, journal: Journal) -> None:
+        self.facts: dict[str, Any] | None = None
+        self.version = ""
+        """The revision of the protocol, once it is agreed on."""
+        self._guard = guard
+        self._journal = journal
+        self._verdicts: dict[str, Verdict] = {}
+        self._epoch = -1
+        self._clear = False
+
+    def learn(self, facts: dict[str, Any], out: Output) -> None:
+        """Judge what the server says of itself."""
+        self.facts = facts
+        self._epoch = -1
+        self._look(out)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the server as such was judged by the measure of now, and is barred from nothing."""
+        return self._epoch == self._guard.epoch and self._clear
+
+    def barred(self, method: str, out: Output) -> Verdict | None:
+        """Why a request may not go to this server at all: it is not who it was, or may not do this."""
+        self._look(out)
+        identity = self._verdicts.get("serverInfo")
+        if identity is not None and not identity.passes:
+            return identity
+        offered = self._verdicts.get("capabilities")
+        if offered is None or offered.passes:
+            return None
+        capability = CAPABILITY_OF_METHOD.get(method.partition("/")[0])
+        if capability is None or capability not in offered.value:
+            return None
+        return None if capability in self._approved_capabilities() else offered
+
+    def passed_on(self, frame: bytes, result: Mapping[str, Any], ttl: int, out: Output) -> bytes | Verdict:
+        """The answer as the client gets it, or why it gets none."""
+        version = result.get("protocolVersion")
+        if isinstance(version, str):
+            self.version = version
+        self.learn(server_facts(result), out)
+        identity = self._verdicts.get("serverInfo")
+        if identity is not None and not identity.passes:
+            return identity
+        return self._edited(frame, ttl)
+
+    def _look(self, out: Output) -> None:
+        if self.facts is None or self._epoch == self._guard.epoch or self._guard.approved is None:
+            return
+        self._epoch = self._guard.epoch
+        self._verdicts = {}
+        for verdict in self._guard.judge_server(self.facts, self._journal.client):
+            self._verdicts[verdict.key] = verdict
+            self._journal.served(verdict, "initialize" if self.version else "server/discover", out)
+        self._clear = all(verdict.passes for verdict in self._verdicts.values())
+
+    def _edited(self, frame: bytes, ttl: int) -> bytes:
+        text = frame.decode()
+        result = splice.member(text, 0, "result")
+        if result is None:
+            return frame
+        edits = cache_edits(text, result.start, ttl)
+        instructions = self._verdicts.get("instructions")
+        if instructions is not None and not instructions.passes:
+            edits += splice.without_members(text, result.start, ("instructions",))
+        offered = self._verdicts.get("capabilities")
+        span = splice.member(text, result.start, "capabilities")
+        if offered is not None and span is not None and not offered.passes:
+            edits.append((span.start, span.end, dumps(self._approved_capabilities(), separators=(",", ":"))))
+        warnings = [verdict for verdict in self._verdicts.values() if verdict.action == WARN]
+        if warnings:
+            edits.append(warning_edit(text, result.start, warnings))
+        return splice.edited(text, edits).encode() if edits else frame
+
+    def _approved_capabilities(self) -> dict[str, Any]:
+        approved = self._guard.approved
+        now = (self.facts or {}).get("capabilities")
+        return {} if approved is None else approved_capabilities(now, approved.surface)
+
+
+def stateless_meta(params: Any) -> dict[str, Any] | None:
+    """What a request of the stateless era says about its client; None for one of another era."""
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    if not isinstance(meta, dict) or f"{META}protocolVersion" not in meta:
+        return None
+    return {name: value for name, value in meta.items() if name.startswith(META) and name != SERVER_STAMP}

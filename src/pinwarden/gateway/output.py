@@ -1,0 +1,136 @@
+"""What a session gathers while it works on one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from pinwarden.core.record import as_dict
+from pinwarden.documents.gateway_event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, Fact
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.step import NOTHING, Step
+from pinwarden.rules.gates.lists import digest_text
+from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
+
+_SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
+_USED = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
+_MAX_SEEN = 50_000  # definitions that a session remembers to have told
+
+
+def _with_call(self: Any, call: str) -> None:
+    self.call = call
+
+
+class Output:
+    """Messages and facts, in the order in which they came up."""
+
+    __slots__ = ("durable", "facts", "sightings", "to_client", "to_server")
+
+    def __init__(self) -> None:
+        self.to_client: list[bytes] = []
+        self.to_server: list[bytes] = []
+        self.facts: list[Fact] = []
+        self.sightings: list[Verdict] = []
+        self.durable = False
+
+    def step(self) -> Step:
+        """All of it as a value."""
+        if not (self.to_client or self.to_server or self.facts or self.sightings):
+            return NOTHING
+        return Step(
+            to_client=tuple(self.to_client),
+            to_server=tuple(self.to_server),
+            facts=tuple(self.facts),
+            durable=self.durable,
+            sightings=tuple(self.sightings),
+        )
+
+
+class Journal:
+    """Makes facts for one session, and tells each definition once."""
+
+    def __init__(self, guard: Guard, session: str, client: str) -> None:
+        self.client = client
+        self._guard = guard
+        self._session = session
+        self._told: set[tuple[str, str, bytes, str]] = set()
+
+    def call_id(self, number: object) -> str:
+        """The correlation id of the client's request with this id."""
+        return f"{self._session}/{number}"
+
+    def served(self, verdict: Verdict, method: str, out: Output) -> None:
+        """A definition was judged. Told once for each content and decision."""
+        mark = (verdict.entity, verdict.key, verdict.digest.raw if verdict.digest else b"", verdict.action)
+        if mark in self._told:
+            return
+        if len(self._told) < _MAX_SEEN:
+            self._told.add(mark)
+        out.facts.append(self.fact(_SERVED[verdict.action], verdict, method, ""))
+        out.durable = out.durable or verdict.action == BLOCK
+        out.sightings.append(verdict)
+
+    def used(self, verdict: Verdict, method: str, call: str, out: Output, arguments: bytes | None = None) -> None:
+        """A client wanted to use something."""
+        out.facts.append(self.fact(_USED[verdict.action], verdict, method, call, arguments))
+        out.durable = out.durable or verdict.action == BLOCK
+
+    def maker(self, verdict: Verdict, method: str) -> Callable[[int], Fact]:
+        """What makes the fact of a use that passes, given its id.
+
+        This is done for every call. So the facts of one tool share everything but the call: a class holds the rest.
+        """
+        model = self.fact(CALLED, verdict, method, "")
+        shared = {name: value for name, value in as_dict(model).items() if name != "call"}
+        made = type("CalledFact", (), {**shared, "__slots__": ("call",), "__init__": _with_call})
+        prefix = f"{self._session}/"
+        return cast("Callable[[int], Fact]", lambda number: made(prefix + str(number)))
+
+    def refused(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
+        """A message was refused for what it is."""
+        fact = Fact(
+            kind=BLOCKED,
+            server=self._guard.server,
+            client=self.client,
+            session=self._session,
+            call=call,
+            method=method,
+            code=code,
+            reason=reason,
+            policy=self._guard.policy.digest,
+        )
+        out.facts.append(fact)
+        out.durable = True
+
+    def trusted(self, digest: str, items: int, out: Output) -> None:
+        """The surface was taken as the approved one because it was the first."""
+        fact = Fact(
+            kind=TRUSTED,
+            server=self._guard.server,
+            client=self.client,
+            session=self._session,
+            observed=digest,
+            reason=f"First use of this server: {items} items were taken as approved.",
+        )
+        out.facts.append(fact)
+        out.durable = True
+
+    def fact(self, kind: str, verdict: Verdict, method: str, call: str, arguments: bytes | None = None) -> Fact:
+        """What was decided, as a fact."""
+        return Fact(
+            kind=kind,
+            server=self._guard.server,
+            client=self.client,
+            session=self._session,
+            call=call,
+            method=method,
+            item_kind=verdict.entity,
+            item=verdict.key,
+            expected=verdict.expected,
+            observed=digest_text(verdict.digest),
+            level=verdict.level,
+            code=verdict.code,
+            reason=verdict.reason,
+            policy=self._guard.policy.digest,
+            arguments=arguments,
+        )

@@ -1,0 +1,95 @@
+"""Where the steps of sessions are written down: facts into the audit log, definitions into the store for review."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway import messages
+from pinwarden.gateway.step import Step
+from pinwarden.rules.gates.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pinwarden.flows.gateway.sightings import Sightings
+    from pinwarden.store.audit import AuditLog
+
+_MAX_WAITING = 1_000  # steps with definitions; a server that serves more than the store takes is not observed whole
+
+
+class Recorder:
+    """Records for the sessions of one server. Definitions are stored on a thread of their own, facts by the log."""
+
+    def __init__(
+        self, log: AuditLog | None, sightings: Callable[[], Sightings] | None, say: Callable[[str], None]
+    ) -> None:
+        """``sightings`` opens the store when something is seen for the first time; it is called on the thread."""
+        self._log = log
+        self._open = sightings
+        self._say = say
+        self._queue: SimpleQueue[tuple[Verdict, ...] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._lock = Lock()
+
+    def record(self, step: Step) -> None:
+        """Take a step, at once; durably if it says so."""
+        if step.facts and self._log is not None:
+            if step.durable:
+                self._log.record_durably(*step.facts)
+            else:
+                self._log.record(*step.facts)
+        if step.sightings and self._open is not None:
+            self._see(step.sightings)
+
+    def record_durably(self, step: Step) -> None:
+        """Take a step, and return when its facts would survive a power cut."""
+        if step.facts and self._log is not None:
+            self._log.record_durably(*step.facts)
+        if step.sightings and self._open is not None:
+            self._see(step.sightings)
+
+    def close(self) -> None:
+        """Store what waits. The log is closed by whoever opened it."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(10)
+
+    def _see(self, verdicts: tuple[Verdict, ...]) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = Thread(target=self._store, name="sightings", daemon=True)
+                self._thread.start()
+        if self._queue.qsize() > _MAX_WAITING:
+            raise PinwardenError("DATABASE_UNAVAILABLE", "the store does not keep up with what the server serves")
+        self._queue.put(verdicts)
+
+    def _store(self) -> None:
+        store: Sightings | None = None
+        while (verdicts := self._queue.get()) is not None:
+            try:
+                if store is None and self._open is not None:
+                    store = self._open()
+                if store is not None:
+                    store.keep(verdicts)
+            except PinwardenError as err:
+                self._say(f"what the server serves could not be kept for review: {err.message}")
+
+
+def unrecorded(frames: Iterable[bytes], problem: PinwardenError) -> list[bytes]:
+    """The answers to messages that must not pass because they could not be recorded; notifications have none."""
+    from pinwarden.core import strict_json
+
+    answers: list[bytes] = []
+    for frame in frames:
+        try:
+            message: Any = strict_json.parse(frame)
+        except PinwardenError:
+            continue
+        number = message.get("id") if isinstance(message, dict) else None
+        if messages.is_id(number):
+            text = f"pinwarden: nothing passes that cannot be recorded: {problem.message}"
+            answers.append(messages.error(number, messages.INTERNAL, text, {"pinwarden": {"code": problem.code}}))
+    return answers

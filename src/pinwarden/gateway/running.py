@@ -1,0 +1,136 @@
+"""``pinwarden run``: a server behind the gateway, on the standard streams of the client that started us."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pinwarden.core.record import Record
+from pinwarden.gateway.stdio import Command, start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pinwarden.documents.digest_policy import GatewayPolicy
+    from pinwarden.flows.gateway.state import GatewayState
+    from pinwarden.flows.project import Project
+    from pinwarden.gateway.approved import ApprovedSource
+    from pinwarden.store.audit import AuditLog, WhenAway
+
+_GATHER_SECONDS = 1.0
+_SWITCH_SECONDS = 0.0005
+
+
+class Options(Record):
+    """What the user chose."""
+
+    policy: Path | None = None
+    """A policy file; the project's own if none is named."""
+    database: str | None = None
+    when_away: WhenAway = "spool"
+
+
+class Behind(Record):
+    """What is put behind the gateway, and how it is judged."""
+
+    server: str
+    """The name under which it is judged, recorded and reviewed."""
+    command: Command
+    locked: bool
+    """Whether the lock holds its approved surface. If not, its first use is trusted."""
+    options: Options
+    client: str | None = None
+    """For which client it is locked."""
+
+
+def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> int:
+    """Start the server and stay between it and the client until it ends; its exit code.
+
+    1. Start the server: it takes its time, in which we get ready.
+    2. Open the log and find what was approved.
+    3. Relay.
+    """
+    from pinwarden.adapters.inside_server import MARK, running_gateway
+
+    marked = {**behind.command.environment, MARK: behind.server}
+    process = start(Command(words=behind.command.words, environment=marked, cwd=behind.command.cwd))
+    try:
+        from pinwarden.flows.gateway.state import FIRST_USE, lock_baseline, state_of
+        from pinwarden.gateway.guard import Guard
+        from pinwarden.gateway.recorder import Recorder
+        from pinwarden.gateway.session import Session
+        from pinwarden.gateway.stdio import Relay
+
+        state = state_of(project, behind.options.database)
+        policy = gateway_policy_of(project, behind.options.policy)
+        baseline = lock_baseline(project.lock) if behind.locked else FIRST_USE
+        with (
+            running_gateway(state.running, client=os.getppid()),
+            _log(state, behind.options.when_away) as log,
+        ):
+            guard = Guard(behind.server, _source(project, behind, state.trusted if not behind.locked else None), policy)
+            session = Session(guard, name=os.urandom(12).hex())
+            recorder = Recorder(log, lambda: state.sightings(behind.server, baseline), say)
+            try:
+                return Relay(session, recorder, process, say).run()
+            finally:
+                recorder.close()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _log(state: GatewayState, when_away: WhenAway) -> AuditLog:
+    """The audit log for one client: what is in its journal is safe, and goes to the database in few, larger commits.
+
+    The thread that does so holds up the others while it works; so it works seldom, and the others may interrupt it.
+    """
+    import sys
+
+    from pinwarden.flows.gateway.state import refuse_unsafe
+    from pinwarden.store.audit import AuditLimits, AuditLog
+
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    refuse_unsafe(state.folder)
+    limits = AuditLimits(gather=_GATHER_SECONDS)
+    return AuditLog(state.url, state.journals, gateway=f"stdio {os.getpid()}", when_away=when_away, limits=limits)
+
+
+def _source(project: Project, behind: Behind, trusted: object) -> ApprovedSource:
+    if behind.locked:
+        from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
+
+        return ApprovedByLock(project.lock, behind.server, behind.client)
+    from pinwarden.flows.gateway.approved_on_first_use import FirstUse
+
+    return FirstUse(behind.server, trusted)  # type: ignore[arg-type]
+
+
+def gateway_policy_of(project: Project, named: Path | None) -> GatewayPolicy:
+    """The gateway's part of the policy: of the file that is named, or else of the project; the strictest if none."""
+    from pinwarden.documents.digest_policy import DEFAULT_POLICY
+
+    if named is not None:
+        from pinwarden.adapters.files import read_file
+        from pinwarden.documents.policy import parse_policy
+
+        own = parse_policy(read_file(named))
+    else:
+        from pinwarden.flows.project import load_policies
+
+        own_or_none = load_policies(project).own
+        if own_or_none is None:
+            return DEFAULT_POLICY
+        own = own_or_none
+    return own.gateway or DEFAULT_POLICY
+
+
+def name_of_command(words: tuple[str, ...], cwd: str) -> str:
+    """The name of a command that no lock speaks of: its program, and a digest of the whole line and folder."""
+    from pinwarden.core.canonical import canonicalize
+    from pinwarden.core.digest import Digest
+
+    program = "".join(letter for letter in words[0].rpartition("/")[2] if letter.isalnum() or letter in "._-")
+    return f"{program[:40]}#{Digest.of(canonicalize([cwd, *words])).hex[:16]}"

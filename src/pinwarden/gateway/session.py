@@ -1,0 +1,345 @@
+"""One conversation between a client and a server, without input or output: a message in, messages and facts out.
+
+The same session serves stdio and HTTP. It keeps no clock; ``now`` is any number of seconds that never goes back.
+
+What happens to a request of the client:
+
+1. It is read strictly. What two readers could understand differently goes no further.
+2. What it would use is looked up in the server's list, which is asked for if there is none that counts; until that is
+   judged the request is held.
+3. It is passed on byte for byte, or answered with a refusal.
+
+What happens to a message of the server: an answer is matched with its question; list answers lose what was not
+approved; requests are held against the policy; the rest is passed on byte for byte.
+"""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import Any
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.json_slices import array_elements
+from pinwarden.gateway import messages
+from pinwarden.gateway.answers import Answers
+from pinwarden.gateway.asked import Answer, Asked, Request
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.messages import error, is_id
+from pinwarden.gateway.opening import Opening, stateless_meta
+from pinwarden.gateway.output import Journal, Output
+from pinwarden.gateway.plain import CALL, PlainCalls
+from pinwarden.gateway.step import NOTHING, Step
+from pinwarden.gateway.uses import Uses
+from pinwarden.gateway.views import Views
+
+__all__ = ["NOTHING", "Session", "Step"]
+
+_BATCHES = "2025-03-26"  # the only revision that has them
+_NOTICE = "notifications/"
+_CANCELLED = "notifications/cancelled"
+
+
+class Session:
+    """A client, a server, and the judge between them. Safe to call from several threads."""
+
+    def __init__(self, guard: Guard, *, name: str, client: str = "") -> None:
+        """``name`` is unique and hard to guess: it is part of the ids of our own requests and of correlation ids.
+
+        ``client`` is the name that a token stands for; without one, the name that the client gives itself is used.
+        """
+        self.guard = guard
+        self.name = name
+        self._named = bool(client)
+        self._limits = guard.limits
+        self._json = guard.limits.json
+        self._lock = RLock()
+        self._journal = Journal(guard, name, client)
+        self._views = Views(guard, self._journal, name)
+        self._opening = Opening(guard, self._journal)
+        self._uses = Uses(guard, self._journal, self._views, self._opening)
+        self._answers = Answers(guard, self._journal, self._views, self._opening)
+        self._open: dict[Any, Asked | str] = {}
+        """Requests by their id; of a plain call only the name of the tool."""
+        self._plain = PlainCalls(guard, self._journal, self._uses, self._answers, self._open)
+        self._held: list[Request | Answer] = []
+        self._cancelled: set[Any] = set()
+        self._active = False
+
+    @property
+    def client(self) -> str:
+        """The client's name."""
+        return self._journal.client
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is open or held: a session that may be closed without anybody missing an answer."""
+        return not (self._open or self._held or self._answers.asked_of_client)
+
+    @property
+    def holds(self) -> bool:
+        """Whether messages wait for something that the server has yet to answer."""
+        return bool(self._held)
+
+    def client_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
+        """A message from the client. ``message`` is its strictly parsed value, if the caller has it already.
+
+        A line end behind it does no harm.
+        """
+        if message is None:
+            try:
+                message = strict_json.parse(frame, self._json)
+            except PinwardenError as err:
+                out = Output()
+                self._journal.refused(err.code, "The client sent text that is not strict JSON.", "", "", out)
+                out.to_client.append(error(None, messages.PARSE_ERROR, f"pinwarden: {err.message}"))
+                return out.step()
+        with self._lock:
+            if now >= self.guard.look_at:
+                self.guard.look(now)
+            self._active = True
+            step = self._plain.call(frame, message, now)
+            if step is not None:
+                return step
+            self._plain.spend()
+            out = Output()
+            for one, value in self._each(frame.rstrip(), message, out.to_client):
+                self._from_client(one, value, now, out)
+            self._plain.learn(now)
+        return out.step()
+
+    def server_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
+        """A message from the server."""
+        if message is None:
+            try:
+                message = strict_json.parse(frame, self._json)
+            except PinwardenError as err:
+                return self._unreadable(frame.rstrip(), err, now)
+        with self._lock:
+            if now >= self.guard.look_at:
+                self.guard.look(now)
+            if self._plain.answers(message):
+                return Step((frame,))
+            self._plain.spend()
+            out = Output()
+            for one, value in self._each(frame.rstrip(), message, None):
+                self._from_server(one, value, now, out)
+            self._plain.learn(now)
+        return out.step()
+
+    def tick(self, now: float) -> Step:
+        """Whatever is due by now: lists asked for again, calls that waited too long. Call it about once a second."""
+        out = Output()
+        with self._lock:
+            self.guard.look(now)
+            self._plain.spend()
+            if self._active:
+                self._active = False
+                self._views.due(now, out)
+            if self._views.overdue(now):
+                self._retry(now, out)
+            self._give_up(now, out)
+        return out.step()
+
+    def server_gone(self, now: float) -> Step:
+        """The server's end of the connection closed: every open request is answered with an error."""
+        del now
+        out = Output()
+        with self._lock:
+            for number in (*self._open, *(held.number for held in self._held)):
+                out.to_client.append(error(number, messages.GONE, "pinwarden: the server ended without an answer"))
+            self._open.clear()
+            self._held.clear()
+        return out.step()
+
+    # Messages of the client
+
+    def _from_client(self, frame: bytes, message: Any, now: float, out: Output) -> None:
+        method = message.get("method")
+        if type(method) is not str:
+            self._answers.from_client(frame, message, out)
+        elif "id" in message:
+            self._request(frame, message, method, now, out)
+        elif not method.startswith(_NOTICE):
+            reason = "A request without an id is no notification; a server might follow it all the same."
+            self._journal.refused("request_without_id", reason, method[:100], "", out)
+        elif method != _CANCELLED or not self._forget(message.get("params")):
+            out.to_server.append(frame)
+
+    def _request(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
+        number = message["id"]
+        taken = is_id(number) and (number in self._open or any(held.number == number for held in self._held))
+        if not is_id(number) or taken or self._views.is_own(number):
+            text = "pinwarden: the id of this request cannot be used"
+            out.to_client.append(error(number if is_id(number) else None, messages.INVALID_REQUEST, text))
+            return
+        if len(self._open) >= self._limits.max_open:
+            for cancelled in self._cancelled:  # most servers never answer these
+                self._open.pop(cancelled, None)
+            self._cancelled.clear()
+        if len(self._open) >= self._limits.max_open:
+            out.to_client.append(error(number, messages.GONE, "pinwarden: too many requests are open"))
+            return
+        self._introduce(method, message)
+        self._forward(Request(frame, message, now), now, out)
+
+    def _forward(self, held: Request, now: float, out: Output) -> None:
+        """Decide about a request: pass it on, answer it, or hold it."""
+        message = held.message
+        try:
+            decided = self._uses.decide(message, now, out)
+        except PinwardenError as err:
+            call = self._journal.call_id(message["id"])
+            self._journal.refused(err.code, "What was approved cannot be read.", message["method"], call, out)
+            text = f"pinwarden: nothing passes, because what was approved cannot be read: {err.message}"
+            out.to_client.append(error(message["id"], messages.REFUSED, text, {"pinwarden": {"code": err.code}}))
+            return
+        if decided is None:
+            self._hold(held, out)
+        elif isinstance(decided, bytes):
+            out.to_client.append(decided)
+        else:
+            self._open[message["id"]] = decided
+            out.to_server.append(held.frame)
+
+    def _introduce(self, method: str, message: Any) -> None:
+        """Learn from a request who the client is and which era it speaks."""
+        params = message.get("params")
+        info = None
+        if method == "initialize":
+            self._views.opening()
+            info = params.get("clientInfo") if isinstance(params, dict) else None
+        elif self._views.meta is None and (meta := stateless_meta(params)) is not None and not self._opening.version:
+            self._views.meta = meta
+            info = meta.get(f"{messages.META}clientInfo")
+        if info is not None and not self._named and isinstance(info, dict) and isinstance(info.get("name"), str):
+            self._journal.client = info["name"][:200]
+
+    def _forget(self, params: Any) -> bool:
+        """A cancelled request that is still held goes nowhere; nor does the wish to cancel one of ours."""
+        number = params.get("requestId") if isinstance(params, dict) else None
+        if self._views.is_own(number):
+            return True
+        if is_id(number) and number in self._open:
+            self._cancelled.add(number)
+        before = len(self._held)
+        self._held = [held for held in self._held if isinstance(held, Answer) or held.number != number]
+        return len(self._held) != before
+
+    # Messages of the server
+
+    def _from_server(self, frame: bytes, message: Any, now: float, out: Output) -> None:
+        method = message.get("method")
+        if type(method) is str:
+            if "id" in message:
+                self._answers.server_request(frame, message, method, out)
+                return
+            if not method.startswith(_NOTICE):
+                reason = "A request without an id is no notification; a client might follow it all the same."
+                self._journal.refused("request_without_id", reason, method[:100], "", out)
+                return
+            for kind in messages.LIST_CHANGED.get(method, ()):
+                self._views.changed(kind, now, out)
+            out.to_client.append(frame)
+            return
+        number = message.get("id")
+        if self._views.is_own(number):
+            if self._views.answered(frame, message, number, now, out):
+                self._retry(now, out)
+            return
+        asked = self._answered(number)
+        if asked is None:
+            if number is None and "error" in message:
+                out.to_client.append(frame)  # about a message that the server could not read
+                return
+            self._journal.refused("answer_unasked", "The server answered a question that nobody asked.", "", "", out)
+            return
+        self._answer(Answer(frame, message, asked, now), now, out)
+
+    def _answered(self, number: Any) -> Asked | None:
+        asked = self._open.pop(number, None) if is_id(number) else None
+        if self._cancelled and asked is not None:
+            self._cancelled.discard(number)
+        return Asked(number, CALL, asked) if isinstance(asked, str) else asked
+
+    def _answer(self, held: Answer, now: float, out: Output) -> None:
+        try:
+            done = self._answers.pass_on(held, now, out)
+        except PinwardenError as err:
+            call = self._journal.call_id(held.number)
+            self._journal.refused(err.code, "The server's answer cannot be judged.", held.method, call, out)
+            text = f"pinwarden: the server's answer is refused: {err.message}"
+            out.to_client.append(error(held.number, messages.INTERNAL, text, {"pinwarden": {"code": err.code}}))
+            return
+        if not done:
+            held.tries += 1
+            self._hold(held, out)
+        elif held.method in ("initialize", "server/discover"):
+            self._views.opened(self._opening.facts)
+            self._retry(now, out)
+
+    def _unreadable(self, frame: bytes, problem: PinwardenError, now: float) -> Step:
+        """A frame that is no strict JSON: an answer may still be taken apart, noise goes nowhere."""
+        if frame.lstrip()[:1] not in (b"{", b"["):
+            return NOTHING  # a log line on the wrong stream, as some servers print while they start
+        from pinwarden.adapters.probe.message import read_message
+
+        out = Output()
+        with self._lock:
+            self.guard.look(now)
+            try:
+                number = read_message(frame, self._json).members.get("id")
+            except PinwardenError:
+                number = None
+            if self._views.is_own(number):
+                if self._views.answered(frame, None, str(number), now, out):
+                    self._retry(now, out)
+                return out.step()
+            asked = self._answered(number)
+            if asked is None:
+                self._journal.refused(problem.code, "The server sent text that is not strict JSON.", "", "", out)
+            else:
+                self._answer(Answer(frame, None, asked, now), now, out)
+        return out.step()
+
+    # What is held
+
+    def _hold(self, held: Request | Answer, out: Output) -> None:
+        if len(self._held) >= self._limits.max_held:
+            out.to_client.append(error(held.number, messages.GONE, "pinwarden: too many requests wait for a list"))
+            return
+        self._held.append(held)
+
+    def _retry(self, now: float, out: Output) -> None:
+        """Something that was waited for is known: decide again about everything that is held, in its order."""
+        if self._views.server is not None and self._opening.facts is None:
+            self._opening.learn(self._views.server, out)
+        waiting, self._held = self._held, []
+        for held in waiting:
+            if isinstance(held, Request):
+                self._forward(held, now, out)
+            else:
+                self._answer(held, now, out)
+
+    def _give_up(self, now: float, out: Output) -> None:
+        """What waited longer than any list may take is refused, whatever it waits for."""
+        limit = self._limits.list_seconds * 2
+        late = [held for held in self._held if now - held.since > limit]
+        self._held = [held for held in self._held if now - held.since <= limit]
+        for held in late:
+            call = self._journal.call_id(held.number)
+            self._journal.refused("list_failed", "The server's lists could not be had.", held.method, call, out)
+            text = "pinwarden: the server's lists could not be judged in time"
+            out.to_client.append(error(held.number, messages.REFUSED, text, {"pinwarden": {"code": "list_failed"}}))
+
+    def _each(self, frame: bytes, message: Any, complaints: list[bytes] | None) -> list[tuple[bytes, Any]]:
+        """The messages of a frame: one, or those of a batch where the revision has batches."""
+        if type(message) is dict:
+            return [(frame, message)]
+        if type(message) is list and message and self._opening.version == _BATCHES:
+            parts = list(zip(array_elements(frame), message, strict=True))
+            if all(type(value) is dict for _, value in parts):
+                return parts
+        if complaints is not None:
+            complaints.append(error(None, messages.INVALID_REQUEST, "pinwarden: not a message of this revision of MCP"))
+        return []

@@ -1,0 +1,171 @@
+"""Deciding about a request of the client by what it would use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinwarden.documents.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
+from pinwarden.gateway.asked import Asked
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.messages import INVALID_REQUEST, LIST_METHODS, encode, error, refusal
+from pinwarden.gateway.opening import Opening
+from pinwarden.gateway.output import Journal, Output
+from pinwarden.gateway.templates import template_fits
+from pinwarden.gateway.views import View, Views
+from pinwarden.rules.drift.changes import REVIEW
+from pinwarden.rules.gates.verdict import ALLOW, BLOCK, WARN, Verdict
+
+_NAMED = {"tools/call": TOOL, "prompts/get": PROMPT}
+_ADDRESSED = frozenset({"resources/read", "resources/subscribe"})
+_COMPLETE = "completion/complete"
+_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR = "interceptors/list", "interceptor/invoke"
+_FREE = frozenset({"initialize", "server/discover", "ping"})
+
+Decision = Asked | bytes | None
+"""Passed on; answered by us; or held."""
+
+
+class Uses:
+    """The part of a session that decides about requests."""
+
+    def __init__(self, guard: Guard, journal: Journal, views: Views, opening: Opening) -> None:
+        self._guard = guard
+        self._journal = journal
+        self._views = views
+        self._opening = opening
+
+    def decide(self, message: Any, now: float, out: Output) -> Decision:
+        """What becomes of one request."""
+        method, number = message["method"], message["id"]
+        params = message.get("params")
+        if method not in _FREE and (barred := self._opening.barred(method, out)) is not None:
+            return self._decided(barred, message, "", out)
+        kind = _NAMED.get(method)
+        if kind is not None:
+            name = params.get("name") if type(params) is dict else None
+            if type(name) is not str:
+                return error(number, INVALID_REQUEST, f"pinwarden: {method} without a name")
+            return self._named(kind, name, message, now, out)
+        listed = LIST_METHODS.get(method)
+        if listed is not None:
+            asked = Asked(number, method)
+            asked.kind = listed
+            asked.cursor = type(params) is dict and params.get("cursor") is not None
+            return asked
+        if method in _ADDRESSED:
+            return self._addressed(params.get("uri") if type(params) is dict else None, message, now, out)
+        if method == _COMPLETE:
+            return self._completed(params.get("ref") if type(params) is dict else None, message, now, out)
+        if method in (_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR):
+            answer = self._intercepted(message, out)
+            if answer is not None:
+                return answer
+        return Asked(number, method)
+
+    def clear_view(self, now: float) -> View | None:
+        """The list of tools, if it counts now and nothing stands against the server as such."""
+        return self._views.counting(TOOL, now) if self._opening.is_clear else None
+
+    def count(self, calls: int) -> None:
+        """So many calls of tools were made that this did not see."""
+        self._views.count(TOOL, calls)
+
+    def _named(self, kind: Kind, name: str, message: Any, now: float, out: Output) -> Decision:
+        view = self._views.need(kind, now, out)
+        if view is None:
+            return None
+        return self._decided(self._verdict(view, name), message, name, out)
+
+    def _addressed(self, uri: Any, message: Any, now: float, out: Output) -> Decision:
+        """A resource that is listed counts as what it is listed; one that is not, as its template.
+
+        What neither knows is a content and no definition: servers hand out such addresses in results.
+        """
+        if type(uri) is not str:
+            return error(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a uri")
+        resources = self._views.need(RESOURCE, now, out)
+        templates = self._views.need(TEMPLATE, now, out)
+        if resources is None or templates is None:
+            return None
+        verdict = resources.by_key.get(uri)
+        if verdict is None and (problem := resources.problem or templates.problem) is not None:
+            verdict = self._unjudged(RESOURCE, uri, problem)
+        if verdict is None:
+            fitting = [each for key, each in templates.by_key.items() if template_fits(key, uri)]
+            verdict = next((each for each in fitting if not each.passes), fitting[0] if fitting else None)
+        if verdict is None:
+            verdict = Verdict(entity=RESOURCE.entity, key=uri, value=None, digest=None, action=ALLOW, code="not_listed")
+        return self._decided(verdict, message, uri, out)
+
+    def _completed(self, ref: Any, message: Any, now: float, out: Output) -> Decision:
+        ref = ref if type(ref) is dict else {}
+        name, uri = ref.get("name"), ref.get("uri")
+        if ref.get("type") == "ref/prompt" and type(name) is str:
+            return self._named(PROMPT, name, message, now, out)
+        if ref.get("type") == "ref/resource" and type(uri) is str:
+            templates = self._views.need(TEMPLATE, now, out)
+            if templates is None:
+                return None
+            if uri in templates.by_key:
+                return self._decided(templates.by_key[uri], message, uri, out)
+            return self._addressed(uri, message, now, out)
+        return error(message["id"], INVALID_REQUEST, "pinwarden: completion of something that cannot be told")
+
+    def _verdict(self, view: View, name: str) -> Verdict:
+        verdict = view.by_key.get(name)
+        if verdict is not None:
+            return verdict
+        if view.problem is not None:
+            return self._unjudged(view.kind, name, view.problem)
+        return self._guard.judge_unlisted(view.kind, name, self._journal.client)
+
+    def _unjudged(self, kind: Kind, name: str, problem: str) -> Verdict:
+        """Something whose list cannot be read is refused, unless the policy only watches it."""
+        policy = self._guard.policy.for_item(self._guard.server, name, self._journal.client)
+        action = {"audit": ALLOW, "warn": WARN}.get(policy.enforcement, BLOCK)
+        return Verdict(
+            entity=kind.entity,
+            key=name,
+            value=None,
+            digest=None,
+            action=action,
+            level=REVIEW,
+            code="list_failed",
+            reason=problem,
+        )
+
+    def _decided(self, verdict: Verdict, message: Any, use: str, out: Output) -> Decision:
+        number, method = message["id"], message["method"]
+        call = self._journal.call_id(number)
+        self._journal.used(verdict, method, call, out)
+        if verdict.passes:
+            return Asked(number, method, use, verdict if verdict.action == WARN else None)
+        return refusal(number, verdict, self._guard.server, call)
+
+    def _intercepted(self, message: Any, out: Output) -> bytes | None:
+        """Requests to the gates themselves (SEP-2624); None if the server has interceptors of its own."""
+        from pinwarden.gateway.interceptors import EXTENSION, InterceptorError
+        from pinwarden.gateway.own_interceptor import own_host
+
+        capabilities = (self._opening.facts or {}).get("capabilities")
+        extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
+        if isinstance(extensions, dict) and EXTENSION in extensions:
+            return None
+
+        def verdict_of(kind: Kind, name: str) -> Verdict:
+            view = self._views.judged(kind, out)
+            if view is None:
+                return self._guard.judge_unlisted(kind, name, self._journal.client)
+            return self._verdict(view, name)
+
+        host = own_host(self._guard, self._journal.client, verdict_of)
+        params = message.get("params")
+        try:
+            if message["method"] == _LIST_INTERCEPTORS:
+                event = params.get("event") if isinstance(params, dict) else None
+                result = host.list(event if isinstance(event, str) else None)
+            else:
+                result = host.invoke(params)
+        except InterceptorError as err:
+            return error(message["id"], err.code, err.message, err.data)
+        return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})

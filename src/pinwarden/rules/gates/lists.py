@@ -1,0 +1,174 @@
+"""Judging a whole list: a verdict for each item, whatever the others are.
+
+One item that cannot be read, a name that occurs twice or a tool that nobody approved is a matter of that item. The
+measure is what was approved, each time; what was served before is none, so that nothing is learned from a list that was
+blocked, and a tool that comes back after it was gone is held against its old pin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pinwarden.core.digest import Digest
+from pinwarden.documents.digest_policy import LEVELS, AllowedDigest, DigestPolicy
+from pinwarden.documents.surface import TOOL, Item, Kind, Surface
+from pinwarden.rules.drift.changes import CHANGE_KINDS, CRITICAL, REVIEW, SEVERITIES, Change
+from pinwarden.rules.drift.surface import compare
+from pinwarden.rules.gates.digests import digest_or_none
+from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
+
+NOT_LISTED = "not_listed"
+PUBLISHED_DIGEST_CHANGED = "published_digest_changed"
+"""The digest that a server states for a tool (SEP-1766) is not the one that was approved."""
+
+PolicyFor = Callable[[str], DigestPolicy]
+"""The policy for the item of a key."""
+
+_ACTIONS = {"allow_degraded": ALLOW, "audit": AUDIT, "warn": WARN, "block": BLOCK}
+_STRICTNESS = (ALLOW, AUDIT, WARN, BLOCK)
+_UNDIGESTABLE = "undigestable"
+_DUPLICATE = "duplicate_name"
+
+
+def judge_list(
+    kind: Kind, items: Sequence[Item], approved: Surface, policy_for: PolicyFor, server: Mapping[str, Any] | None = None
+) -> tuple[Verdict, ...]:
+    """A verdict for each item of a complete list, in its order. ``server`` is what the server says of itself now."""
+    pins = _pins(approved.list_of(kind))
+    times: dict[str, int] = {}
+    for item in items:
+        times[item.key] = times.get(item.key, 0) + 1
+    doubted = {
+        id(item)
+        for item in items
+        if item.digest is None or times[item.key] > 1 or str(item.digest) not in pins.get(item.key, ())
+    }
+    changes = _changes_by_name(kind, items, approved, server) if doubted else {}
+    return tuple(
+        _judged(item, pins, policy_for(item.key), changes, double=times[item.key] > 1)
+        if id(item) in doubted
+        else _exact(item, pins[item.key])
+        for item in items
+    )
+
+
+def judge_use(kind: Kind, key: str, approved: Surface, policy: DigestPolicy) -> Verdict:
+    """The verdict about the use of an item that the server does not list: nobody can say what it is."""
+    expected = _pins(approved.list_of(kind)).get(key, ())
+    word = policy.enforcement if expected else policy.unknown
+    return Verdict(
+        entity=kind.entity,
+        key=key,
+        value=None,
+        digest=None,
+        action=_ACTIONS[word],
+        level=REVIEW,
+        code=NOT_LISTED,
+        reason="The server does not list it, so that nobody can say what would be used.",
+        expected=expected,
+    )
+
+
+def strictest(*actions: str) -> str:
+    """The action that prevents most."""
+    return max(actions, key=_STRICTNESS.index)
+
+
+def enforced(policy: DigestPolicy, level: str) -> str:
+    """What is done about a change of something that was approved."""
+    return _ACTIONS[policy.enforcement] if LEVELS.index(level) >= LEVELS.index(policy.block_at) else ALLOW
+
+
+def _pins(approved: Sequence[Item]) -> dict[str, tuple[str, ...]]:
+    pins: dict[str, tuple[str, ...]] = {}
+    for item in approved:
+        if item.digest is not None:
+            pins[item.key] = (*pins.get(item.key, ()), str(item.digest))
+    return pins
+
+
+def _exact(item: Item, expected: tuple[str, ...]) -> Verdict:
+    return Verdict(
+        entity=item.kind.entity, key=item.key, value=item.value, digest=item.digest, action=ALLOW, expected=expected
+    )
+
+
+def _judged(
+    item: Item,
+    pins: Mapping[str, tuple[str, ...]],
+    policy: DigestPolicy,
+    changes: Mapping[str, list[Change]],
+    *,
+    double: bool,
+) -> Verdict:
+    expected = (*pins.get(item.key, ()), *(str(each.digest) for each in policy.allowlist))
+    if item.digest is not None and not double and any(_is_allowed(item, each) for each in policy.allowlist):
+        return _exact(item, expected)
+    own = tuple(changes.get(item.name, ()))
+    if item.digest is None:
+        action, level, code = BLOCK, CRITICAL, _UNDIGESTABLE  # it cannot be passed on: two readers may differ on it
+    elif double:
+        action, level, code = enforced(policy, CRITICAL), CRITICAL, _DUPLICATE
+    else:
+        level, code = _worst(own)
+        action = _action(policy, level, known=bool(expected))
+    reason = CHANGE_KINDS[code].reason
+    if _published_digest_changed(own):
+        code = PUBLISHED_DIGEST_CHANGED
+        reason = "The server states another digest of its code for this tool than when it was approved."
+    return Verdict(
+        entity=item.kind.entity,
+        key=item.key,
+        value=item.value,
+        digest=item.digest,
+        action=action,
+        level=level,
+        code=code,
+        reason=reason,
+        expected=expected,
+        changes=own,
+    )
+
+
+def _action(policy: DigestPolicy, level: str, *, known: bool) -> str:
+    if known:
+        return enforced(policy, level)
+    unknown = _ACTIONS[policy.unknown]
+    # What looks like an attack is more than unknown.
+    return strictest(unknown, enforced(policy, level)) if level == CRITICAL else unknown
+
+
+def _worst(changes: Sequence[Change]) -> tuple[str, str]:
+    if not changes:
+        return REVIEW, "changed"
+    worst = min(changes, key=lambda change: SEVERITIES.index(change.severity))
+    return worst.severity, worst.kind
+
+
+def _is_allowed(item: Item, allowed: AllowedDigest) -> bool:
+    if allowed.profile == "pinwarden":
+        return item.digest == allowed.digest
+    return item.kind is TOOL and digest_or_none(item.value, allowed.profile) == allowed.digest
+
+
+def _published_digest_changed(changes: Sequence[Change]) -> bool:
+    return any(change.path == "/digest" and isinstance(change.before, str) for change in changes)
+
+
+def _changes_by_name(
+    kind: Kind, items: Sequence[Item], approved: Surface, server: Mapping[str, Any] | None
+) -> dict[str, list[Change]]:
+    """The changes of items by the name that they go by in changes. Several resources may share one, and its changes."""
+    before = Surface(server=approved.server, items={kind.member: approved.list_of(kind)}, observed={})
+    after = Surface(server=server, items={kind.member: tuple(items)}, observed={})
+    found: dict[str, list[Change]] = {}
+    for change in compare(before, after):
+        if change.entity == kind.entity and change.kind != "item_removed":
+            found.setdefault(change.name, []).append(change)
+    return found
+
+
+def digest_text(digest: Digest | None) -> str:
+    """A digest as it stands in facts and messages; empty for an item that has none."""
+    return "" if digest is None else str(digest)

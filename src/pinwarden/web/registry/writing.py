@@ -1,0 +1,83 @@
+"""The requests that change something: who may ask, how much is taken, and what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.documents.registry.version import version_value
+from pinwarden.flows.registry.authorizing import Caller, caller_of, record_refusal
+from pinwarden.flows.registry.changing import add_attestation, carry_out
+from pinwarden.flows.registry.publishing import keep_archive, publish
+from pinwarden.flows.registry.registry import Registry
+from pinwarden.flows.registry.witnessing import take_cosignatures
+
+_MOST_COSIGNATURES = 64 * 1024
+
+
+class Operation(Record):
+    """One kind of request."""
+
+    name: str
+    method: str
+    admit: Callable[[Registry, Request, int], Caller | None]
+    most: Callable[[Registry], int]
+    run: Callable[[Registry, Any, Request, bytes], Any]
+
+
+def note_refusal(registry: Registry, caller: Caller | None, name: str, err: PinwardenError) -> None:
+    """Write a refusal into the audit log, unless it is the database that failed."""
+    if not err.code.startswith("DATABASE_"):
+        record_refusal(registry, caller, name, err.message, err)
+
+
+def _with_token(name: str) -> Callable[[Registry, Request, int], Caller]:
+    def admit(registry: Registry, request: Request, size: int) -> Caller:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        return caller_of(registry, token if scheme.lower() == "bearer" else None, name, size)
+
+    return admit
+
+
+def _nobody(_registry: Registry, _request: Request, _size: int) -> None:
+    """A cosignature proves by itself whose it is."""
+
+
+def _most_request(registry: Registry) -> int:
+    return registry.limits.request_bytes
+
+
+def _upload(registry: Registry, _caller: Caller, request: Request, body: bytes) -> Any:
+    cid = request.path_params["cid"]
+    return {"cid": cid, "content_hash": str(keep_archive(registry, body, cid))}
+
+
+def _publish(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
+    return version_value(publish(registry, caller, body))
+
+
+def _change(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
+    done = carry_out(registry, caller, body)
+    return {"subject": done.subject, "changed": done.changed}
+
+
+def _attest(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
+    done = add_attestation(registry, caller, body)
+    return {"subject": done.subject, "changed": done.changed}
+
+
+def _cosign(registry: Registry, _caller: None, _request: Request, body: bytes) -> Any:
+    return {"taken": take_cosignatures(registry, body)}
+
+
+UPLOAD = Operation(
+    name="upload", method="PUT", admit=_with_token("upload"), most=lambda each: each.limits.archive_bytes, run=_upload
+)
+PUBLISH = Operation(name="publish", method="POST", admit=_with_token("publish"), most=_most_request, run=_publish)
+CHANGE = Operation(name="change", method="POST", admit=_with_token("change"), most=_most_request, run=_change)
+ATTEST = Operation(name="attest", method="POST", admit=_with_token("attest"), most=_most_request, run=_attest)
+COSIGN = Operation(name="cosign", method="POST", admit=_nobody, most=lambda _: _MOST_COSIGNATURES, run=_cosign)

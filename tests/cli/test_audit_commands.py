@@ -1,0 +1,216 @@
+"""The audit log on the command line, and what anyone can check without us."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pinwarden.documents.gateway_event import Fact
+from pinwarden.flows.gateway.state import GatewayState
+from pinwarden.store.audit_chain import lines
+from pinwarden.store.audit_journal import Journal, pack
+from tests.cli.run import Outcome
+from tests.gateway.review_world import ReviewWorld
+from tests.postgres import Cluster, postgres
+
+FACTS = (
+    Fact(kind="called", server="notes", client="editor", call="c1", item_kind="tool", item="search"),
+    Fact(kind="blocked", server="notes", item_kind="tool", item="re\x1b[2Jad", code="text_changed", level="review"),
+    Fact(kind="policy_changed", policy="sha256:" + "a" * 64),
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with postgres() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def world(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[ReviewWorld]:
+    made = ReviewWorld(tmp_path, monkeypatch, capfd)
+    if request.param == "postgresql":
+        running: Cluster = request.getfixturevalue("cluster")
+        url = running.new_database()
+        monkeypatch.setenv("PINWARDEN_DATABASE", url)
+        made.state = GatewayState(made.folder, url)
+    with made.state.audit_log(gateway="desk") as log:
+        log.record_durably(*FACTS)
+    yield made
+    made.state.close()
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> ReviewWorld:
+    return ReviewWorld(tmp_path, monkeypatch, capfd)
+
+
+def exported(world: ReviewWorld) -> list[bytes]:
+    outcome = world.run("audit", "export")
+    assert outcome.code == 0
+    return outcome.out.encode().splitlines()
+
+
+def head(world: ReviewWorld) -> str:
+    return world.run("audit", "export").err.removeprefix("head ").strip()
+
+
+def edit(world: ReviewWorld, *statements: str) -> None:
+    with world.state.audit_database.transaction() as step:
+        for statement in statements:
+            step.run(statement)
+
+
+def codes(outcome: Outcome) -> list[tuple[int, str]]:
+    return [(each["number"], each["code"]) for each in json.loads(outcome.out)["breaks"]]
+
+
+def test_an_untouched_log_is_clean_and_says_its_head(world: ReviewWorld) -> None:
+    report = world.json("audit", "verify")
+    number, hash_ = report["head"]["number"], report["head"]["hash"]
+    assert report == {
+        "ok": True,
+        "entries": 3,
+        "head": {"number": 3, "hash": hash_},
+        "breaks": [],
+        "heads_checked": 0,
+    }
+    assert f"{number}:{hash_}" == head(world)
+    assert world.run("audit", "verify", "--head", f"{number}:{hash_}").code == 0
+
+
+def test_an_export_is_verified_with_nothing_but_sha_256(world: ReviewWorld) -> None:
+    lines = exported(world)
+    previous = "0" * 64
+    for number, line in enumerate(lines, 1):
+        entry = json.loads(line)
+        assert (entry["number"], entry["previous"]) == (number, f"sha256:{previous}")
+        previous = hashlib.sha256(line).hexdigest()
+    assert head(world) == f"3:sha256:{previous}"
+
+
+def test_the_verifier_on_the_page_about_the_format_says_the_same(world: ReviewWorld) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "audit-log.md"
+    script = page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+
+    def verified(lines: list[bytes]) -> subprocess.CompletedProcess[bytes]:
+        text = b"".join(line + b"\n" for line in lines)
+        return subprocess.run([sys.executable, "-c", script], input=text, capture_output=True, check=False)
+
+    lines = exported(world)
+    assert verified(lines).stdout.decode() == f"head {head(world)}\n"
+    edited = [lines[0].replace(b"notes", b"mails"), *lines[1:]]
+    assert [verified(bad).returncode for bad in (edited, lines[1:], [lines[0], lines[2]])] == [1, 1, 1]
+
+
+def test_an_edited_log_is_told_with_exit_code_1(world: ReviewWorld) -> None:
+    edit(world, "UPDATE audit_entry SET entry = REPLACE(entry, 'blocked', 'allowed') WHERE number = 2")
+    outcome = world.run("audit", "verify")
+    assert outcome.code == 1
+    assert "entry 3 names another entry before it" in outcome.out
+
+
+def test_a_log_that_was_cut_off_is_told_by_its_head_or_by_an_earlier_export(world: ReviewWorld, tmp_path: Path) -> None:
+    kept = head(world)
+    file = tmp_path / "kept.jsonl"
+    assert world.run("audit", "export", "--output", str(file)).code == 0
+    edit(world, "DELETE FROM audit_entry WHERE number > 1")
+    assert world.run("audit", "verify").code == 0
+    assert codes(world.run("audit", "verify", "--head", kept, "--format", "json")) == [(3, "cut_off")]
+    assert codes(world.run("audit", "verify", "--against", str(file), "--format", "json")) == [(3, "cut_off")]
+
+
+def test_an_export_is_verified_without_the_database(world: ReviewWorld, tmp_path: Path) -> None:
+    file, end = tmp_path / "all.jsonl", tmp_path / "end.jsonl"
+    assert world.run("audit", "export", "--output", str(file)).code == 0
+    assert world.run("audit", "export", "--after", "1", "--output", str(end)).code == 0
+    assert world.run("audit", "verify", "--file", str(file), "--head", head(world)).code == 0
+    assert world.run("audit", "verify", "--file", str(end), "--head", head(world)).code == 0
+    file.write_bytes(file.read_bytes().replace(b"notes", b"mails", 1))
+    assert world.run("audit", "verify", "--file", str(file)).code == 1
+    lines = end.read_bytes().splitlines(keepends=True)
+    end.write_bytes(lines[0])
+    assert world.run("audit", "verify", "--file", str(end), "--head", head(world)).code == 1
+
+
+def test_tail_shows_the_newest_events_and_no_control_characters(world: ReviewWorld) -> None:
+    out = world.run("audit", "tail", "-n", "2").out
+    assert [line.split()[1] for line in out.splitlines()] == ["blocked", "policy_changed"]
+    assert "\x1b" not in out
+    assert "re<U+001B>[2Jad" in out
+    wanted = world.json("audit", "tail", "--kind", "called", "--server", "notes")["entries"]
+    assert [(row["number"], row["gateway"], row["fact"]["call"]) for row in wanted] == [(1, "desk", "c1")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ("tail --kind unheard", 2, "USAGE"),
+        ("tail --follow --format json", 2, "USAGE"),
+        ("verify --head nonsense", 2, "USAGE"),
+        ("verify --head 1:sha256:00", 3, "DIGEST_INVALID"),
+        ("verify --file empty.jsonl --against empty.jsonl", 3, "AUDIT_INVALID"),
+        ("verify --against half.jsonl", 3, "AUDIT_INVALID"),
+        ("export --output empty.jsonl", 1, "FILE_EXISTS"),
+        ("export --output none/x", 3, "FILE_UNWRITABLE"),
+    ],
+)
+def test_what_cannot_be_done_is_told_with_a_code(arguments: str, code: int, told: str, empty: ReviewWorld) -> None:
+    (empty.root / "empty.jsonl").touch()
+    (empty.root / "half.jsonl").write_text("{")
+    outcome = empty.run("audit", *arguments.split())
+    assert f"[{told}]" in outcome.err
+    assert outcome.code == code
+
+
+def test_what_a_killed_gateway_left_behind_is_in_what_is_read(world: ReviewWorld) -> None:
+    script = (
+        "import os, sys; from pathlib import Path; from pinwarden.store.audit import AuditLog, AuditLimits;"
+        "from pinwarden.documents.gateway_event import Fact;"
+        "log = AuditLog(sys.argv[1], Path(sys.argv[2]), limits=AuditLimits(gather=60));"
+        "log.record(Fact(kind='called', item='last words')); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", script, world.state.url, str(world.state.journals)], check=False)
+    assert world.json("audit", "tail", "-n", "1")["entries"][0]["fact"]["item"] == "last words"
+    assert world.run("audit", "verify").code == 0
+
+
+def test_what_waits_for_one_database_does_not_go_to_another(empty: ReviewWorld, tmp_path: Path) -> None:
+    one, other = GatewayState(empty.folder, str(tmp_path / "1.sqlite")), GatewayState(empty.folder)
+    journal = Journal.create(one.journals, "desk", "s1")
+    journal.append([pack(1, FACTS[0])])
+    journal.close(remove=False)
+    with other:
+        assert list(lines(other.audit_database)) == []
+    with one:
+        assert len(list(lines(one.audit_database))) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "same"),
+    [
+        ("postgresql://me:other@host/db", True),
+        ("postgresql://me@host/db", True),
+        ("postgresql://you:secret@host/db", False),
+        ("postgresql://me:secret@host:1/db", False),
+        ("postgresql://me:secret@host/db2", False),
+        ("postgresql://me:secret@host/db?options=x", False),
+    ],
+)
+def test_events_wait_by_database_and_not_by_password(url: str, same: bool, tmp_path: Path) -> None:
+    first = GatewayState(tmp_path, "postgresql://me:secret@host/db")
+    assert (GatewayState(tmp_path, url).journals == first.journals) is same
+
+
+def test_an_empty_log_is_clean(empty: ReviewWorld) -> None:
+    assert empty.json("audit", "verify")["entries"] == 0
+    assert empty.run("audit", "tail").out == ""
+    assert (empty.run("audit", "export").out, empty.run("review", "list").code) == ("", 0)

@@ -1,0 +1,327 @@
+"""What was not approved does not pass over HTTP, whether the server is a process or an address, in either era."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.documents.surface import Surface
+from pinwarden.gateway.http.access import Client
+from tests.conformance.test_drift_sequences_live import sequences
+from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, policy, refused
+from tests.gateway.http_world import OTHER, TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern
+from tests.gateway.test_drift_sequences_stdio import approved_of, script_of
+from tests.servers import turning
+from tests.servers.turning_http import TurningWorld, turning_http
+
+HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
+TURNED: dict[str, Any] = {"tools": [POISONED, DELETE]}
+NOTICE = ["notifications/tools/list_changed"]
+FAST = policy(**{"relist-calls": 1})
+
+
+class Scene:
+    """A client in one era, a gateway, and a server that turns."""
+
+    def __init__(self, raw: Raw, turn: Callable[[], None], kept: Kept, gateway: Gateway, *, stateless: bool) -> None:
+        self.raw = raw
+        self.turn = turn
+        self.kept = kept
+        self.gateway = gateway
+        self._ask = raw.ask if stateless else raw.say
+        self._last = 0
+
+    def ask(self, method: str, params: dict[str, Any] | None = None) -> Any:
+        self._last += 1
+        return self._ask(method, params, self._last)
+
+    def names(self) -> list[str]:
+        names: list[str] = []
+        cursor: dict[str, Any] = {}
+        while True:
+            result = self.ask("tools/list", cursor)["result"]
+            names += [tool["name"] for tool in result["tools"]]
+            if "nextCursor" not in result:
+                return names
+            cursor = {"cursor": result["nextCursor"]}
+
+    def call(self, name: str) -> Any:
+        return self.ask("tools/call", {"name": name, "arguments": {"query": "x"}})
+
+
+@contextmanager
+def scene(
+    wire: str, script: dict[str, Any], surface: Surface, tmp_path: Path, rules: GatewayPolicy = DEFAULT_POLICY
+) -> Iterator[Scene]:
+    """``stdio`` speaks the handshake to a process; ``json``, ``events`` and ``sessions`` are addresses."""
+    kept = Kept()
+    judge = guard("notes", surface, rules)
+    if wire == "stdio":
+        path = tmp_path / "script.json"
+        path.write_text(json.dumps(script))
+        command = [sys.executable, str(Path(turning.__file__)), f"@{path}"]
+        with gateway({"notes": Behind(judge, command=command)}, kept) as made, Raw(made, "notes") as raw:
+            raw.initialize()
+            body = json.dumps({"jsonrpc": "2.0", "method": turning.TURN}).encode()
+            yield Scene(raw, lambda: raw.send(body) and None, kept, made, stateless=False)
+        return
+    with (
+        turning_http({"version": "2025-11-25", **script}, wire) as world,
+        gateway({"notes": Behind(judge, url=world.url)}, kept) as made,
+        Raw(made, "notes") as raw,
+    ):
+        if wire == "sessions":
+            raw.initialize()
+            poll(lambda: bool(world.streams))
+        yield Scene(raw, world.turn, kept, made, stateless=wire != "sessions")
+
+
+def poll(done: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait until something is so, and no longer than that."""
+    import time
+
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+WIRES = ["stdio", "json", "events", "sessions"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("case", sequences())
+def test_a_sequence_is_stopped_over_http_exactly_if_the_case_says_so(
+    case: dict[str, Any], wire: str, tmp_path: Path
+) -> None:
+    script = script_of(case)
+    before = [tool["name"] for tool in script["states"][0]["tools"]]
+    changed = {name for _, name, _ in case["expect"]["changed"]}
+    with scene(wire, script, approved_of(script), tmp_path, FAST) as at:
+        assert at.names() == before
+        assert all("result" in at.call(name) for name in before)
+        for _ in script["states"][1:]:
+            at.turn()
+        after = at.names()
+        outcomes = {name: "result" in at.call(name) for name in sorted({*before, *changed})}
+    blocked = {fact.item for fact in at.kept.facts if fact.kind == "blocked"}
+    if case["expect"]["must_block_by_default"]:
+        assert after == [name for name in before if name not in changed]
+        assert outcomes == {name: name not in changed for name in outcomes}
+        assert blocked == changed
+    else:
+        assert (after, all(outcomes.values()), blocked) == (before, True, set())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_rug_pull_is_withheld_from_lists_and_refused_in_calls(wire: str, tmp_path: Path) -> None:
+    script = {"states": [HONEST, {**TURNED, "announce": NOTICE if wire == "sessions" else []}]}
+    with scene(wire, script, approved(HONEST), tmp_path, FAST) as at:
+        assert at.names() == ["search_notes", "delete_note"]
+        assert "result" in at.call("search_notes")
+        at.turn()
+        poll(lambda: "error" in at.call("search_notes"))
+        assert at.names() == ["delete_note"]
+        answer = at.call("search_notes")
+        assert refused(answer) == "new_exfiltration"
+        assert "pinwarden review" in answer["error"]["message"]
+        assert "result" in at.call("delete_note")
+    calls = [fact for fact in at.kept.facts if fact.kind == "blocked" and fact.method == "tools/call"]
+    assert {fact.client for fact in calls} == {"tester"}
+    assert answer["error"]["data"]["pinwarden"]["call"] in {fact.call for fact in calls}
+
+
+def test_a_call_without_a_list_is_judged_before_it_reaches_the_server() -> None:
+    script = {"states": [TURNED]}
+    with (
+        turning_http(script) as world,
+        gateway({"notes": Behind(guard("notes", approved(HONEST)), url=world.url)}) as made,
+        Raw(made, "notes") as raw,
+    ):
+        answer = raw.ask("tools/call", {"name": "search_notes", "arguments": {}})
+        assert refused(answer) == "new_exfiltration"
+        assert world.calls("search_notes") == 0
+
+
+def test_the_policy_of_a_client_is_the_clients_own() -> None:
+    rules = policy(rules=[{"client": "other", "enforcement": "audit"}])
+    with (
+        turning_http({"states": [TURNED]}) as world,
+        gateway({"notes": Behind(guard("notes", approved(HONEST), rules), url=world.url)}) as made,
+        Raw(made, "notes") as strict,
+        Raw(made, "notes", OTHER) as watched,
+    ):
+        call = {"name": "search_notes", "arguments": {}}
+        assert refused(strict.ask("tools/call", call)) == "new_exfiltration"
+        assert "result" in watched.ask("tools/call", call)
+        assert world.calls("search_notes") == 1
+
+
+def test_an_approval_takes_effect_without_a_restart() -> None:
+    judge = guard("notes", approved(HONEST))
+    with (
+        turning_http({"states": [TURNED]}) as world,
+        gateway({"notes": Behind(judge, url=world.url)}) as made,
+        Raw(made, "notes") as raw,
+    ):
+        call = {"name": "search_notes", "arguments": {}}
+        assert "error" in raw.ask("tools/call", call)
+        judge._source.approve(approved(TURNED))  # type: ignore[attr-defined]
+        poll(lambda: "result" in raw.ask("tools/call", call))
+
+
+# Headers and bodies
+
+
+def _lied(header: str, value: str) -> Callable[[dict[str, str]], dict[str, str]]:
+    return lambda headers: {**headers, header: value}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        _lied("Mcp-Name", "delete_note"),
+        _lied("Mcp-Name", "=?base64?ZGVsZXRlX25vdGU=?="),
+        _lied("Mcp-Name", "=?base64?!?="),
+        _lied("Mcp-Method", "tools/list"),
+        _lied("Mcp-Protocol-Version", "2025-11-25"),
+        lambda headers: {name: value for name, value in headers.items() if name != "Mcp-Name"},
+        lambda headers: {name: value for name, value in headers.items() if name != "Mcp-Method"},
+        lambda headers: {name: value for name, value in headers.items() if name != "Mcp-Protocol-Version"},
+    ],
+)
+def test_headers_that_say_something_else_than_the_body_are_refused(
+    lie: Callable[[dict[str, str]], dict[str, str]], world: TurningWorld, here: Gateway
+) -> None:
+    body, headers = modern("tools/call", {"name": "search_notes", "arguments": {}})
+    before = len(world.bodies)
+    with Raw(here, "notes") as raw:
+        status, names, answer = raw.send(body, lie(headers))
+    assert (status, messages(names, answer)[0]["error"]["code"]) == (400, -32020)
+    assert len(world.bodies) == before, "nothing reached the server"
+
+
+def test_a_name_that_no_header_can_carry_is_compared_as_it_is_meant(world: TurningWorld, here: Gateway) -> None:
+    body, headers = modern("tools/call", {"name": "snö", "arguments": {}})
+    with Raw(here, "notes") as raw:
+        status, _, answer = raw.send(body, {**headers, "Mcp-Name": "=?base64?c27Dtg==?="})
+    assert status == 400  # a refusal is an invalid parameter
+    assert json.loads(answer)["error"]["data"]["pinwarden"]["name"] == "snö"
+    assert world.calls("snö") == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/list","method":"tools/call"}', -32700),
+        (b'{"jsonrpc":"2.0","id":1', -32700),
+        (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}', -32700),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', -32600),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', -32600),
+        (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', -32600),
+    ],
+)
+def test_a_message_that_two_readers_understand_differently_goes_nowhere(
+    body: bytes, code: int, world: TurningWorld, here: Gateway
+) -> None:
+    before = len(world.bodies)
+    with Raw(here, "notes") as raw:
+        status, names, answer = raw.send(body)
+    assert (status, messages(names, answer)[0]["error"]["code"]) == (400, code)
+    assert len(world.bodies) == before
+
+
+def test_the_server_gets_headers_that_fit_its_body_and_never_the_clients_token(
+    world: TurningWorld, here: Gateway
+) -> None:
+    body, headers = modern("tools/call", {"name": "search_notes", "arguments": {"query": "x"}})
+    with Raw(here, "notes") as raw:
+        raw.send(body, {**headers, "Mcp-Param-Query": "x", "X-Forwarded-For": "1.2.3.4", "Cookie": "a=b"})
+    head = next(head for head, each in zip(world.heads, world.bodies, strict=True) if each == body)
+    assert {name: head.get(name) for name in ("mcp-method", "mcp-name", "mcp-protocol-version", "mcp-param-query")} == {
+        "mcp-method": "tools/call",
+        "mcp-name": "search_notes",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-param-query": "x",
+    }
+    assert not {"authorization", "cookie", "x-forwarded-for", "origin"} & head.keys()
+
+
+# Who may ask
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Authorization": "Bearer pwt_wrong"}, 401),
+        ({"Authorization": f"Basic {TOKEN}"}, 401),
+        ({"Authorization": ""}, 401),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1@evil.example"}, 421),
+        ({"Host": "127.0.0.1.evil.example:80"}, 421),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+    ],
+)
+def test_a_stranger_or_a_web_page_of_another_site_is_turned_away(
+    headers: dict[str, str], status: int, world: TurningWorld, here: Gateway
+) -> None:
+    body, own = modern("tools/list")
+    before = len(world.bodies)
+    with Raw(here, "notes") as raw:
+        assert raw.send(body, {**own, **headers})[0] == status
+    assert len(world.bodies) == before
+
+
+def test_a_client_sees_only_its_own_servers(world: TurningWorld) -> None:
+    clients = {TOKEN: Client(name="all"), OTHER: Client(name="few", servers=("other",))}
+    servers = {name: Behind(guard(name, approved(HONEST)), url=world.url) for name in ("notes", "other")}
+    with gateway(servers, clients=clients) as made:
+        with Raw(made, "notes", OTHER) as raw:
+            assert raw.send(*modern("tools/list"))[0] == 404
+        with Raw(made, "other", OTHER) as raw:
+            assert raw.send(*modern("tools/list"))[0] == 200
+        with Raw(made, "", OTHER) as raw:
+            names = [tool["name"] for tool in raw.ask("tools/list")["result"]["tools"]]
+            assert names == ["other__search_notes", "other__delete_note"]
+            answer = raw.ask("tools/call", {"name": "notes__search_notes", "arguments": {}})
+            assert answer["error"]["code"] == -32602
+
+
+def test_a_session_belongs_to_the_client_that_opened_it(tmp_path: Path) -> None:
+    with scene("stdio", {"states": [HONEST]}, approved(HONEST), tmp_path) as at:
+        with Raw(at.gateway, "notes", OTHER) as thief:
+            thief.session = at.raw.session
+            for method in ("GET", "DELETE"):
+                assert thief.send(b"", method=method)[0] == 404
+            thief.say("tools/list")
+            assert thief.status == 404
+        assert at.names() == ["search_notes", "delete_note"], "and it is still there"
+
+
+def test_a_session_that_was_ended_is_gone_and_so_is_its_process(tmp_path: Path) -> None:
+    with scene("stdio", {"states": [HONEST]}, approved(HONEST), tmp_path) as at:
+        assert at.raw.send(b"", method="DELETE")[0] == 200
+        at.raw.say("tools/list")
+        assert at.raw.status == 404
+        poll(lambda: at.gateway.call(lambda: at.gateway.hub.counts) == (0, 0))
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[TurningWorld]:
+    with turning_http({"states": [HONEST]}) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def here(world: TurningWorld) -> Iterator[Gateway]:
+    with gateway({"notes": Behind(guard("notes", approved(HONEST)), url=world.url)}) as made:
+        yield made

@@ -1,0 +1,225 @@
+"""Requests that two readers would understand differently end the connection, and never become a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pinwarden.gateway.http.connection import Connections, Reply
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.request import Request
+
+HEAD = b"POST /mcp HTTP/1.1\r\nHost: gateway\r\n"
+
+
+class Echo:
+    """Answers each request with its body, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self.held: list[Reply] = []
+        self.hold = False
+
+    def answer(self, request: Request, reply: Reply) -> None:
+        self.asked.append(request)
+        if self.hold:
+            self.held.append(reply)
+        else:
+            reply.send(200, request.body or b"-", kind="text/plain")
+
+
+async def _talk(data: list[bytes], limits: HttpLimits, echo: Echo, until: Callable[[bytes], bool]) -> bytes:
+    connections = Connections(echo, limits)
+    server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    got = b""
+    try:
+        for part in data:
+            writer.write(part)
+            await writer.drain()
+        async with asyncio.timeout(10):
+            while not until(got):
+                more = await reader.read(65536)
+                if not more:
+                    break
+                got += more
+    finally:
+        writer.close()
+        server.close()
+    return got
+
+
+def talk(
+    *data: bytes,
+    limits: HttpLimits | None = None,
+    echo: Echo | None = None,
+    until: Callable[[bytes], bool] | None = None,
+) -> tuple[bytes, list[Request]]:
+    """What the server answers to these bytes until it hangs up, and the requests that it took."""
+    echo = echo or Echo()
+    got = asyncio.run(_talk(list(data), limits or HttpLimits(), echo, until or (lambda _: False)))
+    return got, echo.asked
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+SMUGGLING = {
+    "content_length_and_transfer_encoding": b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "transfer_encoding_and_content_length": b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+    "two_equal_content_lengths": b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+    "two_content_lengths": b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+    "a_list_of_content_lengths": b"Content-Length: 3, 3\r\n\r\nabc",
+    "a_signed_content_length": b"Content-Length: +3\r\n\r\nabc",
+    "a_space_before_the_colon": b"Content-Length : 3\r\n\r\nabc",
+    "a_folded_header": b"X-A: a\r\n b\r\nContent-Length: 0\r\n\r\n",
+    "a_chunk_size_with_prefix": b"Transfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n",
+    "a_chunk_longer_than_its_size": b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",
+    "chunks_with_bare_line_feeds": b"Transfer-Encoding: chunked\r\n\r\n3\nabc\n0\n\n",
+    "a_second_transfer_encoding": b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "a_vertical_tab_in_transfer_encoding": b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
+    "a_trailer": b"Transfer-Encoding: chunked\r\n\r\n0\r\nX-A: y\r\n\r\n",
+    "a_nul_in_a_header": b"X-A: a\0b\r\n\r\n",
+    "a_bare_carriage_return": b"X-A: a\rb\r\n\r\n",
+    "a_second_host": b"Host: other\r\nContent-Length: 0\r\n\r\n",
+    "a_second_token": b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\nContent-Length: 0\r\n\r\n",
+    "a_second_tool_name": b"Mcp-Name: a\r\nMcp-Name: b\r\nContent-Length: 0\r\n\r\n",
+    "a_second_parameter": b"Mcp-Param-X: a\r\nMcp-Param-X: b\r\nContent-Length: 0\r\n\r\n",
+    "another_protocol": b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("rest", [pytest.param(each, id=name) for name, each in SMUGGLING.items()])
+def test_an_ambiguous_request_is_refused_and_what_follows_it_is_never_read(rest: bytes) -> None:
+    answer, asked = talk(HEAD + rest + HEAD + b"Content-Length: 8\r\n\r\nsmuggled")
+    assert status(answer) == 400
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (HEAD + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 501),
+        (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (b"POST /mcp HTTP/2.0\r\nHost: a\r\n\r\n", 505),
+        (b"POST /mcp HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 400),
+        (b"POST http://other/mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", 400),
+        (HEAD + b"Content-Encoding: gzip\r\nContent-Length: 0\r\n\r\n", 415),
+        (HEAD + b"Expect: tea\r\nContent-Length: 0\r\n\r\n", 417),
+        (HEAD + b"X-Long: " + b"x" * 40_000 + b"\r\n\r\n", 431),
+        (HEAD + b"".join(b"X-%d: y\r\n" % n for n in range(200)) + b"\r\n", 431),
+        (HEAD + b"Content-Length: 2000\r\n\r\n", 413),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"400\r\n" + b"x" * 1024 + b"\r\n400\r\n", 413),
+    ],
+)
+def test_what_is_not_spoken_or_too_long_is_refused_with_its_own_status(data: bytes, expected: int) -> None:
+    answer, asked = talk(data, limits=HttpLimits(max_body_bytes=1000))
+    assert (status(answer), asked) == (expected, [])
+
+
+def test_a_head_that_never_ends_is_cut_off() -> None:
+    answer, asked = talk(HEAD + b"X-A: ", limits=HttpLimits(head_seconds=0.05))
+    assert (status(answer), asked) == (408, [])
+
+
+def test_a_body_that_never_ends_is_cut_off() -> None:
+    answer, asked = talk(HEAD + b"Content-Length: 5\r\n\r\nab", limits=HttpLimits(body_seconds=0.05))
+    assert (status(answer), asked) == (408, [])
+
+
+def test_an_idle_connection_is_closed_without_a_word() -> None:
+    limits = HttpLimits(idle_seconds=0.05)
+    answer, asked = talk(HEAD + b"Content-Length: 2\r\n\r\nab", limits=limits)
+    assert (status(answer), answer[-2:], len(asked)) == (200, b"ab", 1)
+
+
+def test_requests_that_are_sent_ahead_are_answered_in_their_order() -> None:
+    parts = b"".join(HEAD + b"Content-Length: 4\r\n\r\n%04d" % n for n in range(60))
+    answer, asked = talk(parts, until=lambda got: got.endswith(b"0059"))
+    assert [int(request.body) for request in asked] == list(range(60))
+    bodies = [each.partition(b"\r\n\r\n")[2] for each in answer.split(b"HTTP/1.1 ")[1:]]
+    assert [int(body) for body in bodies] == list(range(60))
+
+
+def test_a_head_that_came_before_is_read_the_same_and_never_takes_more_than_its_body() -> None:
+    one = HEAD + b"Content-Length: 4\r\n\r\n"
+    parts = [one + b"aaaa", one + b"bbbb", one + b"cc", b"cc" + one + b"dddd" + one + b"eeee", one + b"ffff"]
+    bad = HEAD + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+
+    async def scene() -> tuple[list[bytes], bytes]:
+        echo = Echo()
+        connections = Connections(echo, HttpLimits())
+        server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async with asyncio.timeout(10):
+            for part, taken, begun in zip(parts, (1, 2, 2, 5, 6), (False, False, True, False, False), strict=True):
+                writer.write(part)
+                while not connections.open:
+                    await asyncio.sleep(0)
+                (connection,) = connections.open
+                while len(echo.asked) < taken or connection._reader.begun != begun:
+                    await asyncio.sleep(0)
+            writer.write(bad)
+            got = await reader.read()
+        writer.close()
+        server.close()
+        return [request.body for request in echo.asked], got
+
+    bodies, got = asyncio.run(scene())
+    assert bodies == [b"aaaa", b"bbbb", b"cccc", b"dddd", b"eeee", b"ffff"]
+    assert got.count(b"HTTP/1.1 200 ") == 6
+    assert got.count(b"HTTP/1.1 400 ") == 1
+
+
+def test_a_long_body_in_one_piece_with_its_head_is_taken() -> None:
+    body = b"x" * 100_000
+    answer, asked = talk(HEAD + b"Content-Length: 100000\r\n\r\n" + body, until=lambda got: got.endswith(body))
+    assert (status(answer), asked[0].body) == (200, body)
+
+
+def test_chunks_are_put_together() -> None:
+    body = b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3\r\ncde\r\n0\r\n\r\n"
+    answer, asked = talk(HEAD + body, until=lambda got: got.endswith(b"abcde"))
+    assert (status(answer), asked[0].body) == (200, b"abcde")
+
+
+def test_a_client_that_asks_for_leave_to_send_gets_it() -> None:
+    answer, asked = talk(HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n", until=bool)
+    assert answer == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert asked == []
+
+
+def test_one_connection_too_many_is_told_to_come_back() -> None:
+    answer, asked = talk(HEAD + b"Content-Length: 0\r\n\r\n", limits=HttpLimits(max_connections=0))
+    assert (status(answer), asked) == (503, [])
+    assert b"retry-after: 1\r\n" in answer
+
+
+def test_a_gateway_that_ends_lets_what_is_in_flight_end_and_takes_nothing_new() -> None:
+    async def scene() -> tuple[bytes, bool, int]:
+        echo = Echo()
+        echo.hold = True
+        connections = Connections(echo, HttpLimits())
+        server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(HEAD + b"Content-Length: 0\r\n\r\n")
+        async with asyncio.timeout(10):
+            while not echo.held:
+                await asyncio.sleep(0)
+            draining = asyncio.create_task(connections.drain(10))
+            await asyncio.sleep(0)
+            echo.held[0].send(200, b"late", kind="text/plain")
+            got = await reader.read(65536)
+            drained = await draining
+            writer.close()
+            server.close()
+            return got, drained, len(connections.open)
+
+    got, drained, still_open = asyncio.run(scene())
+    assert (status(got), got[-4:], drained) == (200, b"late", True)
+    assert b"connection: close\r\n" in got
+    assert still_open == 0

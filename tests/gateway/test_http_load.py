@@ -1,0 +1,158 @@
+"""Many clients at once while servers are killed: no wrong answer, no refusal that is not in the log, bounded memory.
+
+The whole of it (200 clients, a minute) is ``make soak``; here is a short form of the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.documents.gateway_event import BLOCKED
+from pinwarden.documents.surface import from_listing
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.recorder import Recorder
+from pinwarden.store.audit import AuditLog
+from pinwarden.store.audit_chain import audit_schema, entries, verify
+from pinwarden.store.database import open_database
+from tests.gateway.http_world import Behind, Gateway, gateway, guard, modern
+from tests.servers import talking
+
+TOOLS = [{**tool, "description": "Tells nothing."} if tool["name"] == "note" else tool for tool in talking.TOOLS]
+APPROVED = from_listing(
+    {
+        "serverInfo": talking.INFO,
+        "capabilities": talking.CAPABILITIES,
+        "tools": TOOLS,
+        "prompts": talking.PROMPTS,
+        "resources": talking.RESOURCES,
+        "resourceTemplates": [],
+    }
+)
+LIMITS = HttpLimits(reload_seconds=0.1, first_backoff_seconds=0.02, longest_backoff_seconds=0.1, stable_seconds=0.5)
+
+
+class Load:
+    """What the clients saw."""
+
+    def __init__(self) -> None:
+        self.right = 0
+        self.lost = 0
+        self.refused: list[str] = []
+        self.wrong: list[Any] = []
+
+
+async def _client(at: Gateway, number: int, token: str, load: Load, until: float) -> None:
+    """Call an approved tool and now and then a poisoned one, on a connection that is opened again if it is cut."""
+    turn = 0
+    while time.monotonic() < until:
+        reader, writer = await asyncio.open_connection(at.host, at.port)
+        try:
+            while time.monotonic() < until:
+                turn += 1
+                bad = turn % 10 == 0
+                mark = f"{number}-{turn}"
+                params = {"name": "note" if bad else "echo", "arguments": {"mark": mark}}
+                answer = await _call(reader, writer, token, modern("tools/call", params, turn % 3))
+                _judge(answer, bad, mark, turn % 3, load)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            load.lost += 1
+        finally:
+            writer.close()
+
+
+def _judge(answer: Any, bad: bool, mark: str, number: int, load: Load) -> None:
+    code = answer.get("error", {}).get("code")
+    if answer.get("id") != number:
+        load.wrong.append(answer)
+    elif code == -32000:
+        load.lost += 1  # the server was killed, and the client is told so
+    elif bad:
+        if code == -32602 and "pinwarden" in answer["error"].get("data", {}):
+            load.refused.append(answer["error"]["data"]["pinwarden"].get("call", ""))
+        else:
+            load.wrong.append(answer)
+    elif json.loads(answer["result"]["content"][0]["text"]) == {"mark": mark} if "result" in answer else False:
+        load.right += 1
+    else:
+        load.wrong.append(answer)
+
+
+async def _call(reader: Any, writer: Any, token: str, asked: tuple[bytes, dict[str, str]]) -> Any:
+    body, headers = asked
+    lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {token}", "Content-Type": "application/json", **headers}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    writer.write(f"POST /mcp/echo HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    answer = (await reader.readuntil(b"\r\n\r\n")).decode()
+    fields = dict(line.lower().split(": ", 1) for line in answer.split("\r\n")[1:] if line)
+    return json.loads(await reader.readexactly(int(fields["content-length"])))
+
+
+async def _kill(behind: Behind, every: float, until: float) -> int:
+    killed = 0
+    while time.monotonic() < until:
+        await asyncio.sleep(every)
+        assert behind.supervisor is not None
+        for link in tuple(behind.supervisor.running):
+            if link.pid is not None:
+                os.kill(link.pid, signal.SIGKILL)
+                killed += 1
+    return killed
+
+
+def _bear(tmp_path: Path, clients: int, seconds: float, every: float) -> tuple[Load, int, set[str]]:
+    """The load, how many processes were killed, and the calls that the log has as blocked."""
+    command = [sys.executable, str(Path(talking.__file__)), os.devnull]
+    behind = Behind(guard("echo", APPROVED), command=command)
+    database = tmp_path / "audit.sqlite"
+    log = AuditLog(str(database), tmp_path / "journals")
+    tokens = {f"pwt_{number}": Client(name=f"client-{number}") for number in range(4)}
+    load = Load()
+
+    async def all_of_them(at: Gateway) -> Any:
+        until = time.monotonic() + seconds
+        names = list(tokens)
+        work = [_client(at, number, names[number % 4], load, until) for number in range(clients)]
+        *_, killed = await asyncio.gather(*work, _kill(behind, every, until))
+        return killed
+
+    with gateway({"echo": behind}, Recorder(log, None, print), LIMITS, tokens) as at:
+        killed = asyncio.run(all_of_them(at))
+    log.close()
+    opened = open_database(database, audit_schema())
+    verify(opened)
+    blocked = {entry.fact.call for entry in entries(opened) if entry.fact.kind == BLOCKED}
+    opened.close()
+    return load, killed, blocked
+
+
+def test_forty_clients_get_no_wrong_answer_while_servers_are_killed(tmp_path: Path) -> None:
+    load, killed, blocked = _bear(tmp_path, 40, 6, 1.5)
+    assert load.wrong == []
+    assert killed >= 8
+    assert load.right > 200
+    assert load.refused
+    assert set(load.refused) <= blocked, "every refusal that a client saw is in the log"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(180)
+def test_two_hundred_clients_for_a_minute(tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    load, killed, blocked = _bear(tmp_path, 200, 60, 5)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert load.wrong == []
+    assert killed >= 40
+    assert load.right > 2000
+    assert set(load.refused) <= blocked
+    assert grown < 200_000, "kilobytes"

@@ -1,0 +1,317 @@
+"""An unchanged server is relayed byte for byte over HTTP: both ends are written down and compared."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.gateway.http.limits import HttpLimits
+from tests.gateway.http_world import OTHER, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern, rpc
+from tests.gateway.test_http_enforcement import poll
+from tests.servers import talking
+
+LIMITS = HttpLimits(reload_seconds=0.05, first_backoff_seconds=0.05)
+
+
+class Scene:
+    """A gateway with one process behind it that writes down every line."""
+
+    def __init__(self, gateway: Gateway, behind: Behind, record: Path) -> None:
+        self.gateway = gateway
+        self.behind = behind
+        self._record = record
+
+    def lines(self, mark: bytes) -> list[bytes]:
+        """What the server got (``<``) or sent (``>``)."""
+        return [line[2:] for line in self._record.read_bytes().splitlines() if line[:1] == mark]
+
+    def client(self, token: str = "") -> Raw:
+        return Raw(self.gateway, "talking", token) if token else Raw(self.gateway, "talking")
+
+
+@contextmanager
+def scene(tmp_path: Path, limits: HttpLimits = LIMITS, kept: Kept | None = None) -> Iterator[Scene]:
+    record = tmp_path / "record"
+    record.touch()
+    behind = Behind(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
+    with gateway({"talking": behind}, kept, limits) as made:
+        yield Scene(made, behind, record)
+
+
+def call(name: str, arguments: dict[str, Any] | None = None, number: Any = 1, **meta: Any) -> bytes:
+    params: dict[str, Any] = {"name": name, "arguments": arguments or {}}
+    if meta:
+        params["_meta"] = meta
+    return json.dumps(rpc("tools/call", params, number)).encode()
+
+
+def data_of(headers: dict[str, str], body: bytes) -> list[bytes]:
+    """The messages of an answer as bytes."""
+    if not headers["content-type"].startswith("text/event-stream"):
+        return [body]
+    return [line[6:] for line in body.split(b"\r\n") if line.startswith(b"data: ")]
+
+
+@pytest.fixture(scope="module")
+def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with scene(tmp_path_factory.mktemp("relaying")) as made:
+        yield made
+
+
+@pytest.fixture
+def raw(at: Scene) -> Iterator[Raw]:
+    with at.client() as made:
+        made.initialize(capabilities={"sampling": {}, "elicitation": {}, "roots": {}})
+        yield made
+        made.send(b"", method="DELETE")
+
+
+@pytest.mark.parametrize("name", ["echo", "odd", "blob", "pid"])
+def test_a_call_and_its_answer_are_the_same_bytes_at_both_ends(at: Scene, raw: Raw, name: str) -> None:
+    params = b'{"arguments":{"a":"\\u00e9", "n":1.50}, "name":"%s"}' % name.encode()
+    sent = b'{"params": ' + params + b',\t"id":7,"jsonrpc":"2.0","method":"tools/call"}'
+    status, headers, got = raw.send(sent)
+    assert (status, headers["content-type"]) == (200, "application/json")
+    assert sent in at.lines(b"<")
+    assert got in at.lines(b">")
+
+
+def test_progress_comes_before_the_answer_on_the_same_stream(at: Scene, raw: Raw) -> None:
+    sent = call("steps", {"count": 3}, 9, progressToken="t")
+    _, headers, body = raw.send(sent)
+    got = data_of(headers, body)
+    assert [json.loads(each).get("method", "answer") for each in got] == ["notifications/progress"] * 3 + ["answer"]
+    assert at.lines(b">")[-4:] == got
+    assert sent in at.lines(b"<")
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "answer"),
+    [
+        ("sampling/createMessage", {"messages": [], "maxTokens": 5}, {"role": "assistant", "model": "m"}),
+        ("elicitation/create", {"message": "Your name?", "requestedSchema": {}}, {"action": "decline"}),
+        ("roots/list", {}, {"roots": []}),
+    ],
+)
+def test_what_a_server_asks_reaches_the_client_and_its_answer_the_server(
+    at: Scene, raw: Raw, method: str, params: dict[str, Any], answer: dict[str, Any]
+) -> None:
+    asked: list[bytes] = []
+    number = len(method)
+    mine = f"server-{number}"
+
+    def answering() -> None:
+        poll(lambda: any(mine.encode() in line for line in at.lines(b">")))
+        asked.extend(line for line in at.lines(b">") if b'"method": "' + method.encode() in line)
+        body = json.dumps({"jsonrpc": "2.0", "id": mine, "result": answer}).encode()
+        with at.client() as second:
+            second.session = raw.session
+            assert second.send(body)[0] == 202
+        asked.append(body)
+
+    thread = threading.Thread(target=answering)
+    thread.start()
+    _, headers, body = raw.send(call("ask", {"method": method, "params": params}, number))
+    thread.join()
+    question, reply = data_of(headers, body)
+    assert question in asked
+    assert asked[-1] in at.lines(b"<")
+    assert json.loads(json.loads(reply)["result"]["content"][0]["text"]) == answer
+
+
+def test_what_belongs_to_no_request_comes_on_the_stream(at: Scene, raw: Raw) -> None:
+    stream = socket.create_connection((at.gateway.host, at.gateway.port), timeout=10)
+    from tests.gateway.http_world import TOKEN
+
+    head = f"GET /mcp/talking HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
+    head += f"Mcp-Session-Id: {raw.session}"
+    stream.sendall(f"{head}\r\nAccept: text/event-stream\r\n\r\n".encode())
+    got = stream.recv(65536)
+    assert got.startswith(b"HTTP/1.1 200 OK\r\n")
+    answer = raw.say("tools/call", {"name": "note"}, 4)
+    while b"notifications/message" not in got:
+        got += stream.recv(65536)
+    stream.close()
+    assert answer["result"]["content"][0]["text"] == "told"
+    assert any(line in got for line in at.lines(b">") if b"notifications/message" in line)
+
+
+def test_a_stream_is_not_opened_without_a_session(at: Scene) -> None:
+    with at.client() as raw:
+        assert raw.send(b"", method="GET")[0] == 405
+        raw.session = "unknown"
+        assert raw.send(b"", method="GET")[0] == 404
+        assert raw.send(b"", {"Accept": "application/json"}, method="GET")[0] == 406
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("resources/read", {"uri": "note://one"}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": "v"}}),
+        ("logging/setLevel", {"level": "debug"}),
+        ("ping", None),
+    ],
+)
+def test_other_requests_are_relayed_as_they_are(
+    at: Scene, raw: Raw, method: str, params: dict[str, Any] | None
+) -> None:
+    sent = json.dumps(rpc(method, params, 5)).encode()
+    _, _, got = raw.send(sent)
+    assert sent in at.lines(b"<")
+    assert got in at.lines(b">")
+
+
+def test_a_cancelled_call_reaches_the_server_as_cancelled(at: Scene, raw: Raw) -> None:
+    note = json.dumps(rpc("notifications/cancelled", {"requestId": 6, "reason": "enough"}, None)).encode()
+
+    def cancelling() -> None:
+        poll(lambda: any(b'"slow"' in line and b'"id": 6' in line for line in at.lines(b"<")))
+        with at.client() as second:
+            second.session = raw.session
+            second.send(note)
+
+    thread = threading.Thread(target=cancelling)
+    thread.start()
+    _, headers, body = raw.send(call("slow", number=6))
+    thread.join()
+    assert note in at.lines(b"<")
+    assert messages(headers, body)[-1]["result"]["content"][0]["text"] == "cancelled"
+
+
+def test_hanging_up_cancels_in_the_newest_revision(at: Scene) -> None:
+    body, headers = modern("tools/call", {"name": "slow", "arguments": {}}, 77)
+    with at.client() as raw:
+        raw.ask("tools/list")
+        connection = socket.create_connection((at.gateway.host, at.gateway.port), timeout=10)
+        lines = {"Host": "127.0.0.1", "Authorization": "Bearer pwt_a-token-for-tests", **headers}
+        lines |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        connection.sendall(f"POST /mcp/talking HTTP/1.1\r\n{head}\r\n".encode() + body)
+        poll(lambda: body in at.lines(b"<"))
+        connection.close()
+        poll(lambda: any(b"notifications/cancelled" in line and b"77" in line for line in at.lines(b"<")))
+        answer = raw.ask("tools/call", {"name": "echo", "arguments": {"again": True}}, 77)
+    assert json.loads(answer["result"]["content"][0]["text"]) == {"again": True}
+
+
+def test_two_programs_of_one_client_may_use_the_same_id_and_token_at_once(at: Scene) -> None:
+    """In the newest revision requests stand for themselves, and one process serves them all."""
+    got: dict[int, list[Any]] = {}
+
+    def one(number: int) -> None:
+        params = {"name": "steps", "arguments": {"count": 2}, "_meta": {"progressToken": "same"}}
+        with at.client() as raw:
+            for _ in range(10):
+                _, headers, body = raw.send(*modern("tools/call", params, 1))
+                got.setdefault(number, []).append(messages(headers, body))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for rounds in got.values():
+        assert len(rounds) == 10
+        for each in rounds:
+            assert [message.get("params", {}).get("progressToken") for message in each] == ["same", "same", None]
+            assert (each[-1]["id"], each[-1]["result"]["content"][0]["text"]) == (1, "done")
+
+
+def test_a_result_of_fifty_megabytes_is_relayed_whole(at: Scene, raw: Raw) -> None:
+    size = 50_000_000
+    _, _, got = raw.send(call("large", {"bytes": size}, 8))
+    assert len(got) > size
+    assert got[:60] + got[-60:] == (line := at.lines(b">")[-1])[:60] + line[-60:]
+    assert got == line
+
+
+def test_two_clients_never_share_a_process(at: Scene) -> None:
+    with at.client() as one, at.client(OTHER) as other:
+        answers = [each.ask("tools/call", {"name": "pid", "arguments": {}}) for each in (one, other, one)]
+    pids = [answer["result"]["content"][0]["text"] for answer in answers]
+    assert pids[0] == pids[2] != pids[1]
+
+
+# Servers that fail
+
+
+def test_a_server_that_dies_is_told_and_started_again(tmp_path: Path) -> None:
+    with scene(tmp_path) as at, at.client() as raw:
+        first = raw.ask("tools/call", {"name": "pid", "arguments": {}})
+        died = raw.ask("tools/call", {"name": "die", "arguments": {}}, 2)
+        again = raw.ask("tools/call", {"name": "pid", "arguments": {}}, 3)
+    assert died["error"]["code"] == -32000
+    assert first["result"]["content"] != again["result"]["content"]
+
+
+def test_a_session_whose_server_died_is_gone_and_a_new_one_begins(tmp_path: Path) -> None:
+    with scene(tmp_path) as at, at.client() as raw:
+        raw.initialize()
+        assert raw.say("tools/call", {"name": "die"}, 2)["error"]["code"] == -32000
+        raw.say("tools/list", None, 3)
+        assert raw.status == 404
+        raw.session = ""
+        assert raw.initialize()["result"]["serverInfo"]["name"] == "talking"
+
+
+def test_a_server_that_dies_at_its_start_is_tried_less_and_less_often(tmp_path: Path) -> None:
+    limits = HttpLimits(reload_seconds=0.05, first_backoff_seconds=0.01, longest_backoff_seconds=0.05)
+    behind = Behind(guard("dead"), command=[sys.executable, "-c", "raise SystemExit(3)"])
+    with gateway({"dead": behind}, limits=limits) as made, Raw(made, "dead") as raw:
+        for number in range(3):
+            assert raw.ask("tools/list", number=number)["error"]["code"] == -32000
+        assert behind.supervisor is not None
+        assert behind.supervisor.starts == behind.supervisor.early_ends == 3
+    unknown = Behind(guard("none"), command=[str(tmp_path / "no-such-program")])
+    with gateway({"none": unknown}, limits=limits) as made, Raw(made, "none") as raw:
+        assert "could not be started" in raw.ask("tools/list")["error"]["message"]
+
+
+def test_a_server_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> None:
+    limits = HttpLimits(reload_seconds=0.05, answer_seconds=1.0, first_backoff_seconds=0.01)
+    with scene(tmp_path, limits) as at, at.client() as raw:
+        first = raw.ask("tools/call", {"name": "pid", "arguments": {}})
+        hung = raw.ask("tools/call", {"name": "hang", "arguments": {}}, 2)
+        again = raw.ask("tools/call", {"name": "pid", "arguments": {}}, 3)
+    assert "in time" in hung["error"]["message"]
+    assert first["result"]["content"] != again["result"]["content"]
+
+
+def test_a_message_without_end_is_cut_off(tmp_path: Path) -> None:
+    limits = HttpLimits(reload_seconds=0.05, max_answer_bytes=1_000_000, first_backoff_seconds=0.01)
+    with scene(tmp_path, limits) as at, at.client() as raw:
+        raw.ask("tools/list")
+        answer = raw.ask("tools/call", {"name": "large", "arguments": {"bytes": 2_000_000}}, 2)
+        assert answer["error"]["code"] == -32000
+        assert "result" in raw.ask("tools/list", number=3)
+
+
+def test_what_cannot_be_recorded_does_not_pass(tmp_path: Path) -> None:
+    from pinwarden.core.errors import PinwardenError
+
+    class Full(Kept):
+        full = False
+
+        def record(self, step: Any) -> None:
+            if self.full:
+                raise PinwardenError("AUDIT_UNAVAILABLE", "the disk is full")
+            super().record(step)
+
+    kept = Full()
+    with scene(tmp_path, kept=kept) as at, at.client() as raw:
+        raw.ask("tools/list")
+        kept.full = True
+        answer = raw.ask("tools/call", {"name": "echo", "arguments": {"secret": 1}}, 2)
+        assert answer["error"]["data"]["pinwarden"]["code"] == "AUDIT_UNAVAILABLE"
+        assert not any(b'"echo"' in line and b"tools/call" in line for line in at.lines(b"<"))
+        kept.full = False
+        assert "result" in raw.ask("tools/call", {"name": "echo", "arguments": {}}, 2)

@@ -1,0 +1,397 @@
+"""The review loop: what is held is approved by a person, exactly as it was shown, or stays withheld."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pinwarden.adapters.inside_server import MARK, running_gateway
+from pinwarden.adapters.sandbox import Sandbox, sandboxed
+from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
+from pinwarden.flows.gateway.approved_on_first_use import FirstUse
+from tests.gateway.review_world import CHANGED, EVIL, NOW, READ, SEARCH, ReviewWorld, listing, names
+from tests.needs import needs
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[ReviewWorld]:
+    made = ReviewWorld(tmp_path, monkeypatch, capfd)
+    yield made
+    made.state.close()
+
+
+@pytest.fixture
+def locked(world: ReviewWorld) -> ReviewWorld:
+    world.lock_server(SEARCH)
+    return world
+
+
+def test_an_approved_change_is_in_the_lock_and_in_the_audit_log(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(CHANGED)
+    outcome = locked.run("review", "approve", name, "--why", "they added an archive")
+    assert (outcome.code, outcome.out) == (0, "1 change approved by reviewer\n")
+    assert names(locked.approved()) == {"search": CHANGED["description"]}
+    assert locked.waiting() == []
+    assert locked.events() == [("approved", "search", "reviewer", "they added an archive")]
+    assert locked.run("ci").code == 0
+
+
+def test_an_approval_in_the_lock_counts_without_a_restart(locked: ReviewWorld) -> None:
+    source = ApprovedByLock(locked.lock, "notes")
+    first = source.current()
+    (name,) = locked.serve(CHANGED)
+    assert source.current() is first
+    assert locked.run("review", "approve", name).code == 0
+    now = source.current()
+    assert first is not None
+    assert now is not None
+    assert (names(now.surface), now.generation != first.generation) == ({"search": CHANGED["description"]}, True)
+
+
+def test_a_server_that_two_clients_have_is_approved_for_both(locked: ReviewWorld) -> None:
+    (locked.root / ".cursor").mkdir()
+    (locked.root / ".cursor" / "mcp.json").write_text((locked.root / ".mcp.json").read_text())
+    assert locked.run("init", "--allow-execute", "--accept", "notes").code == 0
+    (name,) = locked.serve(CHANGED)
+    assert locked.run("review", "approve", name).code == 0
+    assert locked.run("ci").code == 0
+    for client in ("claude", "cursor"):
+        approved = ApprovedByLock(locked.lock, "notes", client).current()
+        assert approved is not None
+        assert names(approved.surface) == {"search": CHANGED["description"]}
+
+
+def test_a_client_that_has_another_definition_approved_keeps_it(locked: ReviewWorld) -> None:
+    (locked.root / ".cursor").mkdir()
+    (locked.root / ".cursor" / "mcp.json").write_text((locked.root / ".mcp.json").read_text())
+    other = {**SEARCH, "description": "Search, for cursor."}
+    locked.script(other)
+    assert locked.run("init", "--allow-execute", "--accept", "notes").code == 0
+    assert locked.run("approve", "notes", "--client", "cursor", "--allow-execute", "--yes").code == 0
+    locked.script(SEARCH)
+    assert locked.run("approve", "notes", "--client", "claude", "--allow-execute", "--yes").code == 0
+    (name,) = locked.serve(CHANGED)
+    assert locked.run("review", "approve", name).code == 0
+    approved = {client: ApprovedByLock(locked.lock, "notes", client).current() for client in ("claude", "cursor")}
+    assert {client: names(each.surface) for client, each in approved.items() if each is not None} == {
+        "claude": {"search": CHANGED["description"]},
+        "cursor": {"search": other["description"]},
+    }
+    assert locked.run("ci").code == 0
+
+
+def test_only_what_was_approved_changes(locked: ReviewWorld) -> None:
+    first, second = locked.serve(CHANGED, READ)
+    read = first if locked.state.reviews.find(first).item == "read" else second
+    assert locked.run("review", "approve", read).code == 0
+    assert names(locked.approved()) == {"search": SEARCH["description"], "read": READ["description"]}
+    assert [locked.state.reviews.find(each).item for each in locked.waiting()] == ["search"]
+
+
+def test_several_changes_are_approved_in_one_step(locked: ReviewWorld) -> None:
+    assert locked.run("review", "approve", *locked.serve(CHANGED, READ)).code == 0
+    assert names(locked.approved()) == {"search": CHANGED["description"], "read": READ["description"]}
+    assert locked.run("ci").code == 0
+
+
+def test_what_a_server_says_of_itself_is_approved_the_same_way(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(SEARCH, instructions="Use search for notes.")
+    assert locked.run("review", "approve", name).code == 0
+    said = locked.approved().server
+    assert said is not None
+    assert said["instructions"] == "Use search for notes."
+
+
+def test_a_server_that_changed_again_after_it_was_shown_is_not_approved(locked: ReviewWorld) -> None:
+    """Bait and switch: a harmless change is shown, another one is served when somebody approves."""
+    (shown,) = locked.serve(CHANGED)
+    before = locked.files()
+    locked.serve(EVIL)
+    outcome = locked.run("review", "approve", shown)
+    assert outcome.code == 1
+    assert "[REVIEW_STALE]" in outcome.err
+    assert locked.files() == before
+    assert locked.events() == []
+
+
+def test_a_definition_that_was_put_under_an_approved_name_is_not_approved(locked: ReviewWorld) -> None:
+    """Somebody writes to the store between the look and the approval."""
+    (name,) = locked.serve(CHANGED)
+    before = locked.files()
+    with locked.state.reviews._database.transaction() as step:
+        step.run("UPDATE review SET definition = ?", (json.dumps(EVIL, separators=(",", ":"), sort_keys=True),))
+    outcome = locked.run("review", "approve", name)
+    assert (outcome.code, "[REVIEW_STALE]" in outcome.err) == (1, True)
+    assert locked.files() == before
+
+
+def test_a_change_of_something_that_is_no_longer_approved_is_not_approved(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(CHANGED)
+    (other,) = locked.serve({**SEARCH, "description": "Search everything."})
+    assert locked.run("review", "approve", other).code == 0
+    before = locked.files()
+    with locked.state.reviews._database.transaction() as step:
+        step.run("UPDATE review SET state = 'waiting' WHERE name = ?", (name,))
+    outcome = locked.run("review", "approve", name)
+    assert (outcome.code, "[REVIEW_STALE]" in outcome.err) == (1, True)
+    assert locked.files() == before
+
+
+def test_of_several_changes_all_or_none_are_approved(locked: ReviewWorld) -> None:
+    (stale,) = locked.serve(CHANGED)
+    good, other = locked.serve(EVIL, READ)
+    before = locked.files()
+    assert locked.run("review", "approve", good, other, stale).code == 1
+    assert locked.files() == before
+    assert sorted(locked.waiting()) == sorted([good, other])
+
+
+def test_an_item_that_nobody_can_digest_or_tell_apart_is_never_approved(locked: ReviewWorld) -> None:
+    before = locked.files()
+    for tools in ([{"title": "no name"}], [READ, {**READ, "description": "Read something else."}]):
+        for name in locked.serve(SEARCH, *tools):
+            outcome = locked.run("review", "approve", name)
+            assert (outcome.code, "[SURFACE_INVALID]" in outcome.err) == (3, True)
+            assert locked.run("review", "show", name).code == 0
+    assert locked.files() == before
+
+
+def test_a_rejected_change_stays_withheld_and_is_not_asked_about_again(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(EVIL)
+    before = locked.files()
+    assert locked.run("review", "reject", name, "--why", "theft").code == 0
+    assert locked.serve(EVIL) == []
+    assert locked.files() == before
+    assert locked.events() == [("rejected", "search", "reviewer", "theft")]
+    assert [row["state"] for row in locked.json("review", "list", "--all")["reviews"]] == ["rejected"]
+    assert locked.run("review", "approve", name).code == 1
+
+
+def test_nothing_is_approved_that_the_audit_log_does_not_have(locked: ReviewWorld, tmp_path: Path) -> None:
+    (name,) = locked.serve(CHANGED)
+    before = locked.files()
+    locked.state.reviews._database.close()
+    with locked.state.reviews._database.transaction() as step:
+        step.run("UPDATE pinwarden_schema SET version = 99 WHERE name = 'audit'")
+        step.run("INSERT INTO pinwarden_schema (name, version) VALUES ('audit', 99) ON CONFLICT DO NOTHING")
+    outcome = locked.run("review", "approve", name)
+    assert (outcome.code, "[DATABASE_NEWER]" in outcome.err) == (3, True)
+    assert locked.files() == before
+
+
+def test_show_prints_the_difference_as_other_commands_do(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(CHANGED)
+    outcome = locked.run("review", "show", name[:6])
+    assert outcome.code == 0
+    assert "Search the[- notes.-]{+ notes and the archive.+}" in outcome.out
+    shown = locked.json("review", "show", name)
+    assert shown["definition"] == CHANGED
+    assert [change["path"] for change in shown["changes"]] == ["/description"]
+
+
+def test_list_names_what_waits_and_hides_nothing_in_it(locked: ReviewWorld) -> None:
+    locked.serve(SEARCH, {**READ, "name": "re\x1b[2Jad\u202e"})
+    out = locked.run("review", "list").out
+    assert "re<U+001B>[2Jad<U+202E>" in out
+    assert "\x1b" not in out
+    assert "1 change to review" in out
+    assert locked.run("review", "list", "--server", "other").out == "nothing waits for review\n"
+
+
+def test_an_unknown_name_is_a_usage_error(locked: ReviewWorld) -> None:
+    outcome = locked.run("review", "show", "0123456789abcdef")
+    assert (outcome.code, "[REVIEW_NOT_FOUND]" in outcome.err) == (2, True)
+
+
+def test_the_beginning_of_a_name_is_enough_to_look_but_not_to_approve(locked: ReviewWorld) -> None:
+    """A server can make up a change whose name begins like that of another."""
+    (name,) = locked.serve(CHANGED)
+    before = locked.files()
+    assert locked.run("review", "show", name[:8]).code == 0
+    for word in ("approve", "reject"):
+        outcome = locked.run("review", word, name[:31])
+        assert (outcome.code, "[REVIEW_NOT_FOUND]" in outcome.err) == (2, True)
+    assert locked.files() == before
+    assert locked.waiting() == [name]
+
+
+def test_only_one_approves_at_a_time(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(CHANGED)
+    before = locked.files()
+    with locked.state.approving():
+        outcome = locked.run("review", "approve", name)
+    assert (outcome.code, "[LOCK_BUSY]" in outcome.err) == (3, True)
+    assert locked.files() == before
+
+
+def test_the_state_in_a_folder_that_others_may_write_to_is_not_used(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(CHANGED)
+    locked.folder.chmod(0o777)
+    outcome = locked.run("review", "approve", name)
+    assert (outcome.code, "[STORE_UNSAFE]" in outcome.err) == (3, True)
+
+
+# First use
+
+
+def test_an_approval_of_a_server_without_a_lock_counts_without_a_restart(world: ReviewWorld) -> None:
+    moments = iter(range(10))
+    source = FirstUse("notes", world.state.trusted, clock=lambda: float(next(moments)))
+    assert source.current() is None
+    first = source.trust(listing(SEARCH))
+    assert source.current() == first
+    (name,) = world.serve_unlocked(first.surface, CHANGED)
+    assert source.current() == first
+    assert world.run("review", "approve", name).code == 0
+    now = source.current()
+    assert now is not None
+    assert (names(now.surface), now.generation != first.generation) == ({"search": CHANGED["description"]}, True)
+    assert world.events() == [("approved", "search", "reviewer", "reviewed")]
+
+
+def test_a_first_use_is_looked_up_at_most_four_times_a_second(world: ReviewWorld) -> None:
+    moments = [0.0]
+    source = FirstUse("notes", world.state.trusted, clock=lambda: moments[0])
+    assert source.current() is None
+    world.state.trusted.first_use("notes", listing(SEARCH), "now")
+    assert source.current() is None
+    moments[0] = 0.25
+    assert source.current() is not None
+
+
+# From inside
+
+
+def test_a_server_cannot_approve_itself(locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    (name,) = locked.serve(EVIL)
+    before = locked.files()
+    monkeypatch.setenv(MARK, "notes")
+    for words in (("approve", name), ("reject", name)):
+        outcome = locked.run("review", *words)
+        assert (outcome.code, "[REVIEW_FROM_SERVER]" in outcome.err) == (1, True)
+    assert locked.files() == before
+    assert locked.waiting() == [name]
+
+
+@pytest.mark.parametrize(
+    "words", ["approve notes --allow-execute --yes", "init --accept notes", "lock io.github.acme/x --offline"]
+)
+def test_nothing_else_is_approved_from_inside_a_server_either(
+    words: str, locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = locked.files()
+    monkeypatch.setenv(MARK, "notes")
+    outcome = locked.run(*words.split())
+    assert (outcome.code, "[REVIEW_FROM_SERVER]" in outcome.err) == (1, True)
+    assert locked.files() == before
+
+
+@needs("bwrap", install="apt-get install bubblewrap")
+def test_a_server_in_the_sandbox_has_no_store_and_cannot_write_the_lock(locked: ReviewWorld) -> None:
+    locked.serve(EVIL)
+    before = locked.files()
+    script = f"""
+import sqlite3
+from pathlib import Path
+for attempt in (
+    lambda: sqlite3.connect({locked.state.url!r}).execute("UPDATE review SET state = 'approved'"),
+    lambda: Path({str(locked.folder)!r}).iterdir().__next__(),
+    lambda: Path({str(locked.lock)!r}).write_text("{{}}"),
+    lambda: Path({str(locked.root / "mcp-lock.surfaces")!r}, "x.json").write_text("{{}}"),
+):
+    try:
+        attempt()
+        print("done")
+    except (OSError, sqlite3.Error):
+        print("refused")
+"""
+    command = sandboxed((sys.executable, "-c", script), dict(os.environ), str(locked.root), Sandbox())
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert (done.stdout.split(), done.stderr) == (["refused"] * 4, "")
+    assert locked.files() == before
+
+
+COMMAND = "import sys; from pinwarden.cli.main import main; sys.exit(main(sys.argv[1:]))"
+SHEDDING = f"""
+import os, subprocess, sys
+clean = {{name: value for name, value in os.environ.items() if name != {MARK!r}}}
+sys.exit(subprocess.run([sys.executable, "-c", {COMMAND!r}, *sys.argv[1:]], env=clean).returncode)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+def test_a_server_that_sheds_its_mark_is_known_by_its_ancestors(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(EVIL)
+    before = locked.files()
+    done = subprocess.run(
+        [sys.executable, "-c", SHEDDING, "review", "approve", name],
+        env={**os.environ, MARK: "notes"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, b"[REVIEW_FROM_SERVER]" in done.stderr) == (1, True)
+    assert locked.files() == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_the_shell_of_the_client_of_a_running_gateway_cannot_approve(locked: ReviewWorld) -> None:
+    """The agent runs the approval itself, with the tool that gives it a shell."""
+    (name,) = locked.serve(CHANGED)
+    before = locked.files()
+    with running_gateway(locked.state.running, client=os.getppid()):
+        outcome = locked.run("review", "approve", name)
+    assert (outcome.code, "[REVIEW_FROM_SERVER]" in outcome.err) == (1, True)
+    assert locked.files() == before
+    assert locked.run("review", "approve", name).code == 0  # the gateway has ended
+
+
+def test_the_note_of_a_killed_gateway_keeps_nobody_from_approving(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(CHANGED)
+    locked.state.running.mkdir()
+    note = locked.state.running / "1.gateway"
+    for text in (f"999999999 7\n{os.getppid()}\n", "not a number\n", ""):
+        note.write_text(text)
+        assert locked.run("review", "list").code == 0
+    assert locked.run("review", "approve", name).code == 0
+    assert not note.exists()
+
+
+# On a terminal
+
+
+def test_a_person_goes_through_what_waits(locked: ReviewWorld) -> None:
+    locked.serve(CHANGED, READ)
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pinwarden", "review"],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "SOURCE_DATE_EPOCH": str(NOW)},
+    )
+    os.close(terminal)
+    os.write(controller, b"?\ns\na\n")
+    out, err = process.communicate(timeout=60)
+    os.close(controller)
+    assert process.returncode == 0, err
+    assert out.count(b"1 change approved by reviewer") == 1
+    assert err.count(b"approve (a), reject (r), skip (s), quit (q)?") == 3
+    assert len(locked.waiting()) == 1
+
+
+def test_a_script_is_told_to_use_the_other_commands(
+    locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert locked.run("review").out == "nothing waits for review\n"
+    locked.serve(CHANGED)
+    with (tmp_path / "project" / "script.json").open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        outcome = locked.run("review")
+    assert (outcome.code, "[USAGE]" in outcome.err) == (2, True)

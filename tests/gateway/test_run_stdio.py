@@ -1,0 +1,145 @@
+"""``pinwarden run`` as a process: the streams, the signals, the first use, and what must not be silent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.run import pinwarden
+from tests.gateway.desk import DELETE, SEARCH
+from tests.gateway.test_drift_sequences_stdio import SERVER, Client, gateway
+
+HONEST = {"states": [{"tools": [SEARCH, DELETE]}]}
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
+# Prints a log line where only messages belong, then answers each call with its environment, or with as many bytes as
+# are asked for; ends with the exit code 7.
+PLAYER = """
+import json, os, sys
+print("listening", flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    method = message["method"]
+    if method == "initialize":
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "p"}}
+    elif method == "tools/list":
+        result = {"tools": [{"name": "environment", "inputSchema": {}}, {"name": "bytes", "inputSchema": {}}]}
+    elif message["params"]["name"] == "bytes":
+        result = {"content": [{"type": "text", "text": "x" * message["params"]["arguments"]["count"]}]}
+    else:
+        result = {"structuredContent": dict(os.environ)}
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "script.json"
+    path.write_text(json.dumps(HONEST))
+    return f"@{path}"
+
+
+def talk(*messages: dict[str, Any]) -> bytes:
+    return "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages).encode()
+
+
+OPENING = ({"id": 1, "method": "initialize", "params": HELLO}, {"method": "notifications/initialized"})
+
+
+def test_a_server_keeps_its_environment_large_results_pass_noise_does_not_and_the_exit_code_is_the_servers(
+    tmp_path: Path,
+) -> None:
+    large = 8_000_000
+    done = pinwarden(
+        "run",
+        "--",
+        sys.executable,
+        "-c",
+        PLAYER,
+        stdin=talk(
+            *OPENING,
+            {"id": 2, "method": "tools/call", "params": {"name": "environment"}},
+            {"id": 3, "method": "tools/call", "params": {"name": "bytes", "arguments": {"count": large}}},
+        ),
+        cwd=tmp_path,
+        env={"PINWARDEN_STATE": str(tmp_path / "state"), "TOKEN_OF_THE_SERVER": "kept"},
+    )
+    answers = {message["id"]: message["result"] for message in map(json.loads, done.out.splitlines())}
+    assert done.code == 7
+    assert sorted(answers) == [1, 2, 3]
+    environment = answers[2]["structuredContent"]
+    assert environment["TOKEN_OF_THE_SERVER"] == "kept"
+    assert not {name for name in environment if name.startswith("PINWARDEN_")} - {"PINWARDEN_STARTED_SERVER"}
+    assert len(answers[3]["content"][0]["text"]) == large
+    assert "First use of this server: 2 items" in done.err
+
+
+def test_first_use_is_said_once_for_each_command_line_and_an_extra_argument_is_another_one(
+    tmp_path: Path, script: str
+) -> None:
+    said = []
+    for extra in ((), (), ("--more",)):
+        with gateway(tmp_path, sys.executable, str(SERVER), script, *extra) as (client, stderr):
+            assert client.names() == ["search_notes", "delete_note"]
+        said.append(stderr.read_text().count("First use"))
+    assert said == [1, 1, 2]
+
+
+def test_what_no_lock_holds_is_refused_where_a_lock_is_required(tmp_path: Path, script: str) -> None:
+    started = tmp_path / "started"
+    touch = f"open({str(started)!r}, 'w')"
+    done = pinwarden("run", "--require-lock", "--", sys.executable, "-c", touch, cwd=tmp_path)
+    assert (done.code, done.out) == (1, "")
+    assert "[SERVER_NOT_LOCKED]" in done.err
+    assert not started.exists(), script
+
+
+def test_a_damaged_store_is_not_a_first_use(tmp_path: Path, script: str) -> None:
+    """Attack: who can damage the store gets everything trusted again, if damage is read as emptiness."""
+    with gateway(tmp_path, sys.executable, str(SERVER), script) as (client, _):
+        assert client.names() == ["search_notes", "delete_note"]
+    database = tmp_path / "state" / "gateway.sqlite"
+    database.write_bytes(b"garbage" * 1000)
+    with gateway(tmp_path, sys.executable, str(SERVER), script) as (client, stderr):
+        answer = client.ask("tools/call", {"name": "search_notes"})
+    assert "error" in answer
+    assert stderr.read_text().count("First use") == 1
+
+
+def test_a_policy_file_that_cannot_be_read_stops_the_start(tmp_path: Path, script: str) -> None:
+    (tmp_path / "pinwarden.toml").write_text('[policy.gateway]\nenforcment = "audit"\n')
+    done = pinwarden("run", "--", sys.executable, str(SERVER), script, cwd=tmp_path)
+    assert done.code == 3
+    assert "policy.gateway.enforcment" in done.err
+
+
+def test_a_signal_ends_the_server_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pinwarden", "run", "--", sys.executable, "-c", PLAYER]
+    environment = {**os.environ, "PINWARDEN_STATE": str(tmp_path / "state")}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, cwd=tmp_path
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        client = Client(process.stdin, process.stdout)
+        client.ask("initialize", HELLO)
+        client.tell("notifications/initialized")
+        name = client.ask("tools/call", {"name": "environment"})["result"]["structuredContent"]
+        assert name["PINWARDEN_STARTED_SERVER"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = pinwarden("run", "--", "no-such-program-anywhere", cwd=tmp_path)
+    assert "[PROGRAM_UNKNOWN]" in done.err
+    assert "[USAGE]" in pinwarden("run", cwd=tmp_path).err

@@ -1,0 +1,85 @@
+"""Whatever either side sends, a session neither fails nor lets a blocked tool be called."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved
+
+LOCK = approved({"tools": [SEARCH, DELETE]})
+METHODS: list[Any] = [
+    *("initialize", "server/discover", "ping", "tools/list", "tools/list", "tools/call", "tools/call", "prompts/get"),
+    *("prompts/list", "resources/read", "resources/templates/list", "completion/complete", "notifications/cancelled"),
+    *("notifications/tools/list_changed", "elicitation/create", "sampling/createMessage", "interceptors/list"),
+    *("interceptor/invoke", "subscriptions/listen", "", "x", 7, None, []),
+]
+IDS = [*range(7), "a", "pinwarden/desk/1", "pinwarden/desk/2", None, True, 1.5, [], {}]
+SCALARS = [None, True, 0, -1, 1.5, "", "x", "search_notes", "delete_note", "https://a.example/", "é\u200b"]
+NAMES = ["name", "uri", "cursor", "requestId", "ref", "type", "arguments", "event", "phase", "payload", "x"]
+MEMBERS = ["tools", "nextCursor", "resultType", "inputRequests", "capabilities", "serverInfo", "instructions", "_meta"]
+
+
+def anything(dice: Random, depth: int = 3) -> Any:
+    if depth == 0 or dice.random() < 0.5:
+        return dice.choice(SCALARS)
+    if dice.random() < 0.4:
+        return [anything(dice, depth - 1) for _ in range(dice.randrange(3))]
+    return {dice.choice([*NAMES, *MEMBERS]): anything(dice, depth - 1) for _ in range(dice.randrange(4))}
+
+
+def params(dice: Random) -> Any:
+    if dice.random() < 0.2:
+        return anything(dice)
+    found = {"name": dice.choice(["search_notes", "delete_note", "other"]), "uri": "notes://a"}
+    if dice.random() < 0.3:
+        found["_meta"] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}  # type: ignore[assignment]
+    return {**found, **{dice.choice(NAMES): anything(dice) for _ in range(dice.randrange(2))}}
+
+
+def result(dice: Random) -> Any:
+    if dice.random() < 0.3:
+        return anything(dice)
+    tools = [dice.choice([SEARCH, DELETE, POISONED, anything(dice)]) for _ in range(dice.randrange(4))]
+    return {"tools": tools, **{dice.choice(MEMBERS): anything(dice) for _ in range(dice.randrange(3))}}
+
+
+def message(dice: Random) -> bytes:
+    if dice.random() < 0.1:
+        return dice.choice([b"", b"{", b"[]", b"\xff", b'{"id":1,"id":2}', b'[{"jsonrpc":"2.0"}]', b"null", b"{}"])
+    parts: dict[str, Any] = {"jsonrpc": "2.0"}
+    if dice.random() < 0.85:
+        parts["id"] = dice.choice(IDS)
+    if dice.random() < 0.6:
+        parts |= {"method": dice.choice(METHODS), "params": params(dice)}
+    else:
+        parts[dice.choice(["result", "result", "result", "error"])] = result(dice)
+    return json.dumps(parts).encode()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_sequence_of_messages_makes_a_session_fail_or_call_what_is_blocked(seed: int) -> None:
+    dice = Random(seed)
+    for _ in range(40):
+        first_use = dice.random() < 0.3
+        desk = Desk({"tools": [POISONED, DELETE]}, lock=LOCK, first_use=first_use)
+        if dice.random() < 0.7:
+            desk.open()
+        for _ in range(dice.randrange(20)):
+            (desk.send if dice.random() < 0.5 else desk.say)(message(dice))
+            if dice.random() < 0.2:
+                desk.tick(dice.choice([1.0, 25.0, 50.0]))
+        desk.tick(50)
+        for frame in (*desk.to_client, *desk.to_server):
+            json.loads(frame)
+        calls = [each for each in desk.server.received if each.get("method") == "tools/call"]
+        assert first_use or all(each["params"]["name"] in listed_as_approved(desk) for each in calls)
+
+
+def listed_as_approved(desk: Desk) -> set[str]:
+    """What may have been called: fuzzed answers to our own requests can show the approved text of the other tool."""
+    forged = any(fact.item == "search_notes" and fact.kind == "observed" for fact in desk.facts)
+    return {"delete_note", "search_notes"} if forged else {"delete_note"}

@@ -1,0 +1,465 @@
+"""The plan of an install over a registry that is honest, and over registries that are not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from io import BytesIO
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import pytest
+import zstandard
+
+from pinwarden.adapters.trust_files import change_trust, log_state_path
+from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
+from pinwarden.core.cosignature import WitnessKey
+from pinwarden.core.keys import PrivateKey
+from pinwarden.core.note import Note
+from pinwarden.core.record import replace
+from pinwarden.core.tlog import leaf_hash
+from pinwarden.core.tlog_proof import TlogProof
+from pinwarden.documents.bundle import manifest as manifest_document
+from pinwarden.documents.bundle import pointer as pointer_document
+from pinwarden.documents.bundle import trust_store
+from pinwarden.documents.bundle.descriptor import CAR, TAR_ZSTD
+from pinwarden.documents.bundle.installer_policy import InstallerPolicy
+from pinwarden.documents.bundle.manifest import Entry
+from pinwarden.documents.bundle.signatures import signed, to_bytes
+from pinwarden.flows.registry.events import Change, log_changes
+from pinwarden.store import pointer_log, publications
+from tests.install.world import (
+    CHECKPOINT,
+    EVENT,
+    POINTER,
+    PROOF,
+    VERA,
+    VIEW,
+    User,
+    copy_of,
+    showing,
+    smuggle,
+)
+from tests.registry.test_log_following import entries_of, forge, resigned
+from tests.registry.world import MALLORY, REGISTRY_KEY, Bundle, attested, bundle
+
+FIRST, SECOND = bundle(), bundle(version="1.1.0", content=b"print(2)\n")
+
+
+def test_an_honest_bundle_passes_every_step_and_each_is_told(user: User) -> None:
+    user.publish(FIRST)
+    judged = user.judge(floor="1.0.0")
+    assert judged.accepted is not None
+    assert [(line.step, line.result) for line in judged.lines] == [
+        *((number, "passed") for number in range(1, 9)),
+        *((None, "passed") for _ in range(3)),
+        (9, "passed"),
+    ]
+    assert judged.accepted.provenance.attestations_used == (VERA.public_key.did,)
+    assert judged.accepted.fresh is not None
+    assert (judged.accepted.fresh.index, judged.accepted.fresh.size) == (0, 1)
+    assert judged.lines[0].detail == "acme"
+    assert judged.lines[5].detail == "vera"
+
+
+def test_a_second_install_reads_only_what_is_new_in_the_log(user: User) -> None:
+    user.publish(FIRST)
+    assert user.accepts()
+    files = user.world.files
+    assert user.accepts(files)
+    assert not any("entries" in path for path in files.asked)
+
+
+# Attacks on what is pointed to
+
+
+def test_attack_a_pointer_of_a_registry_that_nobody_trusts_leads_to_no_further_question(user: User) -> None:
+    user.publish(FIRST)
+    change_trust(user.trust, lambda store: replace(store, roots=()))
+    files = user.world.files
+    assert user.code(files) == "POINTER_SIGNATURE_INVALID"
+    assert files.asked == [POINTER]
+    assert user.seen == {}
+
+
+def test_attack_a_tampered_blob_is_refused(user: User) -> None:
+    user.publish(FIRST)
+    path = f"blobs/{FIRST.archive_cid}"
+    for data in (FIRST.archive.replace(b"pass", b"fail"), FIRST.archive + b"x", b""):
+        assert user.code(showing(user.world, **{path: data})) == "ARTIFACT_MISMATCH"
+
+
+def test_attack_an_archive_of_other_files_under_a_page_that_names_it_is_refused(user: User) -> None:
+    """The page of a version is not signed; whatever archive it names must hold the files of the manifest."""
+    user.publish(FIRST)
+    evil = bundle(content=b"evil\n")
+    cid = user.world.registry.blobs.put(evil.archive)
+    page = json.loads(user.world.files.get("versions/acme.notes/1.0.0.json"))
+    page["archive"]["cid"] = cid
+    shown = showing(user.world, **{"versions/acme.notes/1.0.0.json": to_bytes(page)})
+    assert user.code(shown) == "ARCHIVE_UNSAFE"
+    page["archive"] = {**page["archive"], "cid": FIRST.archive_cid, "content_hash": hash_of(evil)}
+    shown = showing(user.world, **{"versions/acme.notes/1.0.0.json": to_bytes(page)})
+    assert user.code(shown) == "ARTIFACT_MISMATCH"
+
+
+def test_attack_a_swapped_manifest_is_refused(user: User) -> None:
+    user.publish(FIRST)
+    other = {**bundle(content=b"evil\n").manifest, "descriptor_cid": FIRST.descriptor_cid}
+    path = f"manifests/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
+    assert user.code(showing(user.world, **{path: to_bytes(other)})) == "MANIFEST_CID_MISMATCH"
+
+
+def test_attack_a_swapped_descriptor_is_refused(user: User) -> None:
+    user.publish(FIRST)
+    loose = {**FIRST.descriptor, "security": {"policy": {"network": "allow", "filesystem": "deny", "exec": "deny"}}}
+    path = f"documents/{FIRST.descriptor_cid}.json"
+    assert user.code(showing(user.world, **{path: to_bytes(loose)})) == "DESCRIPTOR_CID_MISMATCH"
+
+
+def test_attack_a_bundle_of_another_name_is_refused(user: User) -> None:
+    smuggle(user.world, bundle(name="acme.other"), tool="acme.notes")
+    assert user.code() == "TOOL_NAME_MISMATCH"
+
+
+# Attacks on who vouches
+
+
+def test_attack_forged_attestations_do_not_count(user: User) -> None:
+    user.publish(FIRST, attestations=[attested(FIRST, MALLORY, "verifier")])
+    assert user.code() == "NO_VALID_ATTESTATIONS"
+    made = attested(FIRST, VERA, "verifier")
+    listed = f"attestations/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
+    for forged in (
+        {**made, "signatures": attested(FIRST, MALLORY, "verifier")["signatures"]},
+        {**made, "claims": [{**made["claims"][0], "issuer": {"key_id": VERA.public_key.did, "role": "auditor"}}]},
+        attested(SECOND, VERA, "verifier"),
+        attested(FIRST, VERA, "auditor"),
+    ):
+        cid = str(document_cid(forged))
+        shown = showing(
+            user.world, **{listed: to_bytes({"attestations": [cid]}), f"documents/{cid}.json": to_bytes(forged)}
+        )
+        assert user.code(shown) == "NO_VALID_ATTESTATIONS"
+
+
+def test_attack_a_list_of_attestations_that_leads_elsewhere_is_refused(user: User) -> None:
+    user.publish(FIRST)
+    listed = f"attestations/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
+    files = showing(user.world, **{listed: to_bytes({"attestations": ["../../registry.key"]})})
+    assert user.code(files) == "CID_INVALID"
+    assert not any("registry.key" in path for path in files.asked)
+
+
+def test_an_expired_claim_stops_the_install(user: User) -> None:
+    expired = attested(FIRST, VERA, "verifier")
+    expired["claims"][0]["expires_at_utc"] = "2026-11-01T00:00:00Z"
+    expired = signed({**expired, "signatures": []}, ("/subject", "/claims"), VERA)
+    user.publish(FIRST, attestations=[expired])
+    assert user.code() == "ATTESTATION_EXPIRED"
+
+
+def test_a_revoked_key_vouches_for_nothing_and_points_nowhere(user: User) -> None:
+    user.publish(FIRST)
+    vera, acme = load(user).keys[0].key, load(user).roots[0].key
+    change_trust(user.trust, lambda store: trust_store.revoke(store, vera, user.world.clock(), "stolen"))
+    assert user.code() == "NO_VALID_ATTESTATIONS"
+    change_trust(user.trust, lambda store: trust_store.revoke(store, acme, user.world.clock(), "stolen"))
+    assert user.code() == "POINTER_SIGNATURE_INVALID"
+
+
+def load(user: User) -> trust_store.TrustStore:
+    return user.question().trusted
+
+
+# Attacks on freshness
+
+
+def test_attack_a_replayed_old_pointer_is_refused(user: User) -> None:
+    """The old pointer with its own old proof, over the log as it is now."""
+    user.publish(FIRST)
+    old = copy_of(user.world, POINTER, EVENT, PROOF)
+    user.publish(SECOND)
+    assert user.code(showing(user.world, **old)) == "POINTER_STALE"
+    assert user.accepts()
+
+
+def test_attack_a_replayed_old_pointer_under_an_old_head_is_refused_by_whoever_saw_the_newer_one(user: User) -> None:
+    user.publish(FIRST)
+    old = copy_of(user.world, POINTER, EVENT, PROOF, CHECKPOINT, VIEW)
+    user.publish(SECOND)
+    assert user.accepts()
+    kept = user.seen
+    assert user.code(showing(user.world, **old)) == "LOG_ROLLBACK"
+    assert user.seen == kept
+
+
+def test_attack_a_frozen_registry_is_refused_after_some_days(user: User) -> None:
+    """The same old head again and again, which follows from everything that was seen."""
+    user.publish(FIRST)
+    old = copy_of(user.world, POINTER, EVENT, PROOF, CHECKPOINT, VIEW)
+    assert user.accepts(showing(user.world, **old))
+    user.publish(SECOND)
+    user.world.clock.pass_by(days=13)
+    assert user.accepts(showing(user.world, **old))
+    user.world.clock.pass_by(days=2)
+    assert user.code(showing(user.world, **old)) == "LOG_FROZEN"
+
+
+def test_attack_a_fresh_word_about_the_head_does_not_cover_an_old_head(user: User) -> None:
+    user.publish(FIRST)
+    old = copy_of(user.world, POINTER, EVENT, PROOF, CHECKPOINT)
+    user.publish(SECOND)
+    assert user.code(showing(user.world, **old)) == "LOG_FROZEN"
+
+
+def test_attack_a_word_about_the_head_from_the_future_or_by_somebody_else_is_refused(user: User) -> None:
+    user.publish(FIRST)
+    now = user.world.clock()
+    user.world.clock.pass_by(days=100)
+    ahead = copy_of(user.world, VIEW)
+    assert user.code(showing(user.world, **ahead), now=now) == "LOG_FROZEN"
+    view = json.loads(user.world.files.get(VIEW))
+    forged = signed({**view, "signatures": []}, view["signatures"][0]["signed_fields"], MALLORY)
+    assert user.code(showing(user.world, **{VIEW: to_bytes(forged)})) == "SIGNATURE_INVALID"
+
+
+def test_attack_a_forked_log_is_refused(user: User) -> None:
+    """The registry signs two histories: this user saw the other one."""
+    user.publish(FIRST)
+    user.publish(SECOND)
+    assert user.accepts()
+    kept = user.seen
+    first, second = entries_of(user.world)
+    other = resigned(second, new_root_cid=bundle(content=b"evil").root_cid)
+    assert user.code(forge(user.world, [first, other])) == "LOG_PROOF_INVALID"
+    assert user.seen == kept
+
+
+def test_attack_a_proof_from_another_history_is_refused(user: User) -> None:
+    """The log is the one that everybody sees; the proof is of one that the registry made for this user."""
+    user.publish(FIRST)
+    user.publish(SECOND)
+    first, second = entries_of(user.world)
+    other = resigned(second, reason="in secret")
+    head = Note.parse(forge(user.world, [first, other]).get(CHECKPOINT))
+    proof = bytes(TlogProof(index=1, path=(leaf_hash(first),), checkpoint=head))
+    shown = {EVENT: other, PROOF: proof}
+    assert user.code(showing(user.world, **shown)) == "LOG_PROOF_INVALID"
+    user.publish(SECOND, channel="beta")
+    assert user.code(showing(user.world, **shown)) == "LOG_PROOF_INVALID"
+    assert user.accepts()
+
+
+def test_attack_a_proof_of_a_longer_log_than_is_shown_is_refused(user: User) -> None:
+    user.publish(FIRST)
+    old = copy_of(user.world, CHECKPOINT, VIEW)
+    user.publish(SECOND, channel="beta")
+    assert user.code(showing(user.world, **old)) == "LOG_ROLLBACK"
+
+
+def pointer_to(made: Bundle, key: PrivateKey = REGISTRY_KEY) -> bytes:
+    """A pointer that somebody with the registry's key signs, and that nobody logs."""
+    point = pointer_document.Pointer(
+        tool="acme.notes",
+        channel="stable",
+        root_cid=made.root_cid,
+        descriptor_cid=made.descriptor_cid,
+        cid_profile=made.descriptor["artifact"]["cid_profile"],
+        updated_at_utc="2026-11-16T12:00:00Z",
+    )
+    value = pointer_document.to_value("acme", key.public_key.did, "2026-11-16T12:00:00Z", [point])
+    return to_bytes(signed(value, pointer_document.SIGNED_FIELDS, key))
+
+
+def test_attack_a_signed_pointer_that_is_not_logged_is_refused(user: User) -> None:
+    """A stolen registry key can sign anything; what it signs in secret is not in the log that everybody sees."""
+    user.publish(FIRST)
+    user.publish(SECOND, channel="beta")
+    assert user.code(showing(user.world, **{POINTER: pointer_to(SECOND)})) == "POINTER_UNLOGGED"
+    assert user.code(showing(user.world, **{PROOF: None})) == "POINTER_UNLOGGED"
+    assert user.code(showing(user.world, **{EVENT: None})) == "POINTER_UNLOGGED"
+    beta = copy_of(user.world, "pointers/acme.notes/beta.event", "pointers/acme.notes/beta.tlog-proof")
+    event, proof = beta.values()
+    shown = showing(user.world, **{POINTER: pointer_to(SECOND), EVENT: event, PROOF: proof})
+    assert user.code(shown) == "POINTER_UNLOGGED"
+
+
+def test_attack_a_version_that_was_taken_back_is_not_installed_by_whatever_pointer(user: User) -> None:
+    user.publish(FIRST)
+    with user.world.registry.database.transaction(alone=pointer_log.ALONE) as step:
+        version = publications.version_of(step, "acme.notes", "1.0.0")
+        log_changes(
+            step,
+            user.world.registry,
+            [Change(tool="acme.notes", channel="yanked-1.0.0", version=version, reason="bad")],
+        )
+    assert user.code() == "VERSION_YANKED"
+
+
+def test_a_damaged_record_of_what_was_seen_is_an_error_and_stays_as_it_is(user: User) -> None:
+    user.publish(FIRST)
+    assert user.accepts()
+    path = log_state_path(user.trust, user.world.registry.identity.log_id)
+    path.write_bytes(path.read_bytes().replace(b'"size": 1', b'"size": 0'))
+    spoilt = path.read_bytes()
+    assert user.code() == "LOG_STATE_CORRUPT"
+    assert path.read_bytes() == spoilt
+
+
+def test_a_log_that_no_witness_has_seen_is_refused_where_one_is_demanded(user: User) -> None:
+    user.publish(FIRST)
+    witness = WitnessKey(name="witness.example", key=MALLORY.public_key)
+
+    def demand(store: trust_store.TrustStore) -> trust_store.TrustStore:
+        return replace(store, roots=(replace(store.roots[0], witnesses=(witness,), witnesses_needed=1),))
+
+    change_trust(user.trust, demand)
+    assert user.code() == "LOG_WITNESS_MISSING"
+
+
+# Attacks with what is inside
+
+
+def smuggled(entries: list[Entry], archive: bytes, media_type: str = CAR, **described: Any) -> Bundle:
+    """Documents that fit each other, whatever is in them."""
+    unlinked = manifest_document.unlinked_value(entries)
+    descriptor = {
+        **FIRST.descriptor,
+        "artifact": {
+            **FIRST.descriptor["artifact"],
+            "root_cid": str(manifest_root_cid(unlinked)),
+            "media_type": media_type,
+            "size_bytes": len(archive),
+        },
+        **described,
+    }
+    linked = manifest_document.linked_value(unlinked, str(document_cid(descriptor)))
+    return Bundle(descriptor=descriptor, manifest=linked, archive=archive)
+
+
+def entry(path: str, data: bytes = b"pass\n", size: int | None = None) -> Entry:
+    return Entry(path=path, blob_cid=str(blob_cid(data)), size_bytes=len(data) if size is None else size)
+
+
+@pytest.mark.parametrize("path", ["../evil", "/etc/cron.d/evil", "a/../../evil", "a\\..\\evil", "con", "a\0b"])
+def test_attack_a_path_that_leads_out_is_refused(user: User, path: str) -> None:
+    smuggle(user.world, smuggled([entry("main.py"), entry(path)], FIRST.archive))
+    assert user.code() == "MANIFEST_PATH_INVALID"
+
+
+def tar_bomb() -> tuple[bytes, str]:
+    return zstandard.ZstdCompressor(level=19).compress(bytes(200 * 1024 * 1024)), TAR_ZSTD
+
+
+def car_bomb() -> tuple[bytes, str]:
+    return b"\xff" * 9 + b"\x7f" + FIRST.archive, CAR
+
+
+def zip_bomb() -> tuple[bytes, str]:
+    held = BytesIO()
+    with ZipFile(held, "w", ZIP_DEFLATED) as made:
+        made.writestr("main.py", bytes(10_000_000))
+    return held.getvalue(), TAR_ZSTD
+
+
+@pytest.mark.parametrize("bomb", [tar_bomb, car_bomb, zip_bomb])
+def test_attack_a_bomb_of_any_kind_is_refused(user: User, bomb: Callable[[], tuple[bytes, str]]) -> None:
+    archive, media_type = bomb()
+    smuggle(user.world, smuggled([entry("main.py")], archive, media_type))
+    assert user.code() == "ARCHIVE_UNSAFE"
+
+
+def test_attack_a_manifest_of_more_than_is_unpacked_is_refused(user: User) -> None:
+    smuggle(user.world, smuggled([entry("main.py"), entry("x", size=10**12)], FIRST.archive))
+    assert user.code() == "ARCHIVE_UNSAFE"
+
+
+def test_attack_duplicate_keys_in_any_document_are_refused(user: User) -> None:
+    user.publish(FIRST)
+    twice = b'{"schema_version":"x",'
+    pointer = user.world.files.get(POINTER)
+    assert user.code(showing(user.world, **{POINTER: pointer.replace(b"{", twice, 1)})) == "JSON_CANONICALIZATION_ERROR"
+    for path in (f"documents/{FIRST.descriptor_cid}.json", f"manifests/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"):
+        data = user.world.files.get(path).replace(b"{", twice, 1)
+        judged = user.judge(showing(user.world, **{path: data}))
+        assert judged.refusal is not None
+        assert (judged.refusal.code, judged.lines[2].result) == ("JSON_CANONICALIZATION_ERROR", "failed")
+
+
+# What is asked for, and in which order it is answered
+
+
+def test_a_version_below_the_floor_is_refused(user: User) -> None:
+    user.publish(FIRST)
+    assert user.code(floor="1.0.1") == "VERSION_BELOW_FLOOR"
+
+
+def test_what_is_asked_for_beyond_the_policy_is_refused(user: User) -> None:
+    asked = {"policy": {"network": "allow", "filesystem": "read_write", "exec": "allow"}}
+    smuggle(user.world, smuggled([entry("main.py")], FIRST.archive, security=asked), content_hash=hash_of(FIRST))
+    policy = InstallerPolicy()
+    for code, more in (
+        ("POLICY_BLOCKED_NETWORK", {"network": "allow"}),
+        ("POLICY_BLOCKED_FILESYSTEM", {"filesystem": "read_write"}),
+        ("POLICY_BLOCKED_EXEC", {"exec": "allow"}),
+    ):
+        assert user.code(policy=policy) == code
+        policy = replace(policy, **more)
+    assert user.accepts(policy=policy)
+
+
+def hash_of(made: Bundle) -> str:
+    return f"sha256:{sha256(made.archive).hexdigest()}"
+
+
+def test_a_tool_or_channel_that_is_not_there_is_told_at_the_first_step(user: User) -> None:
+    user.publish(FIRST)
+    for asked in ({"tool": "acme.nothing"}, {"channel": "beta"}):
+        judged = user.judge(**asked)
+        assert judged.refusal is not None
+        assert (judged.refusal.code, judged.lines[0].result) == ("POINTER_NOT_FOUND", "failed")
+        assert {line.result for line in judged.lines[1:]} == {"not reached"}
+
+
+def test_the_rulebook_answers_before_the_log_and_the_log_before_the_bytes(user: User) -> None:
+    user.publish(FIRST, attestations=[])
+    blob = {f"blobs/{FIRST.archive_cid}": b"other"}
+    assert user.code(showing(user.world, **{PROOF: None}, **blob)) == "NO_VALID_ATTESTATIONS"
+    user.world.publish(SECOND, attestations=[attested(SECOND, VERA, "verifier")])
+    blob = {f"blobs/{SECOND.archive_cid}": b"other"}
+    assert user.code(showing(user.world, **{PROOF: None}, **blob)) == "POINTER_UNLOGGED"
+    assert user.code(showing(user.world, **blob)) == "ARTIFACT_MISMATCH"
+
+
+def test_by_the_letter_no_log_is_asked_and_what_is_unpacked_is_safe_all_the_same(user: User) -> None:
+    user.publish(FIRST)
+    assert user.accepts(showing(user.world, **{PROOF: None, CHECKPOINT: None}), literal=True)
+    assert user.seen == {}
+    other = {**bundle(content=b"evil\n").manifest, "descriptor_cid": FIRST.descriptor_cid}
+    path = f"manifests/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
+    judged = user.judge(showing(user.world, **{path: to_bytes(other)}), literal=True)
+    assert judged.refusal is not None
+    assert judged.refusal.code == "MANIFEST_CID_MISMATCH"
+    assert [line.result for line in judged.lines[:8]] == ["passed"] * 8
+
+
+def test_a_channel_that_moves_while_it_is_asked_about_is_asked_about_again(user: User) -> None:
+    user.publish(FIRST)
+    old = copy_of(user.world, POINTER, EVENT, PROOF)
+    user.publish(SECOND)
+    files = user.world.files
+    for path, data in old.items():
+        files.instead[path] = first_then(files, path, data)
+    judged = user.judge(files)
+    assert judged.accepted is not None
+    assert judged.accepted.documents.descriptor.version == "1.1.0"
+
+
+def first_then(files: Any, path: str, data: bytes) -> Callable[[], bytes]:
+    def answer() -> bytes:
+        files.instead.pop(path)
+        return data
+
+    return answer

@@ -1,0 +1,136 @@
+"""A user who trusts a registry and a verifier, and registries that can be as hostile as a test likes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pinwarden.adapters.trust_files import change_trust, load_trust
+from pinwarden.core.cid import document_cid
+from pinwarden.core.keys import PrivateKey
+from pinwarden.core.note import NoteKey
+from pinwarden.documents.bundle import trust_store
+from pinwarden.documents.bundle.installer_policy import InstallerPolicy
+from pinwarden.documents.bundle.signatures import to_bytes
+from pinwarden.documents.bundle.trust import TrustedKey
+from pinwarden.documents.bundle.trust_store import KnownKey, RegistryRoot
+from pinwarden.documents.registry import layout
+from pinwarden.documents.registry.version import PublishedVersion
+from pinwarden.flows.install.judging import Judged, Question, judge
+from pinwarden.flows.install.sources import RegistrySource
+from pinwarden.flows.registry.events import Change, log_changes
+from pinwarden.store import pointer_log, publications
+from tests.registry.world import ACME, REGISTRY_KEY, Bundle, LiveFiles, World, attested
+
+VERA = PrivateKey.from_seed(b"v" * 32)
+ADDED = "2026-01-01T00:00:00Z"
+POINTER, EVENT, PROOF = (f"pointers/acme.notes/stable{suffix}" for suffix in (".json", ".event", ".tlog-proof"))
+CHECKPOINT, VIEW = layout.CHECKPOINT, layout.SIGNED_CHECKPOINT
+
+
+@dataclass(slots=True)
+class User:
+    """Somebody with a trust store, who installs from a registry."""
+
+    world: World
+    trust: Path
+
+    def question(self, **changes: Any) -> Question:
+        return Question(
+            **{
+                "tool": "acme.notes",
+                "policy": InstallerPolicy(filesystem="read_only"),
+                "trusted": load_trust(self.trust),
+                "trust_path": self.trust,
+                "now": self.world.clock(),
+                **changes,
+            }
+        )
+
+    def judge(self, files: LiveFiles | None = None, **changes: Any) -> Judged:
+        """Take the plan over what the registry serves."""
+        return judge(self.question(**changes), RegistrySource(files or self.world.files))
+
+    def code(self, files: LiveFiles | None = None, **changes: Any) -> str:
+        """The one code of a refusal."""
+        judged = self.judge(files, **changes)
+        assert judged.accepted is None
+        assert judged.refusal is not None
+        assert [line.result for line in judged.lines].count("failed") == 1
+        return judged.refusal.code
+
+    def accepts(self, files: LiveFiles | None = None, **changes: Any) -> bool:
+        return self.judge(files, **changes).accepted is not None
+
+    def publish(self, made: Bundle, **more: Any) -> PublishedVersion:
+        """Publish a bundle that the verifier vouches for."""
+        given = more.pop("attestations", None)
+        return self.world.publish(
+            made, attestations=[attested(made, VERA, "verifier")] if given is None else given, **more
+        )
+
+    @property
+    def seen(self) -> dict[str, bytes]:
+        """What was kept of logs."""
+        return {path.name: path.read_bytes() for path in self.trust.parent.glob("logs/*.json")}
+
+
+def new_user(world: World, folder: Path) -> User:
+    """A user who trusts the registry, and Vera as a verifier."""
+    trust = folder / "settings" / "trust.json"
+    log = NoteKey(name=world.registry.identity.log_id, key=REGISTRY_KEY.public_key)
+    root = RegistryRoot(key=TrustedKey(key=log.key, name="acme", roles=("registry",)), log=log, added_at=ADDED)
+    vera = KnownKey(key=TrustedKey(key=VERA.public_key, name="vera", roles=("verifier",)), added_at=ADDED)
+    change_trust(trust, lambda store: trust_store.with_key(trust_store.with_root(store, root), vera))
+    return User(world=world, trust=trust)
+
+
+def showing(world: World, **instead: bytes | None) -> LiveFiles:
+    """The registry, with something else at some of its paths."""
+    files = world.files
+    for path, data in instead.items():
+        files.instead[path] = lambda data=data: data  # type: ignore[misc]
+    return files
+
+
+def copy_of(world: World, *paths: str) -> dict[str, bytes]:
+    """What the registry serves now, to be played again later."""
+    files = world.files
+    return {path: files.get(path) for path in paths}
+
+
+def smuggle(world: World, made: Bundle, **changes: Any) -> None:
+    """A hostile registry: it publishes what an honest one refuses, signs it and logs it."""
+    registry = world.registry
+    described = made.descriptor
+    attestation = attested(made, VERA, "verifier")
+    version = PublishedVersion(
+        **{
+            "tool": described["tool"]["name"],
+            "version": described["tool"]["version"],
+            "namespace": "acme",
+            "description": "",
+            "root_cid": made.root_cid,
+            "descriptor_cid": made.descriptor_cid,
+            "archive_cid": registry.blobs.put(made.archive),
+            "archive_size": len(made.archive),
+            "media_type": described["artifact"]["media_type"],
+            "content_hash": "sha256:" + "0" * 64,
+            "api_surface": None,
+            "surface_cid": None,
+            "surface_problem": None,
+            "published_at": world.clock(),
+            "published_by": ACME.public_key.did,
+            "seq": 0,
+            **changes,
+        }
+    )
+    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+        publications.put_document(step, made.descriptor_cid, to_bytes(described))
+        publications.put_manifest(step, made.root_cid, made.descriptor_cid, to_bytes(made.manifest))
+        cid = str(document_cid(attestation))
+        publications.add_attestations(step, made.root_cid, made.descriptor_cid, [(cid, to_bytes(attestation))])
+        publications.add_version(step, version)
+        change = Change(tool=version.tool, channel="stable", version=version, reason="publish")
+        log_changes(step, registry, [change])

@@ -1,0 +1,124 @@
+"""Replicas of a registry as processes of their own, and publishers that do not give up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
+from pinwarden.adapters.registry_files import MOST_DOCUMENT, HttpRegistry, RegistryFiles
+from pinwarden.documents.bundle.signatures import signed, to_bytes
+from pinwarden.documents.registry import statement
+from pinwarden.documents.registry.version import Identity, parse_identity
+from tests.registry.world import ACME, Bundle
+
+
+class Replica:
+    """One process that serves a registry."""
+
+    def __init__(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        self._command = [sys.executable, "-m", "pinwarden", "registry", "serve", "--probe", "never", *arguments]
+        self._env = {**os.environ, **(env or {})}
+        self.url = ""
+        self.start(port=0)
+
+    def start(self, port: int) -> None:
+        """Start, and wait until it says that it listens."""
+        self._process = subprocess.Popen(
+            [*self._command, "--port", str(port)], stdout=subprocess.PIPE, text=True, env=self._env
+        )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        self.key_id = self._process.stdout.readline().strip()
+        self.checkpoint_key = self._process.stdout.readline().strip()
+        assert self.checkpoint_key, "the replica did not start"
+
+    def kill(self) -> None:
+        """End it in the middle of whatever it does."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(20)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def start_again(self) -> None:
+        """Start it at the same address."""
+        self.start(int(self.url.rstrip("/").rpartition(":")[2]))
+
+    def stop(self) -> int:
+        """Ask it to end."""
+        self._process.terminate()
+        code = self._process.wait(30)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
+
+@contextmanager
+def replicas(count: int, folder: Path, *arguments: str) -> Iterator[list[Replica]]:
+    """Several replicas that share a folder, a key and whatever the arguments name."""
+    running: list[Replica] = []
+    try:
+        running.extend(Replica("--data", str(folder), *arguments) for _ in range(count))
+        yield running
+    finally:
+        for each in running:
+            each.kill()
+
+
+_RULES = FetchRules(limits=FetchLimits(attempts=1, total_seconds=30.0))
+_FETCHER = Fetcher(_RULES, {})
+
+
+def reader(url: str) -> HttpRegistry:
+    """A registry to read from, that is asked once and not for long."""
+    return HttpRegistry(url, _FETCHER)
+
+
+def writer(url: str, token: str) -> HttpRegistry:
+    """The same to write to."""
+    return HttpRegistry(url, _FETCHER, token)
+
+
+class Remembered(RegistryFiles):
+    """A registry of which each file is fetched once."""
+
+    def __init__(self, files: RegistryFiles) -> None:
+        self._files = files
+        self._kept: dict[str, bytes | None] = {}
+
+    def find(self, path: str, max_bytes: int = MOST_DOCUMENT) -> bytes | None:
+        if path not in self._kept:
+            self._kept[path] = self._files.find(path, max_bytes)
+        return self._kept[path]
+
+
+def identity_of(url: str) -> Identity:
+    """Who serves there."""
+    return parse_identity(reader(url).get("registry.json"))
+
+
+def publish_over_http(registry: HttpRegistry, made: Bundle, identity: Identity, now: str, nonce: str) -> Any:
+    """Upload and publish; returns what the registry says of the version."""
+    registry.send("PUT", f"api/blobs/{made.archive_cid}", made.archive, "application/octet-stream")
+    body = {
+        "tool": made.descriptor["tool"]["name"],
+        "version": made.descriptor["tool"]["version"],
+        "channel": "stable",
+        "root_cid": made.root_cid,
+        "descriptor_cid": made.descriptor_cid,
+        "archive_cid": made.archive_cid,
+    }
+    value = statement.to_value(identity.log_id, statement.PUBLISH, body, now, nonce)
+    request = {
+        "statement": signed(value, statement.SIGNED_FIELDS, ACME),
+        "descriptor": made.descriptor,
+        "manifest": made.manifest,
+        "attestations": [],
+    }
+    return registry.send("POST", "api/publish", to_bytes(request), "application/json")

@@ -1,0 +1,293 @@
+"""A registry over HTTP, from the command line to the wire: embedded, and on PostgreSQL with an OCI registry."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from pinwarden.adapters.mcp_registry import Registries, RegistrySource
+from pinwarden.cli.main import COMMANDS, main
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PublicKey
+from pinwarden.core.note import NoteKey
+from pinwarden.documents import server_entry
+from tests.docs.schemas import problems
+from tests.needs import needs
+from tests.postgres import Cluster
+from tests.registries import docker_registry, needs_registry
+from tests.registry.replica import Replica
+from tests.registry.world import SERVER
+
+needs_bwrap = needs("bwrap", install="apt-get install bubblewrap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A served registry, with a namespace for a publisher whose key is in a file."""
+
+    replica: Replica
+    folder: Path
+    operator: tuple[str, ...]
+    """The options that name the registry to its operator."""
+
+    @property
+    def publisher(self) -> tuple[str, ...]:
+        return ("--key", str(self.folder / "acme.key"), "--registry", self.replica.url)
+
+    def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        return ask(Request(self.replica.url + path, headers=headers))
+
+
+def ask(request: Request) -> tuple[int, dict[str, str], bytes]:
+    try:
+        with urlopen(request, timeout=20) as response:
+            return response.status, {k.lower(): v for k, v in response.headers.items()}, response.read()
+    except HTTPError as err:
+        with err:
+            return err.code, {k.lower(): v for k, v in err.headers.items()}, err.read()
+
+
+def run(*arguments: str) -> int:
+    """A command in this process: starting Python anew would be most of the time."""
+    return main(arguments)
+
+
+def answered(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    """What a command prints under --format json."""
+    capsys.readouterr()
+    assert run(*arguments, "--format", "json") == code, capsys.readouterr()
+    report = json.loads(capsys.readouterr().out)
+    name = next(name for name in COMMANDS if " ".join(arguments).startswith(f"{name} "))
+    assert problems("error" if "error" in report else name.replace(" ", "-"), report) == []
+    return report
+
+
+@pytest.fixture(scope="module", params=["embedded", "postgresql and oci"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    operator = ["--data", str(folder / "registry")]
+    with ExitStack() as stack:
+        if request.param != "embedded":
+            cluster: Cluster = request.getfixturevalue("cluster")
+            blobs = stack.enter_context(docker_registry(folder))
+            operator += ["--database", cluster.new_database(), "--blobs", f"oci://{blobs.host}/acme/archives"]
+        replica = Replica("--probe", "auto", *operator)
+        stack.callback(replica.kill)
+        assert run("keygen", str(folder / "acme.key")) == 0
+        assert run("registry", "namespace", "add", "acme", "--owner", str(folder / "acme.key.pub"), *operator) == 0
+        yield Site(replica=replica, folder=folder, operator=tuple(operator))
+
+
+@pytest.fixture
+def token(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    made = answered(capsys, "registry", "token", "add", "acme", "--label", "tests", *site.operator)["token"]
+    monkeypatch.setenv("PINWARDEN_REGISTRY_TOKEN", made)
+    return str(made)
+
+
+def packed(folder: Path, version: str, server: bytes = SERVER) -> str:
+    """The archive of a server's folder."""
+    source = folder / f"source-{version}"
+    source.mkdir()
+    (source / "main.py").write_bytes(server)
+    about = {"name": "acme.notes", "version": version, "runtime": "python", "entry": "main.py", "description": "Notes"}
+    (source / "server.json").write_text(json.dumps(about))
+    assert run("bundle", "pack", str(source), "-o", str(folder)) == 0
+    return str(folder / f"acme.notes-{version}.car")
+
+
+@needs_registry
+@needs_bwrap
+@pytest.mark.usefixtures("token")
+def test_a_bundle_goes_from_its_folder_into_the_registry_and_everybody_can_check_it(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = packed(tmp_path, "1.0.0")
+    key = str(site.folder / "acme.key")
+    assert run("attest", archive, "--key", key, "--role", "maintainer", "--expires-in", "90d") == 0
+    attestation = f"{archive}.maintainer.attestation.json"
+    told = answered(capsys, "publish", archive, "--attestation", attestation, *site.publisher)
+    published = told["published"]
+    assert published["surface"]["api_surface"].startswith("sha256:")
+    assert len(published["attestations"]) == 1
+    status, headers, body = site.get(f"blobs/{published['archive']['cid']}")
+    assert (status, body) == (200, Path(archive).read_bytes())
+    assert headers["cache-control"] == "public, max-age=31536000, immutable"
+
+    verified = answered(capsys, "log", "verify", site.replica.url, "--registry-key", site.replica.key_id)
+    assert verified["size"] == 1
+    state = ["--state", str(tmp_path / "log.json"), "--watch", "acme"]
+    assert answered(capsys, "log", "monitor", site.replica.url, *state)["new"] == 1
+
+    archive = packed(tmp_path, "1.1.0", SERVER.replace(b"Delete one note", b"Remove one note"))
+    answered(capsys, "publish", archive, *site.publisher)
+    watched = answered(capsys, "log", "monitor", site.replica.url, *state, code=1)
+    assert [event["tool"] for event in watched["events"]] == ["acme.notes"]
+    compared = json.loads(site.get("api/compare/acme.notes/1.0.0/1.1.0")[2])
+    assert compared["api_surface"]["same"] is False
+    assert [change["name"] for change in compared["drift"]["changes"]] == ["delete_note"]
+
+    back = ("acme.notes", "1.0.0", "--reason", "too soon", *site.publisher)
+    assert answered(capsys, "registry", "point", *back)["changed"] is True
+    assert answered(capsys, "registry", "point", *back)["changed"] is False
+    assert answered(capsys, "registry", "yank", "acme.notes", "1.1.0", *site.publisher)["changed"] is True
+    listed = json.loads(site.get("tools/acme.notes.json")[2])
+    assert (listed["channels"], [each["yanked"] for each in listed["versions"]]) == (
+        {"stable": "1.0.0"},
+        [None, "yank"],
+    )
+    assert json.loads(site.get("api/search?q=notes")[2])["tools"][0]["latest"] == "1.0.0"
+
+    assert run("keygen", str(tmp_path / "helper")) == 0
+    late = str(tmp_path / "late.json")
+    auditor = ("--key", str(tmp_path / "helper"), "--role", "auditor", "--claim", "audit", "-o", late)
+    assert run("attest", str(tmp_path / "acme.notes-1.0.0.car"), *auditor) == 0
+    sent = answered(capsys, "registry", "attest", late, "--registry", site.replica.url)
+    assert (sent["sent"], sent["new"]) == (1, 1)
+    helper = PublicKey.from_pem((tmp_path / "helper.pub").read_bytes()).did
+    keys = ("registry", "keys", "acme", "--add-publisher", helper, *site.publisher)
+    assert answered(capsys, *keys)["changed"] is True
+    named = answered(capsys, "registry", "namespace", "list", *site.operator)["namespaces"]
+    assert named[0]["keys"][helper] == "publisher"
+
+    exported = tmp_path / "export"
+    answered(capsys, "registry", "export", str(exported), "--base-url", "https://r.example/", *site.operator)
+    assert answered(capsys, "log", "verify", str(exported))["size"] == json.loads(site.get("health")[2])["log_size"]
+    check_client_of_the_official_api(site)
+
+
+def check_client_of_the_official_api(site: Site) -> None:
+    """Our own client, which was written against the official registry, finds what was published."""
+    source = RegistrySource(id="ours", url=site.replica.url.rstrip("/"), allow_http=True, allow_private=True)
+    registries = Registries(sources=(source,))
+    found = registries.find("acme/notes")
+    assert found["server"]["version"] == "1.0.0"
+    assert found["_meta"]["io.modelcontextprotocol.registry/official"]["isLatest"] is True
+    assert registries.find("acme/notes", "1.1.0")["_meta"]["io.modelcontextprotocol.registry/official"]["status"] == (
+        "deleted"
+    )
+    entry = server_entry.from_value(found)
+    assert (entry.name, entry.packages[0].file_sha256) == ("acme/notes", found["server"]["packages"][0]["fileSha256"])
+    with pytest.raises(PinwardenError) as caught:
+        registries.find("acme/nothing")
+    assert caught.value.code == "SERVER_NOT_FOUND"
+    listed = json.loads(site.get("v0.1/servers?limit=1&version=latest")[2])
+    assert [each["server"]["name"] for each in listed["servers"]] == ["acme/notes"]
+    versions = json.loads(site.get("v0.1/servers/acme%2Fnotes/versions")[2])
+    assert [each["server"]["version"] for each in versions["servers"]] == ["1.0.0", "1.1.0"]
+
+
+@needs_registry
+@pytest.mark.usefixtures("token")
+def test_a_large_archive_is_sent_whole(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = packed(tmp_path, "5.0.0", SERVER + b"#" * 3_000_000)
+    cid = answered(capsys, "publish", archive, *site.publisher)["published"]["archive"]["cid"]
+    status, headers, body = site.get(f"blobs/{cid}")
+    assert (status, body == Path(archive).read_bytes()) == (200, True)
+    assert headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert headers["x-content-type-options"] == "nosniff"
+    head = ask(Request(f"{site.replica.url}blobs/{cid}", method="HEAD"))
+    assert (head[1]["content-length"], head[2]) == (str(len(body)), b"")
+
+
+@needs_registry
+def test_a_refusal_is_told_with_its_code_and_without_a_token_nothing_is_read(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = packed(tmp_path, "3.0.0")
+    monkeypatch.setenv("PINWARDEN_REGISTRY_TOKEN", "pwt_wrong")
+    assert answered(capsys, "publish", archive, *site.publisher, code=1)["error"]["code"] == "PUBLISHER_UNKNOWN"
+    monkeypatch.delenv("PINWARDEN_REGISTRY_TOKEN")
+    assert answered(capsys, "publish", archive, *site.publisher, code=2)["error"]["code"] == "VARIABLE_MISSING"
+    status, headers, body = ask(Request(f"{site.replica.url}api/publish", data=b"x", method="POST"))
+    assert (status, headers["www-authenticate"]) == (401, "Bearer")
+    assert json.loads(body)["error"]["code"] == "PUBLISHER_UNKNOWN"
+
+
+@needs_registry
+def test_a_registry_with_another_key_than_the_known_one_gets_no_request(
+    site: Site, tmp_path: Path, token: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = packed(tmp_path, "4.0.0")
+    other = json.loads((tmp_path / f"{Path(archive).name}.descriptor.json").read_text())
+    assert other["tool"]["version"] == "4.0.0"
+    assert run("keygen", str(tmp_path / "other")) == 0
+    did = NoteKey.parse(site.replica.checkpoint_key).key.did
+    assert did == site.replica.key_id
+    public = (tmp_path / "other.pub").read_text()
+    refused = answered(capsys, "publish", archive, "--registry-key", public, *site.publisher, code=3)
+    assert refused["error"]["code"] == "REGISTRY_KEY_MISMATCH"
+    assert token not in json.dumps(refused)
+
+
+@needs_registry
+def test_an_archive_that_is_too_large_is_refused_before_it_is_sent(site: Site, token: str) -> None:
+    url = f"{site.replica.url}api/blobs/bafkreiac7fzd2scyumwmoxw2jfzsl4f77htqzvtiqcf4krep7j7mkpxz7q"
+    headers = {"authorization": f"Bearer {token}", "content-length": str(10**12)}
+    status, _, body = ask(Request(url, data=b"", method="PUT", headers=headers))
+    assert (status, json.loads(body)["error"]["code"]) == (413, "PUBLISH_LIMIT")
+    wrong = Request(url, data=b"other bytes", method="PUT", headers={"authorization": f"Bearer {token}"})
+    status, _, body = ask(wrong)
+    assert (status, json.loads(body)["error"]["code"]) == (422, "ARTIFACT_MISMATCH")
+
+
+@needs_registry
+@pytest.mark.parametrize(
+    "path",
+    [
+        "nothing",
+        "pointers/acme.unknown/stable.json",
+        "pointers/../registry.key",
+        "blobs/..%2Fregistry.key",
+        "blobs/bafkreiaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "log/tile/0/999",
+        "log/tile/0/000.p/256",
+        "log/tile/64/000",
+        "v0.1/servers/acme%2Funknown/versions/latest",
+        "api/compare/acme.notes/0.0.1/0.0.2",
+    ],
+)
+def test_what_is_not_there_is_not_found(site: Site, path: str) -> None:
+    assert site.get(path)[0] == 404
+
+
+@needs_registry
+def test_what_changes_is_asked_for_again_and_answered_in_short_if_it_did_not(site: Site) -> None:
+    status, headers, body = site.get("log/checkpoint")
+    assert (status, headers["cache-control"], headers["x-content-type-options"]) == (200, "no-cache", "nosniff")
+    assert site.get("log/checkpoint", **{"If-None-Match": headers["etag"]})[::2] == (304, b"")
+    head = ask(Request(f"{site.replica.url}log/checkpoint", method="HEAD"))
+    assert (head[0], head[2], head[1]["content-length"]) == (200, b"", str(len(body)))
+
+
+@needs_registry
+def test_the_operator_sees_tokens_and_requests_without_secrets(
+    site: Site, token: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = answered(capsys, "registry", "token", "list", *site.operator)
+    audited = answered(capsys, "registry", "audit", *site.operator)
+    assert token not in json.dumps([listed, audited])
+    revoked = answered(capsys, "registry", "token", "revoke", listed["tokens"][-1]["id"], *site.operator)
+    assert revoked["tokens"][0]["revoked"] is True
+    names = answered(capsys, "registry", "namespace", "list", *site.operator)["namespaces"]
+    assert [each["namespace"] for each in names] == ["acme"]
+
+
+def test_serving_without_what_it_needs_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "pinwarden.web.registry.serving", raising=False)
+    assert run("registry", "serve") == 2
+    told = capsys.readouterr().err
+    assert "the package uvicorn, which is not installed" in told
+    assert 'pip install "pinwarden[registry]"' in told

@@ -1,0 +1,212 @@
+"""A small world for a registry: publishers with keys and tokens, bundles, and a clock that a test can move."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pinwarden.adapters.bundles.archive import entry_of, make_archive
+from pinwarden.adapters.bundles.tree import SourceFile
+from pinwarden.adapters.registry_files import RegistryFiles
+from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
+from pinwarden.core.keys import PrivateKey
+from pinwarden.core.record import replace
+from pinwarden.documents.bundle import attestation, descriptor, manifest
+from pinwarden.documents.bundle.attestation import Claim
+from pinwarden.documents.bundle.descriptor import CAR, Descriptor, SecurityPolicy
+from pinwarden.documents.bundle.profile import default_profile
+from pinwarden.documents.bundle.signatures import signed, to_bytes
+from pinwarden.documents.registry import statement
+from pinwarden.documents.registry.version import PublishedVersion
+from pinwarden.flows.registry import operating
+from pinwarden.flows.registry.authorizing import caller_of
+from pinwarden.flows.registry.changing import Done, carry_out
+from pinwarden.flows.registry.opening import RegistrySettings, open_registry
+from pinwarden.flows.registry.publishing import keep_archive, publish
+from pinwarden.flows.registry.reading import find
+from pinwarden.flows.registry.registry import Registry
+
+REGISTRY_KEY = PrivateKey.from_seed(b"r" * 32)
+ACME = PrivateKey.from_seed(b"a" * 32)
+MALLORY = PrivateKey.from_seed(b"m" * 32)
+SERVER = (Path(__file__).parents[2] / "examples" / "notes_server.py").read_bytes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A bundle in memory."""
+
+    descriptor: dict[str, Any]
+    manifest: dict[str, Any]
+    archive: bytes
+
+    @property
+    def root_cid(self) -> str:
+        return str(self.manifest["root_cid"])
+
+    @property
+    def descriptor_cid(self) -> str:
+        return str(self.manifest["descriptor_cid"])
+
+    @property
+    def archive_cid(self) -> str:
+        return str(blob_cid(self.archive))
+
+
+def bundle(name: str = "acme.notes", version: str = "1.0.0", content: bytes = b"pass\n", **more: bytes) -> Bundle:
+    """A bundle with one program, and what else is given by name."""
+    files = [SourceFile(path="main.py", data=content)]
+    files += [SourceFile(path=f"{path}.txt", data=data) for path, data in more.items()]
+    unlinked = manifest.unlinked_value(entry_of(file) for file in files)
+    root = manifest_root_cid(unlinked)
+    archive = make_archive(CAR, unlinked, root, sorted(files, key=lambda file: file.path))
+    described = descriptor.to_value(
+        Descriptor(
+            name=name,
+            display_name=name,
+            version=version,
+            description=f"What {name} does",
+            license="MIT",
+            root_cid=str(root),
+            cid_profile=default_profile(),
+            media_type=CAR,
+            size_bytes=len(archive),
+            runtime="python",
+            target="main.py",
+            policy=SecurityPolicy(),
+        )
+    )
+    linked = manifest.linked_value(unlinked, str(document_cid(described)))
+    return Bundle(descriptor=described, manifest=linked, archive=archive)
+
+
+def attested(made: Bundle, key: PrivateKey, role: str = "maintainer") -> dict[str, Any]:
+    """An integrity claim about a bundle."""
+    claim = Claim(
+        type=attestation.INTEGRITY,
+        issued_at_utc="2026-01-01T00:00:00Z",
+        issuer_key_id=key.public_key.did,
+        issuer_role=role,
+        payload={"kind": "integrity", "verified_root_cid": made.root_cid},
+    )
+    value = attestation.to_value(made.root_cid, made.descriptor_cid, default_profile(), [claim])
+    return signed(value, attestation.SIGNED_FIELDS, key)
+
+
+@dataclass(slots=True)
+class Clock:
+    moment: datetime = field(default_factory=lambda: datetime(2026, 11, 16, 12, 0, tzinfo=UTC))
+
+    def __call__(self) -> str:
+        return self.moment.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+    def pass_by(self, **span: float) -> None:
+        self.moment += timedelta(**span)
+
+
+@dataclass(slots=True)
+class World:
+    """A registry with a namespace acme, its owner's key and a token for it."""
+
+    registry: Registry
+    clock: Clock
+    token: str
+    key: PrivateKey = ACME
+
+    def request(
+        self,
+        made: Bundle,
+        *,
+        key: PrivateKey | None = None,
+        channel: str = "stable",
+        log_id: str | None = None,
+        attestations: list[dict[str, Any]] | None = None,
+        **changes: Any,
+    ) -> bytes:
+        """What a publisher sends."""
+        body = {
+            "tool": made.descriptor["tool"]["name"],
+            "version": made.descriptor["tool"]["version"],
+            "channel": channel,
+            "root_cid": made.root_cid,
+            "descriptor_cid": made.descriptor_cid,
+            "archive_cid": made.archive_cid,
+            **changes,
+        }
+        value = {
+            "statement": self.statement(statement.PUBLISH, body, key=key, log_id=log_id),
+            "descriptor": made.descriptor,
+            "manifest": made.manifest,
+            "attestations": attestations or [],
+        }
+        return to_bytes(value)
+
+    def statement(
+        self, action: str, body: Mapping[str, Any], *, key: PrivateKey | None = None, log_id: str | None = None
+    ) -> dict[str, Any]:
+        nonce = f"{next(_NONCES)}"
+        value = statement.to_value(log_id or self.registry.identity.log_id, action, body, self.clock(), nonce)
+        return signed(value, statement.SIGNED_FIELDS, key or self.key)
+
+    def publish(self, made: Bundle, *, token: str | None = None, **more: Any) -> PublishedVersion:
+        """Publish a bundle the way the HTTP face does."""
+        return self.send(self.request(made, **more), made, token=token)
+
+    def send(self, request: bytes, made: Bundle | None = None, *, token: str | None = None) -> PublishedVersion:
+        if made is not None:
+            keep_archive(self.registry, made.archive, made.archive_cid)
+        return publish(self.registry, caller_of(self.registry, token or self.token, "publish"), request)
+
+    def change(self, action: str, *, key: PrivateKey | None = None, token: str | None = None, **body: Any) -> Done:
+        request = to_bytes({"statement": self.statement(action, body, key=key)})
+        return carry_out(self.registry, caller_of(self.registry, token or self.token, "change"), request)
+
+    def add_namespace(self, name: str, key: PrivateKey) -> str:
+        """A namespace of its own; returns a token for it."""
+        operating.add_namespace(self.registry, name, key.public_key.did)
+        return str(operating.add_token(self.registry, name, "", 30).facts["token"])
+
+    @property
+    def files(self) -> LiveFiles:
+        return LiveFiles(self.registry)
+
+
+_NONCES = iter(range(10**9))
+
+
+class LiveFiles(RegistryFiles):
+    """What the registry serves, without a network between. A test may put something else at a path."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.asked: list[str] = []
+        self.instead: dict[str, Callable[[], bytes | None]] = {}
+
+    def __str__(self) -> str:
+        return "memory"
+
+    def find(self, path: str, max_bytes: int = 0) -> bytes | None:  # noqa: ARG002 - as the port has it
+        self.asked.append(path)
+        if path in self.instead:
+            return self.instead[path]()
+        found = find(self._registry, path)
+        return None if found is None else found.body
+
+
+def open_world(folder: Path, database: str | None = None, **settings: Any) -> World:
+    """A registry in a folder, or with that database."""
+    clock = Clock()
+    made = RegistrySettings(folder=folder, database=database, probing=settings.pop("probing", "never"), **settings)
+    registry = replace(open_registry(made, REGISTRY_KEY), now=clock)
+    world = World(registry=registry, clock=clock, token="")
+    world.token = world.add_namespace("acme", ACME)
+    return world
+
+
+def as_json(data: bytes | None) -> Any:
+    assert data is not None
+    return json.loads(data)

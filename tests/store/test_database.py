@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.store.database import Conflict, Database, Schema, open_database
+from tests.postgres import Cluster
+
+TRIAL = Schema(
+    name="trial",
+    sql="-- how many; what\nCREATE TABLE trial (number BIGINT PRIMARY KEY, name TEXT NOT NULL, data BYTEA);\n",
+)
+ADD = "INSERT INTO trial (number, name, data) VALUES (?, ?, ?)"
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    opened = open_database(database_url, TRIAL)
+    yield opened
+    opened.close()
+
+
+def test_what_was_written_is_read_back_exactly(database: Database, database_url: str) -> None:
+    rows = [(1, "100 % ä \U0001f512", b"\x00\xff"), (2**62, "", None)]
+    with database.transaction() as step:
+        step.run_many(ADD, rows)
+        assert step.run("UPDATE trial SET name = name WHERE number > ?", (0,)) == 2
+    again = open_database(database_url, TRIAL)
+    found = again.rows("SELECT number, name, data FROM trial ORDER BY number")
+    again.close()
+    assert [(number, name, None if data is None else bytes(data)) for number, name, data in found] == rows
+    assert database.row("SELECT name FROM trial WHERE number = 3") is None
+
+
+def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:
+    def half_way() -> None:
+        with database.transaction() as step:
+            step.run(ADD, (1, "a", None))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        half_way()
+    assert database.rows("SELECT number FROM trial") == []
+
+
+def test_a_row_that_is_there_already_is_a_conflict_and_changes_nothing(database: Database) -> None:
+    with database.transaction() as step:
+        step.run(ADD, (1, "first", None))
+    with pytest.raises(Conflict), database.transaction() as step:
+        step.run(ADD, (1, "second", None))
+    assert database.rows("SELECT number, name FROM trial") == [(1, "first")]
+
+
+def test_writers_that_want_to_be_alone_count_without_a_gap(database: Database) -> None:
+    def append(_: int) -> None:
+        with database.transaction(alone="trial") as step:
+            (last,) = step.rows("SELECT COALESCE(MAX(number), 0) FROM trial")[0]
+            step.run(ADD, (last + 1, "x", None))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(append, range(80)))
+    assert [number for (number,) in database.rows("SELECT number FROM trial ORDER BY number")] == list(range(1, 81))
+
+
+def test_tables_of_another_release_are_not_touched(database: Database, database_url: str) -> None:
+    with database.transaction() as step:
+        step.run("UPDATE pinwarden_schema SET version = 2")
+    with pytest.raises(PinwardenError) as caught:
+        open_database(database_url, TRIAL).rows("SELECT 1")
+    assert caught.value.code == "DATABASE_NEWER"
+
+
+def test_a_damaged_file_is_told_and_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "trial.sqlite"
+    path.write_bytes(b"this is no database" * 100)
+    with pytest.raises(PinwardenError) as caught:
+        open_database(path, TRIAL).rows("SELECT 1")
+    assert caught.value.code == "DATABASE_CORRUPT"
+    assert path.read_bytes() == b"this is no database" * 100
+
+
+def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "trial.sqlite"
+    open_database(path, TRIAL).rows("SELECT 1")
+    assert {each.name: each.stat().st_mode & 0o077 for each in path.parent.iterdir()}.items() >= {("trial.sqlite", 0)}
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_stopped_postgresql_is_an_error_and_a_started_one_is_used_again(cluster: Cluster) -> None:
+    database = open_database(cluster.new_database(), TRIAL)
+    with database.transaction() as step:
+        step.run(ADD, (1, "before", None))
+    cluster.stop()
+    try:
+        for _ in range(2):
+            with pytest.raises(PinwardenError) as caught:
+                database.rows("SELECT 1")
+            assert caught.value.code == "DATABASE_UNAVAILABLE"
+    finally:
+        cluster.start()
+    assert database.rows("SELECT name FROM trial") == [("before",)]
+    database.close()
+
+
+def test_no_password_of_an_address_is_ever_shown() -> None:
+    database = open_database("postgresql://someone:hunter2@127.0.0.1:1/db", TRIAL)
+    with pytest.raises(PinwardenError) as caught:
+        database.rows("SELECT 1")
+    assert caught.value.code == "DATABASE_UNAVAILABLE"
+    assert "hunter2" not in f"{database} {caught.value!r} {caught.value.__cause__!r}"
+
+
+def test_an_unknown_kind_of_database_is_a_usage_error() -> None:
+    with pytest.raises(PinwardenError) as caught:
+        open_database("mysql://x/y", TRIAL)
+    assert caught.value.code == "USAGE"
