@@ -416,8 +416,7 @@ def hash_of(made: Bundle) -> str:
 
 def test_a_tool_or_channel_that_is_not_there_is_told_at_the_first_step(user: User) -> None:
     user.publish(FIRST)
-    for asked in ({"tool": "acme.nothing"}, {"channel": "beta"}):
-        judged = user.judge(**asked)
+    for judged in (user.judge(tool="acme.nothing"), user.judge(channel="beta")):
         assert judged.refusal is not None
         assert (judged.refusal.code, judged.lines[0].result) == ("POINTER_NOT_FOUND", "failed")
         assert {line.result for line in judged.lines[1:]} == {"not reached"}
