@@ -187,6 +187,8 @@ print(json.dumps({
     "read": works(lambda: open(where + "/secret.txt").close()),
     "write": works(lambda: open(where + "/made.txt", "w").close()),
     "exec": works(lambda: subprocess.run(["/bin/true"], check=True)),
+    "approve itself": works(lambda: open(where + "/mcp-lock.json", "a").close()),
+    "plant a server": works(lambda: open(where + "/.mcp.json", "a").close()),
     "own": works(lambda: open(__file__).close()),
     "token": "TOKEN" in os.environ,
 }))
@@ -215,6 +217,7 @@ def test_what_was_accepted_is_all_that_a_running_bundle_can_do(
     allow = [word for name in ("network", "write-files", "exec") for word in ("--allow", name)]
     assert desk.install(*allow, "--env", "WHERE", "--env", "PORT")[0] == 0
     (desk.root / "secret.txt").write_text("x")
+    (desk.root / ".mcp.json").write_text("{}")
     monkeypatch.setenv("TOKEN", "secret")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         monkeypatch.setenv("WHERE", str(desk.root))

@@ -16,6 +16,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.note import NoteKey
 from pinwarden.documents.bundle import trust
+from pinwarden.documents.bundle.signatures import to_bytes
+from pinwarden.documents.registry.version import Identity, identity_value
 from tests.docs.schemas import problems
 from tests.install.world import VERA
 from tests.registry.world import ACME, MALLORY, REGISTRY_KEY
@@ -65,6 +67,15 @@ def test_a_registry_may_have_another_key_for_its_pointers_and_witnesses(run: Run
     assert run("add", LOG, *options)[1]["registries"][0]["key_id"] == ACME.public_key.did
     root = load_trust(store).roots[0]
     assert (root.log.key, root.witnesses_needed) == (REGISTRY_KEY.public_key, 1)
+
+
+def test_a_registry_is_named_by_its_own_file_too(run: Run, tmp_path: Path) -> None:
+    identity = Identity(name="Acme", log_id="log.example/acme", key=REGISTRY_KEY.public_key)
+    own = tmp_path / "registry.json"
+    own.write_bytes(to_bytes(identity_value(identity)))
+    assert run("add", str(own), "--role", "registry")[1]["registries"][0]["checkpoint_key"] == LOG
+    own.write_bytes(to_bytes({**identity_value(identity), "key_id": DID}))
+    assert run("add", str(own), "--role", "registry")[1]["error"]["code"] == "DOCUMENT_INVALID"
 
 
 def test_a_new_key_takes_the_place_of_the_old_one_which_is_revoked(run: Run) -> None:
