@@ -11,6 +11,7 @@ from pinwarden.core.tool_digest import TOOL_PROFILES
 from pinwarden.documents import gateway_event, server_entry, surface
 from pinwarden.documents.bundle import attestation as bundle_attestation
 from pinwarden.documents.bundle import descriptor as bundle_descriptor
+from pinwarden.documents.bundle.trust_store import ALL_ROLES
 from pinwarden.documents.clients.table import CLIENTS, Scope
 from pinwarden.documents.lock import shape as lock_shape
 from pinwarden.documents.lock.verification import PROBLEMS
@@ -22,6 +23,7 @@ from pinwarden.flows.artifacts.bill import Kind as BillKind
 from pinwarden.flows.bundle.signing import FIELDS as SIGNED_DOCUMENTS
 from pinwarden.flows.config.decisions import State
 from pinwarden.rules import audit_chain, proposal
+from pinwarden.rules.acceptance.steps import FAILED, NOT_REACHED, PASSED
 from pinwarden.rules.advisories import scan as advisories
 from pinwarden.rules.advisories import toolpin as toolpin_advisories
 from pinwarden.rules.config.doctor import IssueKind
@@ -764,11 +766,78 @@ def bundle_provenance() -> Schema:
     )
 
 
+def bundle_refusal() -> Schema:
+    return exactly({"code": one_of(CODES), "what": TEXT, "why": OBJECT, "fix": TEXT})
+
+
 def bundle_accept() -> Schema:
-    refusal = exactly({"code": one_of(CODES), "what": TEXT, "why": OBJECT, "fix": TEXT})
     accepted = exactly({"result": one_of(["ACCEPT"]), "provenance": bundle_provenance()})
-    refused = exactly({"result": one_of(["REJECT"]), "error": refusal})
+    refused = exactly({"result": one_of(["REJECT"]), "error": bundle_refusal()})
     return output("bundle accept", {"oneOf": [accepted, refused]})
+
+
+# Installing
+
+
+def trust_command(command: str) -> Callable[[], Schema]:
+    """What every trust command prints: the whole store."""
+    who = {"key_id": DID, "name": TEXT, "roles": array(one_of(ALL_ROLES))}
+    registry = exactly(
+        {
+            **who,
+            "added_at": TEXT,
+            "log_id": TEXT,
+            "checkpoint_key": TEXT,
+            "url": or_null(FULL_TEXT),
+            "witnesses": array(TEXT),
+            "witnesses_needed": COUNT,
+            "max_age_days": COUNT,
+        }
+    )
+    known = exactly({**who, "added_at": TEXT})
+    revoked = exactly({**who, "revoked_at": TEXT, "why": TEXT})
+    body = exactly({"registries": array(registry), "keys": array(known), "revoked": array(revoked)})
+    return lambda: output(command, body)
+
+
+def install() -> Schema:
+    results = one_of((PASSED, FAILED, NOT_REACHED, "not checked"))
+    step = or_null({"type": "integer", "minimum": 1, "maximum": 9})
+    line = exactly({"step": step, "check": TEXT, "result": results, "detail": TEXT})
+    log = exactly({"id": TEXT, "index": COUNT, "size": COUNT})
+    entries = array(exactly({"key": KEY, "integrity": SRI}), minItems=1)
+    accepted = exactly(
+        {
+            "result": one_of(["ACCEPT"]),
+            "provenance": bundle_provenance(),
+            "plan": array(ref("line")),
+            "literal": TRUTH,
+            "version": TEXT,
+            "registry": FULL_TEXT,
+            "content_hash": SHA256,
+            "api_surface": or_null(SHA256),
+            "surface": or_null(SHA256),
+            "surface_from": or_null(one_of(("here", "registry"))),
+            "policy": bundle_start()["policy"],
+            "log": or_null(log),
+            "entries": entries,
+            "configs": array(config_action("created", "updated", "unchanged")),
+        }
+    )
+    refused = exactly(
+        {"result": one_of(["REJECT"]), "error": bundle_refusal(), "plan": array(ref("line")), "literal": TRUTH}
+    )
+    image = exactly(
+        {
+            "image": FULL_TEXT,
+            "digest": SHA256,
+            "platforms": mapping(SHA256),
+            "api_surface": or_null(SHA256),
+            "entries": entries,
+        }
+    )
+    told = "What was installed, or the one reason why not, with every step that was taken; of an image, its digest."
+    return output("install", {"oneOf": [accepted, refused, image]}, told, line=line)
 
 
 # Policies
@@ -1036,6 +1105,10 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "registry keys": registry_change("registry keys"),
     "log verify": log_verify,
     "log monitor": log_monitor,
+    "trust add": trust_command("trust add"),
+    "trust remove": trust_command("trust remove"),
+    "trust list": trust_command("trust list"),
+    "install": install,
     "policy init": policy_init,
     "policy check": policy_check,
     "policy digest": policy_digest,

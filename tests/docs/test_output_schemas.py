@@ -169,6 +169,13 @@ ACCEPT = (
 )
 
 
+VERA = "did:key:z6Mkrhc4JBqxxDoXNgUcxcCmYayVq6aLmwzHY1MmLPB6m2Qn"
+
+
+def trusting(world: World) -> None:
+    world.done("trust", "add", VERA, "--role", "verifier", "--name", "vera")
+
+
 def policy(text: str = "", *, lock: Step = configured) -> Step:
     def step(world: World) -> None:
         lock(world)
@@ -441,6 +448,14 @@ CASES = (
     case("registry keys", "acme --key key --registry http://127.0.0.1:1", on=key, code=2, errs=True),
     case("log verify", "nowhere", code=3, errs=True),
     case("log monitor", "nowhere --state state.json", code=3, errs=True),
+    case("trust add", f"{VERA} --role verifier --name vera"),
+    case("trust add", VERA, code=2, errs=True),
+    case("trust remove", "vera --revoke --why stolen", on=trusting),
+    case("trust remove", "nobody", on=trusting, code=1, errs=True),
+    case("trust list", on=trusting),
+    case("trust list", on=lambda world: world.write("../home/.config/pinwarden/trust.json", "{}"), code=3, errs=True),
+    case("install", "acme.notes", on=trusting, code=2, errs=True),
+    case("install", "acme.notes --registry .", on=trusting, code=1),
     case("policy init"),
     case("policy init", "--recommended --toolpin"),
     case("policy init", on=policy(), code=1, errs=True),
@@ -492,6 +507,7 @@ CASES = (
 
 
 ELSEWHERE = {
+    "install": "tests/install/test_commands.py",
     "bundle push": "tests/cli/test_bundle_oci.py",
     "bundle pull": "tests/cli/test_bundle_oci.py",
     **dict.fromkeys(

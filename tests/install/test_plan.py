@@ -301,7 +301,7 @@ def test_attack_a_version_that_was_taken_back_is_not_installed_by_whatever_point
 def test_a_damaged_record_of_what_was_seen_is_an_error_and_stays_as_it_is(user: User) -> None:
     user.publish(FIRST)
     assert user.accepts()
-    path = log_state_path(user.trust, user.world.registry.identity.log_id)
+    path = log_state_path(user.trust, load(user).roots[0].log)
     path.write_bytes(path.read_bytes().replace(b'"size": 1', b'"size": 0'))
     spoilt = path.read_bytes()
     assert user.code() == "LOG_STATE_CORRUPT"
@@ -416,8 +416,7 @@ def hash_of(made: Bundle) -> str:
 
 def test_a_tool_or_channel_that_is_not_there_is_told_at_the_first_step(user: User) -> None:
     user.publish(FIRST)
-    for asked in ({"tool": "acme.nothing"}, {"channel": "beta"}):
-        judged = user.judge(**asked)
+    for judged in (user.judge(tool="acme.nothing"), user.judge(channel="beta")):
         assert judged.refusal is not None
         assert (judged.refusal.code, judged.lines[0].result) == ("POINTER_NOT_FOUND", "failed")
         assert {line.result for line in judged.lines[1:]} == {"not reached"}

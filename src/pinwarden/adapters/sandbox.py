@@ -25,6 +25,8 @@ class Sandbox(Record):
 
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    """What stays read-only although it lies below something writable."""
     network: bool = False
     programs: bool = True
     """Whether it may start programs. If not, the kernel refuses every one but the server itself (``exec_guard.py``)."""
@@ -64,6 +66,8 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         if not Path(path).exists():
             raise failed("start", f"{path} is not there and cannot be shown to the sandbox")
         line += ["--bind", path, path]
+    for path in sandbox.kept:
+        line += ["--ro-bind-try", path, path]
     line += ["--setenv", "HOME", _HOME, "--setenv", "TMPDIR", "/tmp", "--chdir", folder]  # noqa: S108
     return [*line, "--", *command]
 

@@ -10,6 +10,7 @@ from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.adapters.lock_store import exclusive
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.note import NoteKey
 from pinwarden.documents.bundle import trust_store
 from pinwarden.documents.bundle.shape import LIMITS
 from pinwarden.documents.bundle.trust_store import TrustStore
@@ -32,9 +33,9 @@ def policy_path(trust: Path) -> Path:
     return trust.with_name(POLICY_NAME)
 
 
-def log_state_path(trust: Path, log_id: str) -> Path:
-    """Where it is kept what was last seen of a log."""
-    return trust.parent / "logs" / f"{Digest.of(log_id.encode()).hex[:40]}.json"
+def log_state_path(trust: Path, log: NoteKey) -> Path:
+    """Where it is kept what was last seen of a log. Under another key it is another log."""
+    return trust.parent / "logs" / f"{Digest.of(str(log).encode()).hex[:40]}.json"
 
 
 def load_trust(path: Path) -> TrustStore:

@@ -705,6 +705,12 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Choose another channel, or a lower floor if the older version is meant.",
     ),
     ErrorCode(
+        "VERSION_LOCKED",
+        EXIT_REFUSED,
+        "Another version of the tool is locked, and an install does not change what was approved.",
+        "Run pinwarden update: it shows what would change, and writes it if you agree.",
+    ),
+    ErrorCode(
         "SANDBOX_UNAVAILABLE",
         EXIT_UNCHECKED,
         "An installed bundle is held to what it was accepted with by a sandbox, and there is none on this machine.",

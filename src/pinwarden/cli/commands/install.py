@@ -35,6 +35,7 @@ def configure(parser: ArgumentParser) -> None:
         "--allow-execute", action="store_true", help="start it, in its sandbox, to learn what it tells the model"
     )
     parser.add_argument("--literal", action="store_true", help="the rulebook to the letter, with its holes")
+    parser.add_argument("--allow-private", action="store_true", help="allow the registry of an image to be private")
     add_place_arguments(parser)
     add_permission_arguments(parser)
     add_project_arguments(parser)
@@ -106,7 +107,7 @@ def _install_image(args: Namespace) -> int:
     if args.floor or args.literal or args.registry or args.log or args.policy or args.allow:
         raise PinwardenError("USAGE", "an image has no floor, no pointer and no installer policy")
     project = project_of(args)
-    args.offline = args.allow_private = False
+    args.offline = False
     wanted = ImageInstall(
         name=check_tool(args.tool),
         image=args.image,

@@ -1,14 +1,15 @@
 """Trust somebody: a registry by the key of its log, or a person who attests by their key and roles.
 
-A registry is named by its verifier key (name+id+key), which pinwarden registry serve prints in its third line; it holds
-the origin of the log, too. People are named by did:key:… or a file, and count only in the roles that you give them.
---replaces gives somebody a new key and revokes the old one in the same step. The store is PINWARDEN_TRUST, or a file in
-your folder of settings; no project can change it.
+A registry is named by its verifier key (name+id+key), which pinwarden registry serve prints in its third line and which
+holds the origin of the log, or by its registry.json, if you got that by a way that you trust. People are named by
+did:key:… or a file, and count only in the roles that you give them. --replaces gives somebody a new key and revokes the
+old one in the same step. The store is PINWARDEN_TRUST, or a file in your folder of settings; no project can change it.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.output import add_format_argument, emit
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
     from pinwarden.core.keys import PublicKey
     from pinwarden.core.note import NoteKey
 
+_IDENTITY_BYTES = 64 * 1024
+
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
-    parser.add_argument("key", metavar="KEY", help="did:key:…, a file with a public key, or a registry's name+id+key")
+    parser.add_argument(
+        "key", metavar="KEY", help="did:key:…, a file with a public key, or a registry's name+id+key or registry.json"
+    )
     parser.add_argument("--name", default="", metavar="NAME", help="what you call them")
     parser.add_argument(
         "--role",
@@ -76,6 +81,11 @@ def _keys(args: Namespace) -> tuple[PublicKey | None, NoteKey | None]:
     from pinwarden.core.note import NoteKey
 
     pointer = next(iter(public_keys([args.pointer_key]).values())) if args.pointer_key else None
+    if args.key.endswith(".json"):
+        from pinwarden.adapters.files import read_file
+        from pinwarden.documents.registry.version import parse_identity
+
+        return pointer, parse_identity(read_file(Path(args.key), _IDENTITY_BYTES)).note_key
     if "+" in args.key and not args.key.startswith("did:"):
         return pointer, NoteKey.parse(args.key)
     return next(iter(public_keys([args.key]).values())), None

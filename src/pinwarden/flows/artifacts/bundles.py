@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from pinwarden.adapters.environments import bundle as bundle_environment
 from pinwarden.adapters.environments.store import Store
 from pinwarden.adapters.environments.tree import TREE
+from pinwarden.adapters.lock_store import closures_folder, surfaces_folder
 from pinwarden.adapters.sandbox import Sandbox
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.documents.lock.bundle_pin import BundlePin
+from pinwarden.flows.project import OWN_POLICY, TOOLPIN_POLICY
 
 if TYPE_CHECKING:
     from pinwarden.documents.policy import SandboxRule
@@ -68,7 +70,22 @@ def bundle_sandbox(
         read, write = (*read, *write), ()
     _refuse_everything(project, (*read, *write))
     cwd = next(iter((*write, *read)), str(folder / TREE))
-    return Sandbox(readable=(*own, *read), writable=write, network=network, programs=programs), cwd
+    kept = _kept(project) if write else ()
+    return Sandbox(readable=(*own, *read), writable=write, kept=kept, network=network, programs=programs), cwd
+
+
+def _kept(project: Project) -> tuple[str, ...]:
+    """What decides what is started next time: a tool that writes files must not approve itself, or plant a server."""
+    lock = project.lock
+    beside = (surfaces_folder(lock), closures_folder(lock))
+    places = [
+        lock,
+        *(lock.with_name(name) for name in beside),
+        project.root / OWN_POLICY,
+        project.root / TOOLPIN_POLICY,
+    ]
+    configs = [Path(path) for (_, scope), path in project.config_paths().items() if scope == "project"]
+    return tuple(str(path.resolve()) for path in (*places, *configs) if path.exists())
 
 
 def _paths(project: Project, rule: SandboxRule | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -69,7 +69,7 @@ def check_fresh(  # noqa: PLR0913, PLR0917  what is asked, of whom, and where wh
 
 def _followed(log: RegistryFiles, root: RegistryRoot, trust: Path, now: str) -> Followed:
     """The log up to its head. One install at a time moves what is kept, and only ever forward."""
-    path = log_state_path(trust, root.log.name)
+    path = log_state_path(trust, root.log)
     wanted = Following(key=root.log.key, witnesses=root.witnesses, quorum=root.witnesses_needed)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.lock import entry as lock_entry
@@ -21,7 +22,7 @@ from pinwarden.flows.artifacts.proving import Proof, pinned
 from pinwarden.flows.artifacts.running import container_line
 from pinwarden.flows.install.bringing import api_surface_of
 from pinwarden.flows.install.writing import refuse_forbidden
-from pinwarden.flows.lock.locking import surface_file, write_entries
+from pinwarden.flows.lock.locking import surface_file, with_earlier_pins, write_entries
 from pinwarden.flows.report import Report
 from pinwarden.rules.plan import Installation, install_plan
 
@@ -50,7 +51,9 @@ class ImageInstall(Record):
 def install_image(wanted: ImageInstall, shop: Workshop) -> Report:
     """The report of ``pinwarden install --image``."""
     project, writing = wanted.project, wanted.writing
-    made = [_entry(wanted, client) for client in wanted.placed.clients]
+    old = lock_store.read(project.lock)
+    # With what was pinned for the same reference before, so that installing again is no way to follow a moved tag.
+    made = [with_earlier_pins(old, _entry(wanted, client)) for client in wanted.placed.clients]
     refuse_forbidden(wanted.policies, made, writing.now)
     examined = examine(made[0], shop, writing.now)
     refusal = first_refusal(examined) if examined.refused else None

@@ -11,6 +11,7 @@ from pinwarden.adapters.environments.store import Store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.bundle import provenance as provenance_document
+from pinwarden.documents.lock.bundle_pin import bundle_of
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.flows.install.bringing import HERE, Brought, bring, pin_of
 from pinwarden.flows.install.judging import Accepted, Judged, Question, judge
@@ -52,6 +53,7 @@ def install(question: Question, installing: Installing) -> Report:
     if judged.accepted is None:
         return refused_report(question, judged)
     try:
+        _refuse_other_version(installing.project, judged.accepted)
         brought = brought_bundle(question, installing, judged.accepted)
         made = lock_bundle(installing.project, brought, installing.placed, installing.policies, installing.writing)
         configured = _configure(installing, made)
@@ -65,6 +67,19 @@ def brought_bundle(question: Question, installing: Installing, accepted: Accepte
     """What was accepted, in the store and asked."""
     pin = pin_of(accepted, installing.source, question.floor, literal=question.literal)
     return bring(installing.project, accepted, pin, installing.store, installing.source, ask=installing.ask)
+
+
+def _refuse_other_version(project: Project, accepted: Accepted) -> None:
+    """What was approved is changed by an update, which shows the drift; never by installing again."""
+    lock, found = lock_store.read(project.lock), accepted.documents
+    for entry in lock.entries if lock else ():
+        pin = bundle_of(entry) if entry.name == found.descriptor.name else None
+        if pin is not None and (pin.root_cid, pin.descriptor_cid) != (found.root_cid, found.descriptor_cid):
+            raise PinwardenError(
+                "VERSION_LOCKED",
+                f"{pin.tool} {pin.version} is locked, and {pin.channel} is at {found.descriptor.version}",
+                data={"locked": pin.root_cid, "offered": found.root_cid},
+            )
 
 
 def _configure(installing: Installing, made: list[Entry]) -> list[dict[str, str]]:

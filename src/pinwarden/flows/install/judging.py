@@ -157,7 +157,7 @@ class _Plan:
         try:
             pointer, key_id = first_steps(submission)
         except PinwardenError as err:
-            self._stop(err, EXIT_REFUSED)
+            self._stop(err if question.trusted.roots else _nobody_trusted(err), EXIT_REFUSED)
         root = question.trusted.root_of(key_id)
         if root is None:
             raise TypeError("a trusted registry is in the store")
@@ -208,6 +208,18 @@ class _Plan:
 
     def _passed(self, check: str, detail: str) -> None:
         self._lines.append(PlanLine(step=None, check=check, result=PASSED, detail=detail))
+
+
+def _nobody_trusted(err: PinwardenError) -> PinwardenError:
+    """The same, for somebody who has not said yet which registry they trust."""
+    if err.code != "POINTER_SIGNATURE_INVALID":
+        return err
+    return PinwardenError(
+        err.code,
+        f"{err.message}: you trust none yet",
+        hint="Get the registry's key by a way that you trust, then: pinwarden trust add KEY --role registry.",
+        data=err.data,
+    )
 
 
 def _who(root: RegistryRoot) -> str:

@@ -46,7 +46,7 @@ class Places:
         reference = parse_reference(place.removeprefix(OCI))
         if digest is not None:
             reference = reference.at(digest)
-        elif reference.tag is None and reference.digest is None:
+        elif not {":", "@"} & set(place.rpartition("/")[2]):
             reference = replace(reference, tag=channel)
         endpoint = registry_endpoint(reference, self._settings, said_by="argument")
         pulled = oci.pull(Registry(reference, self._fetcher, endpoint))

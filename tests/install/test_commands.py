@@ -1,0 +1,514 @@
+"""Installing, running and updating from the command line, over a static export and an OCI registry."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.adapters.trust_files import change_trust
+from pinwarden.cli.main import main
+from pinwarden.core.record import replace
+from pinwarden.documents.bundle.descriptor import SecurityPolicy
+from pinwarden.flows.registry.exporting import export
+from tests import images
+from tests.docs.schemas import problems
+from tests.install.world import VERA, User, new_user
+from tests.needs import needs
+from tests.registries import DockerRegistry, docker_registry, needs_registry
+from tests.registry.world import SERVER, Bundle, bundle, open_world
+
+needs_bwrap = needs("bwrap", install="apt-get install bubblewrap")
+pytestmark = needs_bwrap
+POISONED = SERVER.replace(b'if "--update" in sys.argv', b"if True")
+REWORDED = SERVER.replace(b"Full-text search over the user's notes.", b"Search the notes by their full text.")
+
+
+@dataclass(slots=True)
+class Desk:
+    """A user's machine: a project, a store, and a static export of a registry beside it."""
+
+    user: User
+    root: Path
+    export: Path
+    capture: pytest.CaptureFixture[str]
+
+    def run(self, *arguments: str) -> tuple[int, Any]:
+        """A command in this process, and what it prints."""
+        self.capture.readouterr()
+        code = main([*arguments, "--format", "json"])
+        told = json.loads(self.capture.readouterr().out)
+        assert problems("error" if set(told) == {"error"} else arguments[0], told) == []
+        return code, told
+
+    def install(self, *arguments: str, tool: str = "acme.notes") -> tuple[int, Any]:
+        return self.run("install", tool, "--registry", str(self.export), "--by", "me", *arguments)
+
+    def update(self, *arguments: str) -> tuple[int, Any]:
+        return self.run("update", "--registry", str(self.export), "--by", "me", *arguments)
+
+    def publish(self, made: Bundle) -> None:
+        self.user.publish(made)
+        self.write_export()
+
+    def write_export(self) -> None:
+        assert export(self.user.world.registry, self.export).exit_code == 0
+
+    def started(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """An installed server, started as a client does."""
+        command = [sys.executable, "-m", "pinwarden", "run", *(arguments or ("acme.notes",))]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+    @property
+    def lock(self) -> Any:
+        return json.loads((self.root / "mcp-lock.json").read_bytes())
+
+    def record(self, key: str = "acme.notes:generic") -> Any:
+        return self.lock["servers"][key]["capabilityManifest"]["pinwarden"]
+
+    @property
+    def written(self) -> list[str]:
+        """What an install leaves in the project and in the store."""
+        places = (self.root, self.root.parent / "store")
+        return sorted(str(path.relative_to(self.root.parent)) for each in places for path in each.rglob("*"))
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+    world = open_world(tmp_path / "registry", probing="auto")
+    user = new_user(world, tmp_path)
+    root = tmp_path / "project"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PINWARDEN_TRUST", str(user.trust))
+    monkeypatch.setenv("PINWARDEN_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(world.clock.moment.timestamp())))
+    (tmp_path / "home").mkdir()
+    yield Desk(user=user, root=root, export=tmp_path / "export", capture=capsys)
+    world.registry.database.close()
+
+
+QUESTIONS = "".join(
+    json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": {}}) + "\n"
+    for number, method in enumerate(("initialize", "tools/list"))
+)
+
+
+def test_a_bundle_is_installed_from_an_export_and_run(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    code, told = desk.install("--client", "claude")
+    assert (code, told["result"], told["surface_from"]) == (0, "ACCEPT", "registry")
+    assert told["provenance"]["attestations_used"] == [VERA.public_key.did]
+    record = desk.record("acme.notes:claude")
+    assert record["bundle"]["contentHash"] == told["content_hash"]
+    assert (record["apiSurface"], record["surface"]["digest"]) == (told["api_surface"], told["surface"])
+    assert record["bundle"]["provenance"] == told["provenance"]
+    assert record["approval"]["by"] == "me"
+    approved = json.loads((desk.root / record["surface"]["file"]["path"]).read_bytes())
+    assert {tool["name"] for tool in approved["tools"]} == {"search_notes", "delete_note"}
+    config = json.loads((desk.root / ".mcp.json").read_bytes())
+    assert config["mcpServers"]["acme.notes"]["args"] == ["run", "acme.notes"]
+    assert main(["ci"]) == 0
+    answers = [json.loads(line) for line in desk.started(stdin=QUESTIONS).stdout.splitlines()]
+    assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["search_notes", "delete_note"]
+
+
+def test_installing_the_same_again_leaves_the_lock_as_it_is(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    before = (desk.root / "mcp-lock.json").read_bytes()
+    assert desk.install()[0] == 0
+    assert (desk.root / "mcp-lock.json").read_bytes() == before
+
+
+def test_what_a_server_tells_here_is_held_against_what_its_registry_wrote_down(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    assert desk.install("--allow-execute")[1]["surface_from"] == "here"
+    two_faced = SERVER.replace(b'if "--update" in sys.argv', b"if __import__('os').path.isdir('.git')")
+    made = bundle(version="2.0.0", content=two_faced)
+    made.descriptor["security"]["policy"]["filesystem"] = "read_only"
+    desk.publish(relinked(made))
+    (desk.root / ".git").mkdir()
+    before = (desk.root / "mcp-lock.json").read_bytes()
+    code, told = desk.update("--allow-execute", "--yes")
+    assert (code, codes(told)) == (1, ["SURFACE_DIFFERS"])
+    assert (desk.root / "mcp-lock.json").read_bytes() == before
+
+
+def relinked(made: Bundle) -> Bundle:
+    """The bundle after its descriptor was changed."""
+    from pinwarden.core.cid import document_cid
+
+    cid = str(document_cid(made.descriptor))
+    return Bundle(descriptor=made.descriptor, manifest={**made.manifest, "descriptor_cid": cid}, archive=made.archive)
+
+
+def test_a_refused_install_writes_nothing_but_what_was_seen_of_the_log(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    blob = next((desk.export / "blobs").iterdir())
+    blob.write_bytes(blob.read_bytes().replace(b"Search", b"Sabcde"))
+    code, told = desk.install("--client", "claude")
+    assert (code, told["result"], told["error"]["code"]) == (1, "REJECT", "ARTIFACT_MISMATCH")
+    assert set(told["error"]) == {"code", "what", "why", "fix"}
+    assert desk.written == []
+    assert len(desk.user.seen) == 1
+
+
+def test_the_plan_is_told_line_by_line(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    assert main(["install", "acme.notes", "--registry", str(desk.export)]) == 0
+    out = desk.capture.readouterr().out
+    lines = [line.split() for line in out.splitlines() if line.startswith("note: ")]
+    assert [line[1] for line in lines if line[2:3] == ["passed"]] == [*"12345678", "+", "+", "9"]
+
+
+# What it may do
+
+
+ASKING = b"""
+import json, os, socket, subprocess
+def works(act):
+    try:
+        act()
+        return True
+    except OSError:
+        return False
+where, port = os.environ["WHERE"], int(os.environ["PORT"])
+print(json.dumps({
+    "network": works(lambda: socket.create_connection(("127.0.0.1", port), 5).close()),
+    "read": works(lambda: open(where + "/secret.txt").close()),
+    "write": works(lambda: open(where + "/made.txt", "w").close()),
+    "exec": works(lambda: subprocess.run(["/bin/true"], check=True)),
+    "approve itself": works(lambda: open(where + "/mcp-lock.json", "a").close()),
+    "plant a server": works(lambda: open(where + "/.mcp.json", "a").close()),
+    "own": works(lambda: open(__file__).close()),
+    "token": "TOKEN" in os.environ,
+}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "can"),
+    [
+        (SecurityPolicy(), set()),
+        (SecurityPolicy(filesystem="read_only"), {"read"}),
+        (SecurityPolicy(filesystem="read_write", exec="allow"), {"read", "write", "exec"}),
+        (SecurityPolicy(network="allow"), {"network"}),
+    ],
+)
+def test_what_was_accepted_is_all_that_a_running_bundle_can_do(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, asked: SecurityPolicy, can: set[str]
+) -> None:
+    made = bundle(content=ASKING)
+    made.descriptor["security"]["policy"] = {
+        "network": asked.network,
+        "filesystem": asked.filesystem,
+        "exec": asked.exec,
+    }
+    desk.publish(relinked(made))
+    allow = [word for name in ("network", "write-files", "exec") for word in ("--allow", name)]
+    assert desk.install(*allow, "--env", "WHERE", "--env", "PORT")[0] == 0
+    (desk.root / "secret.txt").write_text("x")
+    (desk.root / ".mcp.json").write_text("{}")
+    monkeypatch.setenv("TOKEN", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        monkeypatch.setenv("WHERE", str(desk.root))
+        monkeypatch.setenv("PORT", str(listening.getsockname()[1]))
+        done = desk.started()
+    told = json.loads(done.stdout)
+    assert {name for name, works in told.items() if works} == {*can, "own"}
+
+
+def test_attack_a_policy_in_the_repository_does_not_widen_what_was_accepted(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    rule = '[[policy.sandbox]]\nserver = "acme.*"\nnetwork = true\nwrite = ["."]\n'
+    (desk.root / "pinwarden.toml").write_text(f"[policy]\nversion = 1\n{rule}")
+    shown = desk.started("acme.notes", "--show").stdout
+    assert "--share-net" not in shown
+    assert "--bind" not in shown.splitlines()
+    assert str(desk.root) not in shown.splitlines()
+
+
+def test_without_a_sandbox_a_bundle_does_not_start_unless_somebody_says_so(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    refused = desk.started()
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "SANDBOX_UNAVAILABLE" in refused.stderr
+    unsafe = desk.started("acme.notes", "--unsafe-no-sandbox", stdin=QUESTIONS)
+    assert (unsafe.returncode, len(unsafe.stdout.splitlines())) == (0, 2)
+    assert "without its sandbox" in unsafe.stderr
+
+
+def test_attack_a_bundle_that_was_changed_after_it_was_unpacked_is_unpacked_anew(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    unpacked = next((desk.root.parent / "store" / "environments").glob("*/tree/main.py"))
+    unpacked.write_bytes(b"print('evil')\n")
+    done = desk.started(stdin=QUESTIONS)
+    assert "unpacked anew" in done.stderr
+    assert len(done.stdout.splitlines()) == 2
+    assert unpacked.read_bytes() == SERVER
+
+
+def test_other_arguments_than_none_are_refused(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    assert "ARGUMENTS_CHANGED" in desk.started("acme.notes", "--", "--update").stderr
+
+
+# Updates
+
+
+def codes(told: Any) -> list[str]:
+    return [row["code"] for row in told["changes"]]
+
+
+def test_an_update_shows_the_drift_and_writes_what_was_agreed_to(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install("--floor", "1.0.0", "--client", "claude")
+    assert desk.update() == (0, desk.update()[1])
+    desk.publish(bundle(version="1.1.0", content=REWORDED))
+    before = desk.lock
+    code, told = desk.update()
+    assert (code, told["written"]) == (1, False)
+    assert {"newer_release", "content_changes", "api_surface_changes"} <= set(codes(told))
+    assert told["updates"] == [{"name": "acme.notes", "client": "claude", "from": "1.0.0", "to": "1.1.0"}]
+    assert desk.lock == before
+    code, told = desk.update("--yes")
+    assert (code, told["written"]) == (0, True)
+    pinned = desk.record("acme.notes:claude")["bundle"]
+    assert (pinned["version"], pinned["floor"]) == ("1.1.0", "1.0.0")
+    assert main(["ci"]) == 0
+
+
+def test_attack_an_update_that_turns_on_the_model_is_blocked_though_it_was_agreed_to(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    desk.publish(bundle(version="1.1.0", content=POISONED))
+    before = desk.lock
+    code, told = desk.update("--yes")
+    assert (code, told["written"]) == (1, False)
+    assert "new_exfiltration" in codes(told)
+    assert desk.lock == before
+    code, told = desk.update("--yes", "--on-drift", "warn")
+    assert (code, told["written"]) == (0, True)
+    assert desk.record()["bundle"]["version"] == "1.1.0"
+
+
+def test_attack_installing_again_does_not_change_what_was_approved(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    desk.publish(bundle(version="1.1.0", content=POISONED))
+    before = desk.lock
+    code, told = desk.install("--client", "claude")
+    assert (code, told["error"]["code"]) == (1, "VERSION_LOCKED")
+    assert desk.lock == before
+
+
+def test_an_update_below_the_floor_is_refused(desk: Desk) -> None:
+    desk.publish(bundle(version="1.1.0", content=SERVER))
+    desk.install("--floor", "1.1.0")
+    desk.publish(bundle(version="1.0.0", content=REWORDED))
+    before = desk.lock
+    code, told = desk.update("--yes")
+    assert (code, codes(told)) == (1, ["VERSION_BELOW_FLOOR"])
+    assert desk.lock == before
+
+
+def test_an_update_that_asks_for_more_is_told_or_refused(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    made = bundle(version="1.1.0", content=SERVER)
+    made.descriptor["security"]["policy"]["network"] = "allow"
+    desk.publish(relinked(made))
+    assert codes(desk.update()[1]) == ["POLICY_BLOCKED_NETWORK"]
+    assert "permission_changes" in codes(desk.update("--allow", "network")[1])
+    assert desk.update("--allow", "network", "--yes")[0] == 0
+    desk.publish(relinked(replaced_version(made, "1.2.0")))
+    assert desk.update("--yes")[0] == 0, "what was approved for the tool before stays allowed"
+
+
+def replaced_version(made: Bundle, version: str) -> Bundle:
+    tool = {**made.descriptor["tool"], "version": version}
+    return Bundle(descriptor={**made.descriptor, "tool": tool}, manifest=made.manifest, archive=made.archive)
+
+
+def test_what_was_installed_on_the_word_of_a_revoked_key_is_told(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    assert main(["trust", "remove", "vera", "--revoke", "--why", "stolen"]) == 0
+    code, told = desk.update()
+    assert (code, codes(told)) == (1, ["key_revoked", "NO_VALID_ATTESTATIONS"])
+
+
+def test_a_registry_that_cannot_be_reached_is_not_clean(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    code, told = desk.run("update", "--by", "me")
+    assert (code, len(told["unchecked"])) == (3, 1)
+    assert "--registry" in json.dumps(told) or "where the registry" in json.dumps(told)
+
+
+def test_frozen_fetches_what_the_lock_pins_and_nothing_newer(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    pinned = desk.lock
+    desk.publish(bundle(version="1.1.0", content=POISONED))
+    store = desk.root.parent / "store"
+    store.rename(store.with_name("gone"))
+    code, told = desk.run("fetch", "--frozen")
+    assert (code, [row["code"] for row in told["findings"]]) == (3, ["artifact_missing"])
+    code, told = desk.run("fetch", "--frozen", "--registry", str(desk.export))
+    assert (code, [each["server"] for each in told["servers"]]) == (0, ["acme.notes"])
+    assert desk.lock == pinned
+    unpacked = next((store / "environments").glob("*/tree/main.py"))
+    assert unpacked.read_bytes() == SERVER
+
+
+def test_the_address_of_a_registry_comes_from_the_trust_store_and_never_from_the_lock(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    assert desk.record()["bundle"]["registry"] == str(desk.export)
+    assert desk.run("update")[1]["unchecked"] != []
+    change_trust(desk.user.trust, lambda store: replace(store, roots=(replace(store.roots[0], url=str(desk.export)),)))
+    assert desk.run("update")[0] == 0
+    assert desk.run("install", "acme.notes", "--by", "me")[0] == 0
+
+
+# Policies, names, letters
+
+
+def test_the_policy_of_the_user_decides_what_tools_may_ask_for(desk: Desk) -> None:
+    made = bundle(content=SERVER)
+    made.descriptor["security"]["policy"]["filesystem"] = "read_only"
+    desk.publish(relinked(made))
+    own = desk.user.trust.with_name("installer-policy.json")
+    own.write_text(json.dumps({"network": "deny"}))
+    assert desk.install()[1]["error"]["code"] == "POLICY_BLOCKED_FILESYSTEM"
+    assert desk.install("--allow", "read-files")[0] == 0
+    own.write_text(json.dumps({"netwerk": "deny"}))
+    assert desk.install()[1]["error"]["code"] == "POLICY_INVALID"
+
+
+def test_the_projects_policy_can_forbid_an_install(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    (desk.root / "pinwarden.toml").write_text('[policy]\nversion = 1\n[policy.servers]\ndeny = ["acme.*"]\n')
+    code, told = desk.install()
+    assert (code, told["error"]["code"]) == (1, "POLICY_REFUSED")
+    assert not (desk.root / "mcp-lock.json").exists()
+
+
+def test_by_the_letter_is_written_down_as_such(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    code, told = desk.install("--literal")
+    assert (code, told["literal"], told["log"]) == (0, True, None)
+    assert (desk.record()["bundle"]["literal"], desk.record()["bundle"]["log"]) == (True, None)
+
+
+@pytest.mark.parametrize("name", ["../evil", "acme..notes", "Acme", "acme.notes@../x", "acme.notes@yanked-1.0.0", ""])
+def test_attack_a_name_that_is_a_path_is_refused_before_anything_is_asked(desk: Desk, name: str) -> None:
+    code, told = desk.install(tool=name)
+    assert (code, told["error"]["code"]) == (2, "REGISTRY_NAME_INVALID")
+
+
+def test_a_name_that_is_locked_for_something_else_is_not_taken_over(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    (desk.root / ".mcp.json").write_text(
+        json.dumps({"mcpServers": {"acme.notes": {"command": "npx", "args": ["x@1.0.0"]}}})
+    )
+    assert main(["init"]) == 0
+    before = desk.lock
+    assert desk.install()[1]["error"]["code"] == "USAGE"
+    assert desk.lock == before
+
+
+def test_attack_a_record_that_was_edited_in_the_lock_starts_nothing(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    path = desk.root / "mcp-lock.json"
+    path.write_text(path.read_text().replace('"network": "deny"', '"network": "allow"'))
+    assert "LOCK_TAMPERED" in desk.started().stderr
+
+
+# OCI registries
+
+
+@pytest.fixture(scope="module")
+def oci(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistry]:
+    with docker_registry(tmp_path_factory.mktemp("oci")) as running:
+        yield running
+
+
+@needs_registry
+def test_a_bundle_is_installed_from_an_oci_registry_under_the_log_of_its_own(desk: Desk, oci: DockerRegistry) -> None:
+    made = bundle(content=SERVER)
+    desk.publish(made)
+    place = push(desk, oci, made)
+    code, told = desk.run("install", "acme.notes", "--registry", place, "--by", "me")
+    assert (code, told["error"]["code"]) == (1, "POINTER_UNLOGGED")
+    options = ("--registry", place, "--log", str(desk.export), "--by", "me")
+    code, told = desk.run("install", "acme.notes", *options)
+    assert (code, told["result"], told["log"]["index"]) == (0, "ACCEPT", 0)
+    assert desk.record()["bundle"]["ociDigest"].startswith("sha256:")
+    assert desk.started(stdin=QUESTIONS).returncode == 0
+    store = desk.root.parent / "store"
+    store.rename(store.with_name("gone"))
+    assert desk.run("fetch", "--frozen", "--registry", place)[0] == 0
+    # The registry moves on, and the artifact with the old pointer stays where it is.
+    desk.publish(bundle(version="1.1.0", content=REWORDED))
+    assert desk.run("install", "acme.notes", *options)[1]["error"]["code"] == "POINTER_UNLOGGED"
+
+
+def push(desk: Desk, oci: DockerRegistry, made: Bundle) -> str:
+    """The bundle as an artifact, with what the registry signed for it."""
+    from pinwarden.documents.bundle.signatures import to_bytes
+    from tests.registry.world import attested
+
+    folder = desk.root.parent / "pushed"
+    folder.mkdir()
+    archive = folder / "notes.car"
+    archive.write_bytes(made.archive)
+    (folder / "notes.car.descriptor.json").write_bytes(to_bytes(made.descriptor))
+    (folder / "notes.car.manifest.json").write_bytes(to_bytes(made.manifest))
+    (folder / "attestation.json").write_bytes(to_bytes(attested(made, VERA, "verifier")))
+    (folder / "pointer.json").write_bytes(desk.user.world.files.get("pointers/acme.notes/stable.json"))
+    place = f"oci://{oci.host}/acme/notes"
+    more = ("--attestation", str(folder / "attestation.json"), "--pointer", str(folder / "pointer.json"))
+    assert main(["bundle", "push", str(archive), f"{place}:stable", *more]) == 0
+    return place
+
+
+@needs_registry
+def test_an_image_is_locked_by_the_digest_of_its_tag_and_a_moved_tag_is_told(desk: Desk, oci: DockerRegistry) -> None:
+    good, evil = images.image("good"), images.image("evil")
+    images.push(oci, "acme/slack", "v2", good)
+    reference = f"{oci.host}/acme/slack:v2"
+    image = ("install", "acme.slack", "--image", reference, "--allow-private", "--by", "me")
+    code, told = desk.run(*image)
+    assert (code, told["digest"]) == (0, str(good.digest))
+    images.push(oci, "acme/slack", "v2", evil)
+    before = desk.lock
+    code, told = desk.run("update", "--allow-private")
+    assert (code, codes(told)) == (1, ["tag_moved"])
+    assert desk.lock == before
+    assert desk.run(*image)[1]["error"]["code"] == "ARTIFACT_MISMATCH"
+    assert desk.lock == before
+    assert desk.run("update", "--allow-private", "--yes", "--by", "me")[0] == 0
+    assert desk.record("acme.slack:generic")["image"]["platforms"]["linux/amd64"] == str(evil.digest)
+    by_digest = f"{oci.host}/acme/slack@{good.digest}"
+    assert desk.run("install", "acme.old", "--image", by_digest, "--allow-private", "--by", "me")[1]["digest"] == str(
+        good.digest
+    )

@@ -1,0 +1,180 @@
+"""The trust store: whom a user trusts, as what, and whom no longer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.adapters.trust_files import load_trust
+from pinwarden.cli.main import main
+from pinwarden.core.cosignature import WitnessKey
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PrivateKey
+from pinwarden.core.note import NoteKey
+from pinwarden.documents.bundle import trust
+from pinwarden.documents.bundle.signatures import to_bytes
+from pinwarden.documents.registry.version import Identity, identity_value
+from tests.docs.schemas import problems
+from tests.install.world import VERA
+from tests.registry.world import ACME, MALLORY, REGISTRY_KEY
+
+LOG = str(NoteKey(name="log.example/acme", key=REGISTRY_KEY.public_key))
+DID = VERA.public_key.did
+NEW = PrivateKey.from_seed(b"n" * 32).public_key
+Run = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "settings" / "trust.json"
+    monkeypatch.setenv("PINWARDEN_TRUST", str(path))
+    return path
+
+
+@pytest.fixture
+def run(store: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: str) -> tuple[int, Any]:
+        code = main(["trust", *arguments, "--format", "json"])
+        told = json.loads(capsys.readouterr().out)
+        schema = "error" if "error" in told else f"trust-{arguments[0]}"
+        assert problems(schema, told) == []
+        return code, told
+
+    return command
+
+
+def test_registries_and_people_are_trusted_in_their_roles(run: Run, store: Path) -> None:
+    assert run("list") == (0, {"registries": [], "keys": [], "revoked": []})
+    assert run("add", LOG, "--role", "registry", "--name", "acme", "--url", "https://r.example/")[0] == 0
+    code, told = run("add", DID, "--role", "verifier", "--role", "auditor", "--name", "vera")
+    assert code == 0
+    assert [(each["key_id"], each["roles"]) for each in told["keys"]] == [(DID, ["verifier", "auditor"])]
+    assert (told["registries"][0]["log_id"], told["registries"][0]["url"]) == ("log.example/acme", "https://r.example/")
+    assert run("list") == (0, told)
+    # The file is what bundle accept takes as --trust.
+    known = trust.parse(store.read_bytes())
+    assert [each.key_id for each in known.registry_keys] == [REGISTRY_KEY.public_key.did]
+    assert known == load_trust(store).trust
+
+
+def test_a_registry_may_have_another_key_for_its_pointers_and_witnesses(run: Run, store: Path) -> None:
+    witness = str(WitnessKey(name="witness.example", key=MALLORY.public_key))
+    options = ("--role", "registry", "--pointer-key", ACME.public_key.did, "--witness", witness)
+    assert run("add", LOG, *options)[1]["registries"][0]["key_id"] == ACME.public_key.did
+    root = load_trust(store).roots[0]
+    assert (root.log.key, root.witnesses_needed) == (REGISTRY_KEY.public_key, 1)
+
+
+def test_a_registry_is_named_by_its_own_file_too(run: Run, tmp_path: Path) -> None:
+    identity = Identity(name="Acme", log_id="log.example/acme", key=REGISTRY_KEY.public_key)
+    own = tmp_path / "registry.json"
+    own.write_bytes(to_bytes(identity_value(identity)))
+    assert run("add", str(own), "--role", "registry")[1]["registries"][0]["checkpoint_key"] == LOG
+    own.write_bytes(to_bytes({**identity_value(identity), "key_id": DID}))
+    assert run("add", str(own), "--role", "registry")[1]["error"]["code"] == "DOCUMENT_INVALID"
+
+
+def test_a_new_key_takes_the_place_of_the_old_one_which_is_revoked(run: Run) -> None:
+    run("add", DID, "--role", "verifier", "--name", "vera")
+    code, told = run("add", NEW.did, "--replaces", "vera", "--why", "yearly")
+    assert code == 0
+    assert [(each["key_id"], each["name"], each["roles"]) for each in told["keys"]] == [(NEW.did, "vera", ["verifier"])]
+    assert [(each["key_id"], each["why"]) for each in told["revoked"]] == [(DID, "yearly")]
+    run("add", LOG, "--role", "registry", "--name", "acme", "--url", "https://r.example/")
+    other = str(NoteKey(name="log.example/acme-2", key=ACME.public_key))
+    told = run("add", other, "--replaces", "acme")[1]
+    assert [(each["log_id"], each["url"]) for each in told["registries"]] == [
+        ("log.example/acme-2", "https://r.example/")
+    ]
+
+
+def test_a_revoked_key_is_never_trusted_again(run: Run, store: Path) -> None:
+    run("add", DID, "--role", "verifier", "--name", "vera")
+    assert run("remove", "vera", "--revoke", "--why", "stolen")[1]["keys"] == []
+    kept = store.read_bytes()
+    code, told = run("add", DID, "--role", "verifier")
+    assert (code, told["error"]["code"]) == (1, "KEY_REVOKED")
+    assert store.read_bytes() == kept
+    assert run("remove", MALLORY.public_key.did, "--revoke")[0] == 0
+    assert run("add", MALLORY.public_key.did, "--role", "auditor")[1]["error"]["code"] == "KEY_REVOKED"
+
+
+def test_a_key_that_is_only_removed_can_come_back(run: Run) -> None:
+    run("add", DID, "--role", "verifier")
+    assert run("remove", DID)[1] == {"registries": [], "keys": [], "revoked": []}
+    assert run("remove", DID)[1]["error"]["code"] == "TRUST_UNKNOWN"
+    assert run("add", DID, "--role", "verifier")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (DID,),
+        (DID, "--role", "registry"),
+        (LOG, "--role", "verifier"),
+        (LOG, "--role", "registry", "--role", "verifier"),
+        (REGISTRY_KEY.public_key.did, "--role", "verifier"),
+        (NEW.did, "--role", "verifier", "--name", "acme"),
+        (LOG, "--role", "registry", "--witnesses-needed", "1"),
+        (LOG, "--role", "registry", "--max-age-days", "0"),
+    ],
+)
+def test_what_would_blur_who_is_who_is_not_added(run: Run, store: Path, arguments: tuple[str, ...]) -> None:
+    run("add", LOG, "--role", "registry", "--name", "acme")
+    kept = store.read_bytes()
+    code, told = run("add", *arguments)
+    assert (code, told["error"]["code"]) == (2, "USAGE")
+    assert store.read_bytes() == kept
+
+
+def test_a_damaged_store_is_an_error_and_never_an_empty_one(run: Run, store: Path) -> None:
+    run("add", DID, "--role", "verifier", "--name", "vera")
+    whole = store.read_bytes()
+    for spoilt in (
+        b"",
+        b"{}",
+        whole[:-20],
+        whole.replace(b"verifier", b"auditor"),
+        whole.replace(b'"known_keys"', b'"known_keys": [], "known_keys"'),
+    ):
+        store.write_bytes(spoilt)
+        for arguments in (("list",), ("add", NEW.did, "--role", "auditor"), ("remove", "vera")):
+            code, told = run(*arguments)
+            assert (code, told["error"]["code"]) == (3, "TRUST_INVALID")
+        assert store.read_bytes() == spoilt
+
+
+def test_a_link_in_the_place_of_the_store_is_not_followed_to_write(run: Run, store: Path, tmp_path: Path) -> None:
+    store.parent.mkdir()
+    store.symlink_to(tmp_path / "elsewhere")
+    assert run("add", DID, "--role", "verifier")[1]["error"]["code"] == "FILE_UNREADABLE"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_store_is_the_users_and_not_the_projects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PINWARDEN_TRUST", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main(["trust", "add", DID, "--role", "verifier"]) == 0
+    assert load_trust(tmp_path / ".config" / "pinwarden" / "trust.json").keys[0].key.key_id == DID
+
+
+def test_a_store_that_trusts_and_revokes_one_key_is_refused(store: Path) -> None:
+    from pinwarden.documents.bundle import trust_store as document
+    from pinwarden.documents.bundle.trust import TrustedKey
+    from pinwarden.documents.bundle.trust_store import KnownKey, RevokedKey, TrustStore
+
+    moment = "2026-01-01T00:00:00Z"
+    known = KnownKey(key=TrustedKey(key=VERA.public_key, roles=("verifier",)), added_at=moment)
+    gone = RevokedKey(key_id=DID, name="", roles=(), revoked_at=moment, why="")
+    store.parent.mkdir()
+    for contradiction in (TrustStore(keys=(known,), revoked=(gone,)), TrustStore(keys=(known, known))):
+        store.write_bytes(document.to_bytes(contradiction))
+        with pytest.raises(PinwardenError) as caught:
+            load_trust(store)
+        assert caught.value.code == "TRUST_INVALID"
