@@ -35,6 +35,43 @@ def installed(folder: Path, package: str, version: str, *more: str) -> tuple[Pat
     return folder / "bin" / package, source
 
 
+OLD = """
+from mcp.server.fastmcp import FastMCP
+
+mcp = FastMCP("old", instructions="Look.")
+
+
+@mcp.tool()
+def look(city: str) -> str:
+    \"\"\"Look up a city.\"\"\"
+    open(city)
+    return city
+"""
+
+
+def test_a_server_of_the_first_sdk_is_locked_from_its_own_environment_and_keeps_its_digest_in_the_second(
+    tmp_path: Path,
+) -> None:
+    for command in (
+        [UV, "venv", "-q", "--python", sys.executable, str(tmp_path / ".venv")],
+        [UV, "pip", "install", "-q", "--python", str(tmp_path / ".venv" / "bin" / "python"), "mcp<2"],
+    ):
+        subprocess.run(command, check=True, timeout=110, env={**os.environ, "VIRTUAL_ENV": ""})
+    (tmp_path / "server.py").write_text(OLD)
+    new = OLD.replace("mcp.server.fastmcp import FastMCP", "mcp.server.mcpserver import MCPServer")
+    (tmp_path / "new.py").write_text(new.replace('FastMCP("old"', 'MCPServer("old"'))
+    servers = {"old.lock": ("server.py",), "new.lock": ("new.py", "--python", sys.executable)}
+    for lock, server in servers.items():
+        made = pinwarden("contract", "lock", "--lock", lock, "--server", *server, cwd=tmp_path, env={"VIRTUAL_ENV": ""})
+        assert made.code == 0, made
+    old, now = (json.loads((tmp_path / lock).read_bytes())["pinwarden"] for lock in servers)
+    assert [each["versions"]["mcp"].split(".")[0] for each in (old, now)] == ["1", "2"]
+    assert old["tools"]["look"]["entitlements"]["kinds"] == ["filesystem:read"]
+    assert old["normalisedDigest"] == now["normalisedDigest"]
+    compared = pinwarden("contract", "diff", *servers, "--format", "json", cwd=tmp_path)
+    assert json.loads(compared.out)["sameMeaning"] is True
+
+
 @pytest.mark.parametrize(("package", "before", "after"), SERVERS)
 @needs("git", install="sudo apt-get install git")
 def test_a_real_server_is_locked_checked_upgraded_and_compared(

@@ -25,7 +25,7 @@ def add_server_arguments(parser: ArgumentParser) -> None:
     server.add_argument("--url", metavar="URL", help="address of a live server")
     server.add_argument("--command", dest="starts", action="store_true", help="start the command that stands after --")
     server.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="${VAR} is filled in")
-    server.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the started command")
+    server.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the started server")
     source = parser.add_argument_group("reading its source")
     source.add_argument("--python", metavar="PROGRAM", help="the interpreter that has the server's packages")
     source.add_argument("--source", metavar="DIR", help="with --command or --url: the folder of its Python package")
@@ -59,7 +59,7 @@ def dialect_of(args: Namespace) -> Dialect | None:
 def observed_by(args: Namespace) -> Observed:
     """The server that the options name, as it is now."""
     from pinwarden.cli.progress import Progress
-    from pinwarden.cli.targets import command_target, options_of, target_of
+    from pinwarden.cli.targets import command_target, is_address, options_of, target_of, variables_of
     from pinwarden.core.record import replace
     from pinwarden.flows.contract.observing import observe_live, observe_python
 
@@ -67,6 +67,9 @@ def observed_by(args: Namespace) -> Observed:
         raise PinwardenError(
             "USAGE", "name one server", hint="Use --server FILE, --url URL, or --command -- and the command."
         )
+    if args.url and not is_address(args.url):
+        raise PinwardenError("USAGE", "--url takes an address", hint="Begin it with https://")
+    _refuse_ignored(args)
     options = options_of(args, typed=True)
     if args.server:
         from pinwarden.adapters.contract.python_server import interpreter_for, python_server
@@ -74,13 +77,29 @@ def observed_by(args: Namespace) -> Observed:
         server = python_server(args.server)
         python = interpreter_for(server, os.environ, args.python)
         with Progress("importing and asking the server"):
-            return observe_python(server, python, options, scan_packages=args.scan_packages)
+            return observe_python(
+                server, python, options, variables=variables_of(args), scan_packages=args.scan_packages
+            )
     folder = None if args.source is None else Path(args.source)
     with Progress("asking the server"):
         if args.url:
             return observe_live(target_of(args.url, Namespace(header=args.header, config=None)), options, folder)
         started = replace(options, allow_execute=options.allow_execute or args.starts)
         return observe_live(command_target(args.command, args), started, folder)
+
+
+def _refuse_ignored(args: Namespace) -> None:
+    """An option that would do nothing is a misunderstanding."""
+    ignored = (
+        ("--header", args.header and not args.url, "--url"),
+        ("--env", args.env and args.url, "--server or --command"),
+        ("--python", args.python and not args.server, "--server"),
+        ("--scan-packages", args.scan_packages and not args.server, "--server"),
+        ("--source", args.source and args.server, "--command or --url"),
+    )
+    for option, given, place in ignored:
+        if given:
+            raise PinwardenError("USAGE", f"{option} belongs to {place}", hint=f"Leave out {option}.")
 
 
 def warn_about_unknown(observed: Observed) -> None:

@@ -79,7 +79,12 @@ def command_target(command: list[str], args: Namespace) -> Target:
     """The command that stood after ``--``."""
     from pinwarden.documents.target import StdioTarget
 
-    return StdioTarget(command=tuple(command), env=dict(_pair(text, "=", "--env") for text in args.env))
+    return StdioTarget(command=tuple(command), env=variables_of(args))
+
+
+def variables_of(args: Namespace) -> dict[str, str]:
+    """The variables that were given with ``--env``."""
+    return dict(_pair(text, "=", "--env") for text in args.env)
 
 
 def target_of(name: str, args: Namespace) -> Target:

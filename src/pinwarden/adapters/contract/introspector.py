@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     logging.getLogger().addHandler(duplicates)
     try:
         with _standard_output_kept_free():
-            sys.path.insert(0, folder)
+            _import_from(folder)
             module = importlib.import_module(module_name)
             server = _server_in(module, wanted)
             facts = _facts(server, Path(folder), duplicates.names)
@@ -61,6 +61,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _import_from(folder: str) -> None:
+    """As if the server's own file had been started: its folder comes first, and this file's folder is not there."""
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [folder, *(each for each in sys.path if not each or Path(each).resolve() != here)]
+
+
 @contextmanager
 def _standard_output_kept_free() -> Iterator[None]:
     """What the server prints while it is imported goes to standard error: standard output is the protocol's."""
@@ -69,7 +75,9 @@ def _standard_output_kept_free() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout.flush()
+        if sys.__stdout__ is not None:
+            sys.stdout = sys.__stdout__  # a server that put something else there could not speak
+            sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
 
@@ -92,11 +100,13 @@ def _server_in(module: Any, wanted: str | None) -> Any:
     if wanted is not None:
         found = module
         for part in wanted.split("."):
-            found = getattr(found, part, None)
+            if not hasattr(found, part):
+                raise NoServer(f"{module.__name__} has no {wanted}{_servers_told(module)}")
+            found = getattr(found, part)
         if _kind(found) is None and callable(found):
             found = found()  # a factory, named by the person who asked
         if _kind(found) is None:
-            raise NoServer(f"{wanted} in {module.__name__} is no MCP server")
+            raise NoServer(f"{wanted} in {module.__name__} is not an MCP server{_servers_told(module)}")
         return found
     servers: dict[int, tuple[str, Any]] = {}
     for name, value in vars(module).items():
@@ -109,6 +119,11 @@ def _server_in(module: Any, wanted: str | None) -> Any:
         names = ", ".join(sorted(name for name, _ in servers.values()))
         raise NoServer(f"{module.__name__} has several MCP servers: {names}")
     return usual[0] if usual else next(iter(servers.values()))[1]
+
+
+def _servers_told(module: Any) -> str:
+    names = sorted(name for name, value in vars(module).items() if _kind(value) is not None)
+    return f"; its servers: {', '.join(names)}" if names else ""
 
 
 def _kind(value: Any) -> str | None:
@@ -252,7 +267,7 @@ def _modules(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     root = folder.resolve()
     for name, module in list(sys.modules.items()):
-        path = getattr(module, "__file__", None)
+        path = getattr(module, "__dict__", {}).get("__file__")  # to ask the module may import it
         if not isinstance(path, str) or not path.endswith(".py"):
             continue
         place = Path(path).resolve()

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pinwarden.adapters.files import read_file
-from pinwarden.adapters.probe.probe import ProbeOptions, probe
+from pinwarden.adapters.probe.probe import ProbeOptions, given_to, probe
+from pinwarden.adapters.probe.secret_mask import SecretMask, refuse_repeated_in
+from pinwarden.adapters.sandbox import Sandbox
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
@@ -23,6 +25,7 @@ from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import StdioTarget
 
 _INTROSPECTOR = Path(__file__).with_name("introspector.py")
+_UNREADABLE = "what the server's process wrote down cannot be read"
 _FAILURES = {
     "no-server": "SERVER_OBJECT_UNKNOWN",
     "exited": "SERVER_IMPORT_FAILED",
@@ -58,6 +61,8 @@ def python_server(text: str) -> PythonServer:
     if path.suffix != ".py" or (mark and not all(part.isidentifier() for part in name.split("."))):
         raise PinwardenError("USAGE", "--server takes path/to/server.py or path/to/server.py:object")
     path = path.resolve()
+    if "${" in str(path):  # a command's placeholders are filled in, with secrets among them
+        raise PinwardenError("USAGE", f"{str(path)[:200]!a} would be taken for a variable", hint="Rename the folder.")
     parts = [] if path.stem == "__init__" else [path.stem]
     folder = path.parent
     while (folder / "__init__.py").is_file():
@@ -77,33 +82,60 @@ def interpreter_for(server: PythonServer, variables: Mapping[str, str], named: s
     if named is not None:
         return named
     places = [Path(variables["VIRTUAL_ENV"])] if variables.get("VIRTUAL_ENV") else []
-    places += [folder / ".venv" for folder in (server.folder, *server.folder.parents[:3])]
-    for place in places:
+    found = [folder / ".venv" for folder in (server.folder, *server.folder.parents[:3])]
+    for place in (*places, *filter(_is_own, found)):
         for program in (place / "bin" / "python", place / "Scripts" / "python.exe"):
             if program.is_file():
                 return str(program)
     return sys.executable
 
 
-def introspect(server: PythonServer, python: str, options: ProbeOptions) -> Introspected:
-    """Import the server and ask it. Naming its file is the consent to run it."""
+def _is_own(place: Path) -> bool:
+    """Whether nobody but this user and the system could have put an environment there, as into a shared folder."""
+    import os
+
+    try:
+        return not hasattr(os, "getuid") or place.lstat().st_uid in (os.getuid(), 0)
+    except OSError:
+        return False
+
+
+def introspect(
+    server: PythonServer, python: str, options: ProbeOptions, variables: Mapping[str, str] | None = None
+) -> Introspected:
+    """Import the server, with these variables beside the usual ones, and ask it. Naming its file is the consent."""
     with tempfile.TemporaryDirectory(prefix="pinwarden-") as folder:
         facts = Path(folder) / "facts.json"
         named = () if server.name is None else (server.name,)
         command = (python, str(_INTROSPECTOR), str(facts), str(server.folder), server.module, *named)
+        target = StdioTarget(command=command, env=dict(variables or {}))
+        allowed = replace(options, allow_execute=True, sandbox=_widened(options.sandbox, server, folder))
         try:
-            surface = probe(StdioTarget(command=command), replace(options, allow_execute=True))
+            surface = probe(target, allowed)
         except PinwardenError as err:
-            raise _told(err, facts, server) from err
-        return Introspected(surface=surface, facts=_read(facts))
+            raise _told(err, facts, server, SecretMask(value for _, value in given_to(target, allowed))) from err
+        told = _read(facts)
+        if not _is_understood(told):
+            raise PinwardenError("SERVER_IMPORT_FAILED", _UNREADABLE)
+        refuse_repeated_in(told, given_to(target, allowed))
+        return Introspected(surface=surface, facts=told)
 
 
-def _told(err: PinwardenError, facts: Path, server: PythonServer) -> PinwardenError:
+def _widened(sandbox: Sandbox | None, server: PythonServer, folder: str) -> Sandbox | None:
+    """The sandbox with what is imported shown in it, and with the place where the facts are written."""
+    if sandbox is None:
+        return None
+    shown = (*sandbox.readable, str(_INTROSPECTOR), str(server.folder))
+    return replace(sandbox, readable=shown, writable=(*sandbox.writable, folder))
+
+
+def _told(err: PinwardenError, facts: Path, server: PythonServer, mask: SecretMask) -> PinwardenError:
     """What the introspector says of the failure, which is more than that nobody answered."""
     data = dict(err.data or {})
     if not facts.is_file():
-        if err.code == "CONSENT_REQUIRED" or data.get("reason") == "not_started":
-            return err
+        if data.get("reason") == "start":
+            hint = "Name the interpreter that has the server's packages with --python."
+            return PinwardenError(err.code, err.message, hint=hint, data=data)
         return PinwardenError(
             "SERVER_IMPORT_FAILED",
             f"{server.module} did not end its import, or its process ended before ({err.message})",
@@ -113,11 +145,42 @@ def _told(err: PinwardenError, facts: Path, server: PythonServer) -> PinwardenEr
     if not isinstance(failed, dict):
         return err
     code = _FAILURES.get(str(failed.get("reason")), "SERVER_IMPORT_FAILED")
-    return PinwardenError(code, f"{server.module} cannot be imported: {str(failed.get('message'))[:500]}", data=data)
+    message = mask.text(str(failed.get("message")))
+    told = message if code == "SERVER_OBJECT_UNKNOWN" else f"{server.module} cannot be imported: {message}"
+    return PinwardenError(code, told[:600], data=data)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    facts = strict_json.parse(read_file(path))
+    """What the process wrote down. It is the server's process: it can write anything, or nothing."""
+    try:
+        facts = strict_json.parse(read_file(path))
+    except PinwardenError as err:
+        raise PinwardenError("SERVER_IMPORT_FAILED", f"{_UNREADABLE}: {err.message}", data=err.data) from err
     if not isinstance(facts, dict):
-        raise PinwardenError("SERVER_IMPORT_FAILED", "what the server's process wrote down is not readable")
+        raise PinwardenError("SERVER_IMPORT_FAILED", _UNREADABLE)
     return facts
+
+
+def _is_understood(facts: Mapping[str, Any]) -> bool:
+    """Whether every member that is looked at is there and of its kind."""
+    lists = [facts.get(name) for name in ("duplicates", "middleware", "packages")]
+    maps = [facts.get(name) for name in ("modules", "prompts", "tools", "versions")]
+    return (
+        all(isinstance(each, list) for each in lists)
+        and all(isinstance(each, dict) for each in maps)
+        and all(isinstance(each, str) for each in facts["duplicates"])
+        and all(isinstance(each, dict) and _is_middleware(each) for each in facts["middleware"])
+        and all(isinstance(each, dict) and _is_place(each.get("handler")) for each in facts["tools"].values())
+    )
+
+
+def _is_middleware(facts: Mapping[str, Any]) -> bool:
+    return (
+        isinstance(facts.get("name"), str)
+        and isinstance(facts.get("sourceDigest"), str | None)
+        and isinstance(facts.get("onlyFor"), list)
+    )
+
+
+def _is_place(handler: Any) -> bool:
+    return handler is None or (isinstance(handler, dict) and {"module", "qualname"} <= handler.keys())

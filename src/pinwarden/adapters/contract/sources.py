@@ -15,7 +15,16 @@ _MOST_BYTES = 4 << 20  # of one module; nobody writes more by hand
 
 
 def read_modules(modules: Mapping[str, str], folder: Path) -> dict[str, Source]:
-    """The source of each module by its dotted name. What cannot be read is an error: it would be taken for harmless."""
+    """The source of each module by its dotted name. What cannot be read is an error: it would be taken for harmless.
+
+    The server's process names the files, and it may name any; only those in the server's folder are its modules.
+    """
+    root = folder.resolve()
+    for path in modules.values():
+        if root not in Path(path).resolve().parents:
+            raise PinwardenError(
+                "SERVER_IMPORT_FAILED", f"the server names a module outside its folder: {path[:200]!a}"
+            )
     return {name: _source(Path(path), folder) for name, path in sorted(modules.items())}
 
 

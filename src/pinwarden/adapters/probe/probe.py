@@ -168,11 +168,11 @@ def _probe(target: Target, options: ProbeOptions, wires: _OpenWires) -> Surface:
         surface = _probe_stdio(target, options, wires)
     else:
         surface = _probe_http(target, options, wires)
-    refuse_repeated(surface, _given(target, options))
+    refuse_repeated(surface, given_to(target, options))
     return surface
 
 
-def _given(target: Target, options: ProbeOptions) -> Iterator[tuple[str, str]]:
+def given_to(target: Target, options: ProbeOptions) -> Iterator[tuple[str, str]]:
     """The variables, headers and parameters that a server gets, with the values that it gets."""
     named, texts = (
         (target.env, (*target.command, target.cwd or ""))

@@ -43,6 +43,11 @@ def refuse_repeated(surface: Surface, given: Iterable[tuple[str, str]]) -> None:
 
     Only the value as it is, or as JSON spells it, is looked for. A server that means to give it away can disguise it.
     """
+    refuse_repeated_in([surface.server, [item.value for item in surface.all_items()]], given)
+
+
+def refuse_repeated_in(answers: Any, given: Iterable[tuple[str, str]]) -> None:
+    """The same for anything else that a server says."""
     wanted = {
         part: name
         for name, value in given
@@ -53,7 +58,7 @@ def refuse_repeated(surface: Surface, given: Iterable[tuple[str, str]]) -> None:
     if not wanted:
         return
     spelt = {json.dumps(part)[1:-1]: name for part, name in wanted.items()} | wanted
-    told = "\n".join(_texts([surface.server, [item.value for item in surface.all_items()]]))
+    told = "\n".join(_texts(answers))
     names = sorted({name for part, name in spelt.items() if part in told})
     if names:
         raise PinwardenError(

@@ -30,5 +30,5 @@ def run(args: Namespace) -> int:
     report = explain(observed_by(args), tuple(args.tool))
     if args.format == "text":
         for line in lines_of(report):
-            sys.stdout.write(told(line) if not line.startswith(" ") else f"{line}\n")
+            sys.stdout.write(told(line))
     return emit(report, args.format)

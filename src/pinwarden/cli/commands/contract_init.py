@@ -5,7 +5,7 @@ pinwarden contract init --server src/server.py --for github
 
 from __future__ import annotations
 
-import shlex
+import re
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -71,6 +71,7 @@ repos:
         pass_filenames: false
 """
 
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*(?::[A-Za-z0-9_.]+)?\Z")
 _TEXTS = {"github": _GITHUB, "gitlab": _GITLAB, "pre-commit": _PRE_COMMIT}
 
 
@@ -84,9 +85,16 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write the file."""
-    if not args.server.isprintable() or not Path(args.server.partition(":")[0]).is_file():
-        raise PinwardenError("SERVER_OBJECT_UNKNOWN", f"there is no file {args.server[:200]!a}")
-    text = _TEXTS[args.kind].replace("{server}", shlex.quote(args.server))
+    from pinwarden.adapters.contract.python_server import python_server
+
+    python_server(args.server)
+    if not _PLAIN.match(args.server) or ".." in Path(args.server).parts:
+        raise PinwardenError(
+            "USAGE",
+            f"{args.server[:200]!a} cannot stand in a workflow, where YAML, a shell and the build server read it",
+            hint="Use a path below this folder, of letters, digits and . _ - / only.",
+        )
+    text = _TEXTS[args.kind].replace("{server}", args.server)
     if args.kind != "pre-commit":
         text = text.replace("{install}", install_step(args.kind, args.install))
         if not args.install:

@@ -11,6 +11,7 @@ of mcp-fusion.lock, with the texts and digests that make it checkable by others 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.contract_arguments import (
     add_dialect_argument,
@@ -21,6 +22,9 @@ from pinwarden.cli.contract_arguments import (
     warn_about_unknown,
 )
 from pinwarden.cli.output import add_format_argument, emit
+
+if TYPE_CHECKING:
+    from pinwarden.core.keys import PrivateKey
 
 TAKES_COMMAND = True
 
@@ -38,15 +42,26 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Observe, write and report."""
     from pinwarden.adapters.clock import now
+    from pinwarden.core.record import replace
     from pinwarden.flows.contract.locking import lock, place_of, sign
 
+    keys = _keys(args.sign)
     dialect = dialect_of(args)
     place = place_of(args.lock, dialect)
     observed = observed_by(args)
     warn_about_unknown(observed)
     report = lock(observed, place, now=now(), dialect=dialect, name=args.name)
-    if args.sign:
-        from pinwarden.cli.key_arguments import private_keys
-
-        sign(place.path, private_keys(args.sign))
+    if keys:
+        sign(place.path, keys)
+        signed = f"signed by {', '.join(key.public_key.did for key in keys)}"
+        report = replace(report, notes=(*report.notes, signed))
     return emit(report, args.format)
+
+
+def _keys(named: list[str]) -> tuple[PrivateKey, ...]:
+    """The keys to sign with, read before anything is written."""
+    if not named:
+        return ()
+    from pinwarden.cli.key_arguments import private_keys
+
+    return tuple(private_keys(named))

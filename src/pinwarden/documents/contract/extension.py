@@ -24,7 +24,7 @@ from pinwarden.documents.contract.dialect import dialects_of
 from pinwarden.documents.contract.digests import tool_digest
 from pinwarden.documents.contract.lockfile import Lockfile
 from pinwarden.documents.contract.normalise import normalised_digest
-from pinwarden.documents.surface import KINDS, TOOL, Surface, from_listing
+from pinwarden.documents.surface import KINDS, SERVER_MEMBERS, TOOL, Surface, from_listing
 
 KEY = "pinwarden"
 FORMAT = "pinwarden-contract/1"
@@ -32,6 +32,7 @@ PAYLOAD_TYPE = "application/vnd.pinwarden.contract+json"
 SOURCE, IN_MEMORY, LIVE, UNKNOWN = "source", "in-memory", "live", "unknown"
 EVIDENCE = (SOURCE, IN_MEMORY, LIVE, UNKNOWN)
 """How a fact is known: read in source, asked of the server object, asked over the wire, or not at all."""
+_SURFACE_MEMBERS = frozenset({*SERVER_MEMBERS, *(kind.member for kind in KINDS)})
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 
@@ -100,11 +101,38 @@ def check_body(lockfile: Lockfile) -> bool:
     extension = _member(lockfile)
     if extension.get("bodyDigest") != str(body_digest(lockfile)):
         _tampered("the body of the lockfile is not the one that was written: its digest is another")
-    surface = from_listing(extension.get("surface"))
+    _check_members(extension)
+    surface = from_listing(extension["surface"])
     if extension.get("surfaceDigest") != str(surface.digest):
         _tampered("the surface in the lockfile has another digest than the one beside it")
+    if extension.get("normalisedDigest") != str(normalised_digest(surface)):
+        _tampered("the surface in the lockfile has another normalised digest than the one beside it")
     _check_derived(extension, surface)
+    _check_contracts(lockfile, surface)
     return True
+
+
+def _check_members(extension: Mapping[str, Any]) -> None:
+    """Nothing stands in the surface that a reader would take for something else, and no level is made up."""
+    surface = extension.get("surface")
+    if not isinstance(surface, Mapping) or not surface.keys() <= _SURFACE_MEMBERS:
+        _unreadable("surface holds something else than what a client sees")
+    levels = [extension.get("evidence")]
+    for entry in _tool_entries(extension).values():
+        told = entry.get("evidence")
+        if not isinstance(told, Mapping):
+            _unreadable("a tool does not say how its facts are known")
+        levels += told.values()
+    if not all(level in EVIDENCE for level in levels):
+        _unreadable("it holds a level of evidence that is not known")
+
+
+def _check_contracts(lockfile: Lockfile, surface: Surface) -> None:
+    """The three places that speak of tools speak of the same ones, and each contract is the one that is pinned."""
+    names = {item.key for item in surface.list_of(TOOL)}
+    if not names == lockfile.tools.keys() == _tool_entries(_member(lockfile)).keys():
+        _tampered("the tools of the lockfile are not those of the surface in it")
+    contracts_of(lockfile)
 
 
 def _check_derived(extension: Mapping[str, Any], surface: Surface) -> None:

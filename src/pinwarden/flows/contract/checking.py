@@ -8,7 +8,7 @@ from pinwarden.documents.contract.extension import surface_of
 from pinwarden.documents.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.documents.contract.normalise import normalised_digest
 from pinwarden.flows.contract.costing import Budget, cost_change, over_budget
-from pinwarden.flows.contract.denials import RULE_TEXTS, gained_rows, notices
+from pinwarden.flows.contract.denials import RULE_TEXTS, gained_rows, notices, startup_rows
 from pinwarden.flows.contract.locking import Place, digests_of, locked_at
 from pinwarden.flows.contract.observing import Observed
 from pinwarden.flows.report import Report, Row, is_grave, row_facts, weight
@@ -57,8 +57,12 @@ def check(observed: Observed, place: Place, *, compat: bool = False, budget: Bud
 def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> tuple[Row, ...]:
     """What moved since the lock was written, as a person would want to read it."""
     before = surface_of(locked)
-    rows = [] if before is None else [row_of(each) for each in compare(before, observed.extension.surface)]
-    rows += gained_rows(locked, observed)
+    rows = (
+        [_unsealed(observed.name)]
+        if before is None
+        else [row_of(each) for each in compare(before, observed.extension.surface)]
+    )
+    rows += [*gained_rows(locked, observed), *startup_rows(locked, observed, observed.name)]
     told = {row.name for row in rows}
     rows += [
         Row(
@@ -75,6 +79,18 @@ def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> t
     return tuple(rows)
 
 
+def _unsealed(name: str) -> Row:
+    """Whoever takes our member out of a lockfile must not get a weaker check for it."""
+    return Row(
+        code="lock_unsealed",
+        level="review",
+        entity="server",
+        name=name,
+        path="",
+        message="the lockfile holds digests only: instructions, resources, annotations and output are held to nothing",
+    )
+
+
 def _matching(locked: Lockfile, observed: Observed) -> Dialect:
     """Of the dialects that a file may be in, the first that gives its digest; the newest if none does."""
     possible = dialects_of(locked.document)
@@ -88,7 +104,10 @@ def _matching(locked: Lockfile, observed: Observed) -> Dialect:
 def _notes(locked: Lockfile, observed: Observed) -> tuple[str, ...]:
     before = surface_of(locked)
     if before is None:
-        return ("the lockfile has no texts of its own, so only digests were compared; lock again to see what moves",)
+        return (
+            "the lockfile has no texts of its own, so only digests were compared; run `pinwarden contract lock` to add "
+            "them, or check with --compat as the original does",
+        )
     now = observed.extension.surface
     if before.digest != now.digest and normalised_digest(before) == normalised_digest(now):
         return ("the server moved between frameworks or versions without a change of meaning",)

@@ -21,6 +21,9 @@ def verify_contract(path: Path, seen: Surface, keys: Sequence[PublicKey], subjec
 
     1. The contract is whole, and signed by one of the keys where keys are given.
     2. Its surface and the one that was seen have the same digest; otherwise every difference is told.
+
+    A contract is kept or broken: a server that shows less breaks it too, for it may be another one. Only a version, or
+    what frameworks add by themselves, may differ.
     """
     lockfile = locked_at(place_of(str(path)))
     if not check_body(lockfile):
@@ -38,9 +41,12 @@ def verify_contract(path: Path, seen: Surface, keys: Sequence[PublicKey], subjec
         command="verify",
         subject=subject,
         summary=equal if same else f"the server does not show what its contract says: {len(rows)} differences",
-        exit_code=EXIT_CLEAN if same or not (seen.problem or any(map(is_grave, rows))) else EXIT_REFUSED,
+        exit_code=EXIT_CLEAN if same or (meaning and not any(map(is_grave, rows))) else EXIT_REFUSED,
         rows=rows,
-        notes=(*unsigned, *(("only what frameworks add by themselves differs",) if meaning and not same else ())),
+        notes=(
+            *unsigned,
+            *(("only the version, or what frameworks add by themselves, differs",) if meaning and not same else ()),
+        ),
         facts={
             "contract": {"serverName": lockfile.server_name, "surfaceDigest": str(promised.digest)},
             "surfaceDigest": str(seen.digest) if seen.digest else None,

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from pinwarden.core.record import replace
+from pinwarden.documents.contract.extension import SOURCE
 from pinwarden.documents.contract.lockfile import Lockfile
 from pinwarden.documents.surface import TOOL
 from pinwarden.flows.contract.observing import Observed, located
 from pinwarden.flows.report import Row
+from pinwarden.rules.contract.check import reach
 from pinwarden.rules.entitlements.contradictions import Contradiction, contradictions, gained
-from pinwarden.rules.entitlements.values import NATIVE, SUBPROCESS
+from pinwarden.rules.entitlements.values import NATIVE, SUBPROCESS, Entitlements
 
 RULE_TEXTS = {
     "read_only_contradicted": "A tool declares readOnlyHint, and its code writes, starts programs or evaluates code.",
     "entitlement_gained": "The code of a tool can do more than the lock knows.",
+    "reach_unknown": "The code has a place, new since the lock, behind which nobody can see.",
     "entitlement_lost": "The code of a tool can do less than the lock knows.",
+    "lock_unsealed": "The lockfile has no texts and no digest over its body, so most of it cannot be held to anything.",
     "over_budget": "What the tools cost in every conversation is more than the budget allows.",
     "contract_changed": "The contract of a tool is not the one in the lock, in a part that no client sees.",
     "framework_moved": "The server moved to another framework or version without a change of meaning.",
@@ -55,7 +61,41 @@ def gained_rows(locked: Lockfile, observed: Observed) -> list[Row]:
             for kind in known
             if kind not in found.kinds
         ]
+        rows += _unseen_rows("tool", name, _locked_facts(locked, name), found)
     return rows
+
+
+def startup_rows(locked: Lockfile, observed: Observed, name: str) -> list[Row]:
+    """What the code that runs at import can do now and could not."""
+    extension = locked.extension or {}
+    details = extension.get("details")
+    if observed.analysis is None or extension.get("evidence") != SOURCE or not isinstance(details, Mapping):
+        return []
+    facts = details.get("startup")
+    before = facts if isinstance(facts, Mapping) else {}
+    kinds = _texts(before.get("kinds"))
+    found = observed.analysis.startup
+    rows = [replace(_row(each, "critical"), entity="server") for each in gained(name, kinds, found)]
+    return [*rows, *_unseen_rows("server", name, before, found)]
+
+
+def _unseen_rows(entity: str, name: str, before: Mapping[str, Any], found: Entitlements) -> list[Row]:
+    """Places behind which nobody can see, and which the lock does not know: the next one to gain a reach goes there."""
+    known = reach(before)["unknown"]
+    new = {(each.reason, each.what): each for each in found.unknown if (each.reason, each.what) not in known}
+    return [
+        Row(
+            code="reach_unknown",
+            level="review",
+            entity=entity,
+            name=name,
+            path="entitlements",
+            message=f"{name} reaches what cannot be followed ({each.reason}): {located(each)}",
+            file=each.path,
+            line=each.line,
+        )
+        for _, each in sorted(new.items())
+    ]
 
 
 _LEVELS = {SUBPROCESS: "review", NATIVE: "review"}
@@ -76,11 +116,19 @@ def _accepted(locked: Lockfile, each: Contradiction) -> bool:
 
 def _locked_kinds(locked: Lockfile, name: str) -> tuple[str, ...] | None:
     """What the lock knows of a tool's entitlements; None where its source was not read."""
+    kinds = _locked_facts(locked, name).get("kinds")
+    return _texts(kinds) if isinstance(kinds, list) else None
+
+
+def _locked_facts(locked: Lockfile, name: str) -> Mapping[str, Any]:
     tools = (locked.extension or {}).get("tools")
     entry = tools.get(name) if isinstance(tools, Mapping) else None
     found = entry.get("entitlements") if isinstance(entry, Mapping) else None
-    kinds = found.get("kinds") if isinstance(found, Mapping) else None
-    return tuple(each for each in kinds if isinstance(each, str)) if isinstance(kinds, list) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(each for each in values if isinstance(each, str)) if isinstance(values, list) else ()
 
 
 def _row(each: Contradiction, level: str) -> Row:

@@ -75,6 +75,7 @@ def lock(observed: Observed, place: Place, *, now: str, dialect: Dialect | None,
         summary=f"{summary}; surface {observed.extension.surface.digest}",
         exit_code=EXIT_CLEAN,
         rows=rows,
+        notes=("commit the file, and let your builds check it: pinwarden contract init",) if present is None else (),
         facts={
             **digests_of(made),
             "path": str(path),

@@ -68,13 +68,18 @@ def observe_live(target: Target, options: ProbeOptions, folder: Path | None = No
 
 
 def observe_python(
-    server: PythonServer, python: str, options: ProbeOptions, *, scan_packages: bool = False
+    server: PythonServer,
+    python: str,
+    options: ProbeOptions,
+    *,
+    variables: Mapping[str, str] | None = None,
+    scan_packages: bool = False,
 ) -> Observed:
-    """A Python server, imported in a process of its own and asked there."""
+    """A Python server, imported in a process of its own, with these variables, and asked there."""
     from pinwarden.adapters.contract.python_server import introspect
     from pinwarden.adapters.contract.sources import InstalledPackages, read_modules
 
-    seen = introspect(server, python, options)
+    seen = introspect(server, python, options, variables)
     facts = seen.facts
     if facts.get("duplicates"):
         raise PinwardenError(

@@ -15,7 +15,7 @@ from pinwarden.documents.contract.canonical import utf16_sorted
 from pinwarden.documents.contract.contract import Contracts, PromptContract
 from pinwarden.documents.contract.dialect import Dialect, dialects_of
 from pinwarden.documents.contract.digests import file_digest, server_digest_of
-from pinwarden.documents.contract.extension import Extension, check_body, surface_of
+from pinwarden.documents.contract.extension import SOURCE, UNKNOWN, Extension, check_body, surface_of
 from pinwarden.documents.contract.lockfile import Lockfile, LockfileCheckResult, generate_lockfile
 from pinwarden.documents.javascript_json import property_order
 from pinwarden.documents.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Kind, Surface
@@ -168,6 +168,7 @@ def _with_extension_changes(result: LockfileCheckResult, lockfile: Lockfile, cur
         tools |= _changed_items(locked, current.surface, TOOL)
         prompts = _changed_items(locked, current.surface, PROMPT)
         other = _other_changes(locked, current.surface)
+    other += _changed_startup(lockfile, current)
     changed = (*result.changed, *(name for name in result.unchanged if name in tools))
     changed_prompts = (*result.changed_prompts, *(name for name in result.unchanged_prompts if name in prompts))
     if (changed, changed_prompts, other) == (result.changed, result.changed_prompts, ()):
@@ -220,18 +221,50 @@ def _changed_facts(lockfile: Lockfile, current: Extension) -> set[str]:
         before = locked.get(name)
         if not isinstance(before, Mapping):
             continue
-        known = {fact for fact, level in facts.evidence.items() if level != "unknown"}
-        known &= {fact for fact, level in before.get("evidence", {}).items() if level != "unknown"}
-        if "entitlements" in known and _kinds(before.get("entitlements")) != _kinds(facts.entitlements):
+        known = {fact: level for fact, level in facts.evidence.items() if level != UNKNOWN}
+        levels = before.get("evidence", {})
+        if any(levels.get(fact, UNKNOWN) == UNKNOWN for fact in known):
+            changed.add(name)  # who edits a lock could otherwise call unknown what is not to be compared
+        if "entitlements" in known and reach(before.get("entitlements")) != reach(facts.entitlements):
             changed.add(name)
-        if "middlewareChain" in known and before.get("middleware") != [dict(each) for each in facts.middleware]:
+        if "middlewareChain" in known and (
+            before.get("middleware") != [dict(each) for each in facts.middleware]
+            or _limits(before.get("details")) != _limits(facts.details)
+        ):
             changed.add(name)
     return changed
 
 
-def _kinds(entitlements: Any) -> Any:
-    """What is compared of findings: the kinds, not the lines they stand on."""
-    return entitlements.get("kinds", entitlements) if isinstance(entitlements, Mapping) else entitlements
+def _changed_startup(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:
+    """Whether the code that runs when the server is imported reaches something else, where its source was read."""
+    details = (lockfile.extension or {}).get("details")
+    before = details.get("startup") if isinstance(details, Mapping) else None
+    read = current.evidence == SOURCE and (lockfile.extension or {}).get("evidence") == SOURCE
+    return ("startup",) if read and reach(before) != reach(current.details.get("startup")) else ()
+
+
+def reach(entitlements: Any) -> dict[str, frozenset[tuple[str, str]]]:
+    """What is compared of findings: what is reached, known and unknown, and not where in the code that stands."""
+    found = entitlements if isinstance(entitlements, Mapping) else {}
+    return {
+        "kinds": frozenset((str(kind), "") for kind in _listed(found, "kinds")),
+        "findings": _pairs(_listed(found, "findings"), "kind"),
+        "unknown": _pairs(_listed(found, "unknown"), "reason"),
+    }
+
+
+def _pairs(rows: list[Any], member: str) -> frozenset[tuple[str, str]]:
+    return frozenset((str(row.get(member)), str(row.get("what"))) for row in rows if isinstance(row, Mapping))
+
+
+def _listed(found: Mapping[str, Any], member: str) -> list[Any]:
+    rows = found.get(member)
+    return rows if isinstance(rows, list) else []
+
+
+def _limits(details: Any) -> dict[str, Any]:
+    """What is compared of a tool's details: not where its handler is."""
+    return {name: each for name, each in details.items() if name != "handler"} if isinstance(details, Mapping) else {}
 
 
 def _tampered(why: str) -> NoReturn:

@@ -15,12 +15,8 @@ from pinwarden.core.record import Record, replace
 from pinwarden.documents.contract.contract import ToolContract
 from pinwarden.documents.contract.extension import UNKNOWN, check_body, contracts_of, surface_of
 from pinwarden.documents.contract.lockfile import Lockfile
-from pinwarden.documents.contract.normalise import (
-    framework_of,
-    is_generated_title,
-    normalised_digest,
-    normalised_surface,
-)
+from pinwarden.documents.contract.normalise import framework_of, normalised_digest, normalised_surface
+from pinwarden.documents.contract.plain_schema import is_generated_root_title, is_generated_title
 from pinwarden.documents.contract.visible_contract import visible_contracts
 from pinwarden.documents.surface import Surface
 from pinwarden.rules.contract.deltas import BREAKING, COSMETIC, RISKY, SAFE, SEVERITIES, Delta
@@ -304,6 +300,8 @@ def _is_generated(change: Change) -> bool:
     if steps[-1] != "title" or change.field not in ("inputSchema", "outputSchema"):
         return False
     sides = [side for side in (change.before, change.after) if side is not ABSENT]
+    if change.path == f"/{change.field}/title":
+        return all(is_generated_root_title(side, change.name) for side in sides)
     return all(is_generated_title(side, steps[-2]) for side in sides)
 
 
