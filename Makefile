@@ -41,20 +41,18 @@ unit: $(VENV)/.dev $(OLD)/.ready
 	@echo "==> pytest"
 	@$(RUN)/pytest -rs
 
-soak: $(VENV)/.dev
+soak: $(VENV)/.dev $(OLD)/.ready
 	@tools/system-packages.sh
 	@tools/npm-packages.sh
 	@echo "==> pytest, the long tests"
-	@$(RUN)/pytest -rs -m soak --timeout 900
+	@$(RUN)/pytest -rs -n 0 -m soak --timeout 1800
+	@echo "==> pytest, 500 publishes at three replicas, and 50 replicas killed"
+	@PINWARDEN_SOAK=1 $(RUN)/pytest tests/registry/test_replicas.py -n 0 --timeout 1800
 
 bench: $(BENCH)/.ready
 	@{ command -v nginx && command -v wrk; } >/dev/null || tools/system-packages.sh nginx-light wrk
 	@echo "==> benchmarks"
 	@$(BENCH)/bin/python -m benchmarks
-
-soak: $(VENV)/.dev
-	@tools/system-packages.sh
-	@PINWARDEN_SOAK=1 $(RUN)/pytest tests/registry/test_replicas.py -n 0 --timeout 1800
 
 $(VENV)/.base: requirements/base.txt pyproject.toml
 	@tools/venv.sh $(VENV) base
