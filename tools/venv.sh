@@ -30,7 +30,15 @@ fi
 
 echo "==> installing requirements/$name.txt into $folder"
 pip=("$folder/bin/python" -m pip --disable-pip-version-check --no-input)
-"${pip[@]}" install --quiet --require-hashes -r "requirements/$name.txt"
+install=(--quiet --require-hashes -r "requirements/$name.txt")
+with_uv() {
+  "${pip[@]}" install --quiet --require-hashes -r requirements/uv.txt &&
+    "$folder/bin/python" -m uv pip install --python "$folder/bin/python" "${install[@]}"
+}
+# uv takes a tenth of the time, but does not know an index that only pip's settings name.
+if [ "$name" = base ] || ! with_uv 2>/dev/null; then
+  "${pip[@]}" install "${install[@]}"
+fi
 if [ "$name" = bench ]; then
   "${pip[@]}" install --quiet --no-deps --no-build-isolation --force-reinstall .
 elif [ "$name" != old-client ]; then
