@@ -73,7 +73,7 @@ $(BENCH)/.ready: requirements/bench.txt pyproject.toml $(shell find src -name '*
 	@touch $@
 
 requirements:
-	@for name in base dev bench old-client; do \
+	@for name in base uv dev bench old-client; do \
 	  uv pip compile -q --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	    --custom-compile-command "make requirements" requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done

@@ -117,8 +117,26 @@ def test_a_bundle_is_installed_from_an_export_and_run(desk: Desk) -> None:
     config = json.loads((desk.root / ".mcp.json").read_bytes())
     assert config["mcpServers"]["acme.notes"]["args"] == ["run", "acme.notes"]
     assert main(["ci"]) == 0
+    before = (desk.root / "mcp-lock.json").read_bytes()
+    for command in (["init"], ["enforce"], ["prove"], ["fetch", "--frozen"]):
+        assert main(command) == 0
+    assert (desk.root / "mcp-lock.json").read_bytes() == before
     answers = [json.loads(line) for line in desk.started(stdin=QUESTIONS).stdout.splitlines()]
     assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["search_notes", "delete_note"]
+
+
+def test_what_was_installed_is_explained_and_held_against_the_live_server(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    assert main(["ci", "--live", "--allow-execute"]) == 0
+    desk.capture.readouterr()
+    assert main(["explain", "acme.notes"]) == 0
+    told = desk.capture.readouterr().out
+    assert "may use: network deny, filesystem deny, exec deny" in told
+    assert f"accepted on the word of {VERA.public_key.did}" in told
 
 
 def test_installing_the_same_again_leaves_the_lock_as_it_is(desk: Desk) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.documents.clients.config import configured_server
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.lock.configured import configured_in
@@ -33,8 +34,20 @@ def live_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
             if server.name == entry.name and server.client == client.id and server.target is not None:
                 changes = compare_entries(entry.name, approved, lockable_entry(server.entry), client)
                 if all(change.severity == "info" for change in changes):
-                    return server.target
+                    return _finding_its_store(server.target)
     server = configured_server(entry.name, approved, client)
     if server.target is None:
         raise PinwardenError("CONFIG_INVALID", f"{entry.name[:120]!a} cannot be asked: {server.problem}")
-    return server.target
+    return _finding_its_store(server.target)
+
+
+_STORE = {"PINWARDEN_STORE": "${PINWARDEN_STORE:-}", "XDG_DATA_HOME": "${XDG_DATA_HOME:-}"}
+
+
+def _finding_its_store(target: Target) -> Target:
+    """A server that is started through ``pinwarden run`` is looked for in the store of this user."""
+    from pinwarden.documents.target import StdioTarget
+
+    if isinstance(target, StdioTarget) and target.command[:2] == ("pinwarden", "run"):
+        return replace(target, env={**_STORE, **target.env})
+    return target

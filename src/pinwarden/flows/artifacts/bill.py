@@ -11,6 +11,7 @@ from pinwarden.documents.artifacts import closure as closure_document
 from pinwarden.documents.lock.verification import file_pins, refuse_if_tampered
 from pinwarden.documents.sbom import cyclonedx, spdx
 from pinwarden.documents.sbom.bill import bill_of
+from pinwarden.flows.artifacts.running import is_bundle
 from pinwarden.flows.lock.documents import read_v2
 from pinwarden.flows.report import Report, Row, counted
 from pinwarden.rules.config.masking import shown_address
@@ -37,6 +38,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
         if member == "closure"
     }
     bill = bill_of(lock, closures, shown_address)
+    bundled = {each.name for each in lock.entries if is_bundle(each)}  # a bundle brings everything along
     writer = cyclonedx if kind == "cyclonedx" else spdx
     rows = tuple(
         Row(
@@ -48,7 +50,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
             message="its dependencies are not locked, so they are missing here; pinwarden prove locks them",
         )
         for server in bill.servers
-        if server.needs is None and server.is_installed
+        if server.needs is None and server.is_installed and server.name not in bundled
     )
     report = Report(
         command="sbom",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents import server_entry
+from pinwarden.documents.lock.bundle_pin import BundlePin, bundle_of
 from pinwarden.documents.lock.configured import SOURCE
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.verification import PROBLEMS
@@ -242,6 +243,10 @@ def _bytes(entry: Entry, extension: Extension | None) -> Iterator[str]:
             yield from (f"image for {platform}: {digest}" for platform, digest in extension.image.platforms.items())
         if extension.closure is not None:
             yield f"{extension.closure.packages} packages in its closure, all with digests: {extension.closure.path}"
+        pin = bundle_of(entry)
+        if pin is not None:
+            named = True
+            yield from _bundle(pin)
         if extension.provenance is not None:
             yield "built by " + ", ".join(f"{name} {value}" for name, value in extension.provenance.items())
     for row in entry.trust.get("evidence", []):
@@ -250,6 +255,15 @@ def _bytes(entry: Entry, extension: Extension | None) -> Iterator[str]:
             yield f"{row['status']}: {row['message']}"
     if not named:
         yield "nobody has held the bytes against these claims yet"
+
+
+def _bundle(pin: BundlePin) -> Iterator[str]:
+    yield f"bundle {pin.root_cid}: {pin.archive}, {pin.size} bytes"
+    asked = pin.policy
+    yield f"may use: network {asked.network}, filesystem {asked.filesystem}, exec {asked.exec}"
+    yield f"accepted on the word of {', '.join(dict.fromkeys(pin.provenance.get('attestations_used', ())))}"
+    logged = f"event {pin.log_index} of the log {pin.log_id}" if pin.log_id else "without a log, by the letter"
+    yield f"from {pin.registry}, channel {pin.channel}, {logged}"
 
 
 def _described(entry: ServerEntry) -> Iterator[str]:
