@@ -27,6 +27,7 @@ from pinwarden.documents.bundle.descriptor import CAR, TAR_ZSTD
 from pinwarden.documents.bundle.installer_policy import InstallerPolicy
 from pinwarden.documents.bundle.manifest import Entry
 from pinwarden.documents.bundle.signatures import signed, to_bytes
+from pinwarden.documents.registry import version
 from pinwarden.flows.registry.events import Change, log_changes
 from pinwarden.store import pointer_log, publications
 from tests.install.world import (
@@ -91,17 +92,34 @@ def test_attack_a_tampered_blob_is_refused(user: User) -> None:
 
 
 def test_attack_an_archive_of_other_files_under_a_page_that_names_it_is_refused(user: User) -> None:
-    """The page of a version is not signed; whatever archive it names must hold the files of the manifest."""
+    """The registry itself may lie in the page of a version; the archive must hold the files of the manifest."""
     user.publish(FIRST)
     evil = bundle(content=b"evil\n")
     cid = user.world.registry.blobs.put(evil.archive)
     page = json.loads(user.world.files.get("versions/acme.notes/1.0.0.json"))
     page["archive"]["cid"] = cid
-    shown = showing(user.world, **{"versions/acme.notes/1.0.0.json": to_bytes(page)})
+    shown = showing(user.world, **{"versions/acme.notes/1.0.0.json": page_signed(page)})
     assert user.code(shown) == "ARCHIVE_UNSAFE"
     page["archive"] = {**page["archive"], "cid": FIRST.archive_cid, "content_hash": hash_of(evil)}
-    shown = showing(user.world, **{"versions/acme.notes/1.0.0.json": to_bytes(page)})
+    shown = showing(user.world, **{"versions/acme.notes/1.0.0.json": page_signed(page)})
     assert user.code(shown) == "ARTIFACT_MISMATCH"
+
+
+def page_signed(page: dict[str, Any]) -> bytes:
+    return to_bytes(signed(page, version.SIGNED_FIELDS, REGISTRY_KEY))
+
+
+def test_attack_a_mirror_that_swaps_what_the_server_tells_the_model_is_refused(user: User) -> None:
+    """The page of a version names the text that an install approves, so the registry signs it."""
+    user.publish(FIRST)
+    path = "versions/acme.notes/1.0.0.json"
+    page = json.loads(user.world.files.get(path))
+    page["surface"] = {"api_surface": hash_of(FIRST), "cid": FIRST.descriptor_cid, "problem": None}
+    unsigned = {name: value for name, value in page.items() if name != "signatures"}
+    partly = signed(unsigned, [each for each in version.SIGNED_FIELDS if each != "/surface"], REGISTRY_KEY)
+    for lie in (page, partly, signed(unsigned, version.SIGNED_FIELDS, MALLORY)):
+        assert user.code(showing(user.world, **{path: to_bytes(lie)})) == "SIGNATURE_INVALID"
+    assert user.code(showing(user.world, **{path: to_bytes(unsigned)})) == "DOCUMENT_INVALID"
 
 
 def test_attack_a_swapped_manifest_is_refused(user: User) -> None:

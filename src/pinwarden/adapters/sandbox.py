@@ -66,10 +66,24 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         if not Path(path).exists():
             raise failed("start", f"{path} is not there and cannot be shown to the sandbox")
         line += ["--bind", path, path]
+    for path in _above(sandbox.kept, sandbox.writable):
+        line += ["--bind", path, path]
     for path in sandbox.kept:
         line += ["--ro-bind-try", path, path]
     line += ["--setenv", "HOME", _HOME, "--setenv", "TMPDIR", "/tmp", "--chdir", folder]  # noqa: S108
     return [*line, "--", *command]
+
+
+def _above(kept: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
+    """The folders between what is writable and what is kept. Each is mounted by itself, because a folder can be renamed
+    though something in it is mounted, and another put in its place; one that is a mount cannot."""
+    between = {
+        str(folder)
+        for path in kept
+        for folder in Path(path).parents
+        if str(folder) not in writable and any(folder.is_relative_to(each) for each in writable)
+    }
+    return sorted(between)
 
 
 def _guarded() -> tuple[str, ...]:

@@ -111,4 +111,4 @@ def pinned_bundles(args: Namespace) -> Iterator[PinnedBundles]:
     from pinwarden.flows.install.refetching import PinnedBundles
 
     with places_of(args) as places:
-        yield PinnedBundles(places, lambda: load_trust(trust_file()), args.registry)
+        yield PinnedBundles(places, lambda: load_trust(trust_file()), lambda: policy_of(args), args.registry)

@@ -135,6 +135,12 @@ def attestations_of(step: Transaction, root_cid: str, descriptor_cid: str) -> li
     return [str(row[0]) for row in step.rows(sql, (root_cid, descriptor_cid))]
 
 
+def is_published_in(step: Transaction, namespace: str, root_cid: str, descriptor_cid: str) -> bool:
+    """Whether a bundle is a version of this namespace."""
+    sql = "SELECT 1 FROM versions WHERE namespace = ? AND root_cid = ? AND descriptor_cid = ?"
+    return step.row(sql, (namespace, root_cid, descriptor_cid)) is not None
+
+
 def _with_attestations(step: Transaction, version: PublishedVersion) -> PublishedVersion:
     return replace(version, attestations=tuple(attestations_of(step, version.root_cid, version.descriptor_cid)))
 

@@ -13,10 +13,12 @@ from pinwarden.adapters.environments.store import Store
 from pinwarden.adapters.environments.tree import TREE, Row, problem_of, write_manifest
 from pinwarden.adapters.files import read_file
 from pinwarden.adapters.programs import find_program
-from pinwarden.core.cid import Cid
+from pinwarden.core.cid import Cid, document_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.artifacts.closure import tree_digest
+from pinwarden.documents.bundle import descriptor as descriptor_document
+from pinwarden.documents.bundle.descriptor import SecurityPolicy
 from pinwarden.documents.bundle.manifest import Entry
 from pinwarden.documents.lock.bundle_pin import BundlePin
 from pinwarden.rules.acceptance.bundle import check_documents
@@ -43,6 +45,29 @@ def environment_key(pin: BundlePin) -> str:
 def missing_files(pin: BundlePin, store: Store) -> list[Digest]:
     """Which of a bundle's files the store does not have."""
     return [each for each in (pin.archive, pin.descriptor, pin.manifest) if not store.has(each)]
+
+
+def check_described(pin: BundlePin, store: Store) -> None:
+    """What a lock says of a bundle is what its descriptor says, by which it was attested and accepted.
+
+    A lock lies in a repository, where whoever writes it can seal it again with wider permissions in it.
+    """
+    found = descriptor_document.parse(_stored(pin.descriptor, store))
+    if str(document_cid(dict(found.document))) != pin.descriptor_cid:
+        raise PinwardenError(
+            "ARTIFACT_MISMATCH", "the descriptor in the store is that of another bundle than was locked"
+        )
+    stated = (pin.tool, pin.version, pin.root_cid, pin.runtime, pin.target, pin.policy)
+    if stated != (found.name, found.version, found.root_cid, found.runtime, found.target, found.policy):
+        raise PinwardenError(
+            "LOCK_TAMPERED",
+            f"the lock says something else of {pin.tool[:80]!a} than the descriptor that was accepted",
+            data={"described": {"target": found.target, "runtime": found.runtime, "policy": _words(found.policy)}},
+        )
+
+
+def _words(policy: SecurityPolicy) -> dict[str, str]:
+    return {"network": policy.network, "filesystem": policy.filesystem, "exec": policy.exec}
 
 
 def build(folder: Path, pin: BundlePin, store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.fetch_arguments import add_fetch_arguments, workshop
+from pinwarden.cli.install_arguments import add_permission_arguments
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 
@@ -22,6 +23,7 @@ def configure(parser: ArgumentParser) -> None:
     add_format_argument(parser)
     add_fetch_arguments(parser)
     parser.add_argument("--registry", metavar="PLACE", help="where bundles come from (as the trust store says)")
+    add_permission_arguments(parser)
 
 
 def run(args: Namespace) -> int:

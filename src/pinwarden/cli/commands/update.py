@@ -31,6 +31,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--on-drift", default="block", choices=["block", "warn"], help="what critical drift of a bundle does (block)"
     )
+    parser.add_argument(
+        "--literal", action="store_true", help="by the letter of the rulebook, what was installed by it (hardened)"
+    )
     add_place_arguments(parser)
     add_permission_arguments(parser)
     add_project_arguments(parser)
@@ -75,7 +78,7 @@ def _with_bundles(args: Namespace, project: Project, writing: LockWriting, repor
         updating = Updating(
             project=project,
             places=places,
-            pinned=PinnedBundles(places, lambda: trusted, args.registry),
+            pinned=PinnedBundles(places, lambda: trusted, lambda: policy_of(args), args.registry),
             log=args.log,
             trusted=trusted,
             trust_path=trust_file(),
@@ -85,6 +88,7 @@ def _with_bundles(args: Namespace, project: Project, writing: LockWriting, repor
             writing=writing,
             agreed=args.yes,
             ask=args.allow_execute,
+            literal=args.literal,
             on_drift=args.on_drift,
         )
         return merged(report, update_bundles(args.server, updating), updating)

@@ -65,7 +65,10 @@ def to_bytes(state: LogState) -> bytes:
 
 def parse(data: bytes) -> LogState:
     """Read a state. One that is damaged is an error: to begin anew would be to forget what was seen."""
-    document = strict_json.parse(data, LIMITS)
+    try:
+        document = strict_json.parse(data, LIMITS)
+    except PinwardenError as err:
+        _corrupt(err.message)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         _corrupt(f"it is not of the format {FORMAT}")
     content = {name: value for name, value in document.items() if name != "integrity"}

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.note import NoteKey
 from pinwarden.core.record import Record
+from pinwarden.core.signing import document_signature_valid
 from pinwarden.documents.bundle.shape import BLOB_CID, Shape, read, refuse
+from pinwarden.documents.bundle.signatures import signatures_in
 
 VERSION_SCHEMA = "pinwarden.registry.version.v1"
+SIGNED_FIELDS = (
+    *("/schema_version", "/tool", "/version", "/namespace", "/root_cid", "/descriptor_cid", "/archive", "/surface"),
+    *("/published_at_utc", "/published_by", "/log_index"),
+)
+"""What never changes. The registry signs it: a mirror must not say what a server tells the model."""
 IDENTITY_SCHEMA = "pinwarden.registry.identity.v1"
 
 
@@ -70,9 +78,23 @@ def version_value(version: PublishedVersion) -> dict[str, Any]:
     }
 
 
+def parse_signed_version(data: bytes, key: PublicKey) -> PublishedVersion:
+    """What a registry says of a version, if it is the registry of this key that says so."""
+    document = read(data)
+    shape = Shape.of(document, VERSION_SCHEMA)
+    for signature, given in zip(signatures_in(shape), document["signatures"], strict=True):
+        covered = set(SIGNED_FIELDS) <= set(signature.signed_fields)
+        if covered and document_signature_valid(document, given, [key]):
+            return _version(shape)
+    raise PinwardenError("SIGNATURE_INVALID", f"{key.did} did not sign what is said of this version")
+
+
 def parse_version(data: bytes) -> PublishedVersion:
-    """What a registry says of a version: claims, each of which is checked where it matters."""
-    shape = Shape.of(read(data), VERSION_SCHEMA)
+    """What somebody says of a version: claims, each of which is checked where it matters."""
+    return _version(Shape.of(read(data), VERSION_SCHEMA))
+
+
+def _version(shape: Shape) -> PublishedVersion:
     archive, surface = shape.inside("archive"), shape.inside("surface")
     return PublishedVersion(
         tool=shape.text("tool"),

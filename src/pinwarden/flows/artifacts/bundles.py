@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from pinwarden.adapters.environments import bundle as bundle_environment
 from pinwarden.adapters.environments.store import Store
 from pinwarden.adapters.environments.tree import TREE
-from pinwarden.adapters.lock_store import closures_folder, surfaces_folder
 from pinwarden.adapters.sandbox import Sandbox
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.documents.lock.bundle_pin import BundlePin
-from pinwarden.flows.project import OWN_POLICY, TOOLPIN_POLICY
+from pinwarden.flows.artifacts.kept_files import kept_files
 
 if TYPE_CHECKING:
     from pinwarden.documents.policy import SandboxRule
@@ -32,14 +31,16 @@ class ConfinedStart(Record):
 
 def ready_bundle(pin: BundlePin, store: Store, *, say: Callable[[str], None]) -> Path:
     """The folder of a bundle that is exactly what was accepted; a changed one is unpacked anew from the store."""
+    missing = bundle_environment.missing_files(pin, store)
+    if pin.descriptor not in missing:  # always needed: without it a lock could say what it likes of the bundle
+        bundle_environment.check_described(pin, store)
     key = bundle_environment.environment_key(pin)
     folder = store.environment(key)
-    if folder.is_dir():
+    if folder.is_dir() and pin.descriptor not in missing:
         problem = bundle_environment.audit(folder, pin)
         if problem is None:
             return folder
         say(f"the unpacked bundle is not what was accepted ({problem}); it is unpacked anew")
-    missing = bundle_environment.missing_files(pin, store)
     if missing:
         raise PinwardenError(
             "ARTIFACT_MISSING",
@@ -70,22 +71,8 @@ def bundle_sandbox(
         read, write = (*read, *write), ()
     _refuse_everything(project, (*read, *write))
     cwd = next(iter((*write, *read)), str(folder / TREE))
-    kept = _kept(project) if write else ()
+    kept = kept_files(project, write)
     return Sandbox(readable=(*own, *read), writable=write, kept=kept, network=network, programs=programs), cwd
-
-
-def _kept(project: Project) -> tuple[str, ...]:
-    """What decides what is started next time: a tool that writes files must not approve itself, or plant a server."""
-    lock = project.lock
-    beside = (surfaces_folder(lock), closures_folder(lock))
-    places = [
-        lock,
-        *(lock.with_name(name) for name in beside),
-        project.root / OWN_POLICY,
-        project.root / TOOLPIN_POLICY,
-    ]
-    configs = [Path(path) for (_, scope), path in project.config_paths().items() if scope == "project"]
-    return tuple(str(path.resolve()) for path in (*places, *configs) if path.exists())
 
 
 def _paths(project: Project, rule: SandboxRule | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -226,12 +226,15 @@ def sandbox_for(project: Project, name: str, started: Started, *, wanted: bool) 
     if rule is None and not wanted:
         return None
     from pinwarden.adapters.sandbox import Sandbox
+    from pinwarden.flows.artifacts.kept_files import kept_files
 
     if rule is None:
         return Sandbox(readable=started.folders)
+    writable = tuple(_folder(project, path) for path in rule.write)
     return Sandbox(
         readable=(*started.folders, *(_folder(project, path) for path in rule.read)),
-        writable=tuple(_folder(project, path) for path in rule.write),
+        writable=writable,
+        kept=kept_files(project, writable),
         network=rule.network,
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
+from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifacts.content_hash import check_content, parse_content_hash
 from pinwarden.documents.bundle.installer_policy import InstallerPolicy
@@ -131,7 +132,7 @@ class _Plan:
             )
             witnesses = f", seen by {fresh.witnesses} witnesses" if fresh.witnesses else ""
             self._passed(LOGGED, f"event {fresh.index} of {fresh.size} in {fresh.log_id}{witnesses}")
-        published, opened = self._check(WHOLE, lambda: _opened(source, documents))
+        published, opened = self._check(WHOLE, lambda: _opened(source, documents, root.key.key))
         self._passed(WHOLE, f"{len(opened.contents)} files, {opened.content_hash}")
         # 9. Accepted.
         told = f"{pointed.tool} {version}: {pointed.root_cid}"
@@ -240,9 +241,11 @@ def _check_floor(question: Question, version: str) -> None:
         )
 
 
-def _opened(source: BundleSource, documents: BundleDocuments) -> tuple[PublishedVersion | None, OpenedBundle]:
+def _opened(
+    source: BundleSource, documents: BundleDocuments, key: PublicKey
+) -> tuple[PublishedVersion | None, OpenedBundle]:
     descriptor = documents.descriptor
-    published = source.published(descriptor.name, descriptor.version)
+    published = source.published(descriptor.name, descriptor.version, key)
     if published is not None and (published.root_cid, published.descriptor_cid) != (
         documents.root_cid,
         documents.descriptor_cid,

@@ -10,11 +10,13 @@ from pinwarden.documents.bundle.signatures import to_bytes
 from pinwarden.flows.install.bringing import keep
 from pinwarden.flows.install.places import OCI
 from pinwarden.flows.install.sources import RegistrySource
+from pinwarden.rules.acceptance.permissions import check_permissions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinwarden.adapters.environments.store import Store
+    from pinwarden.documents.bundle.installer_policy import InstallerPolicy
     from pinwarden.documents.bundle.trust_store import TrustStore
     from pinwarden.documents.lock.bundle_pin import BundlePin
     from pinwarden.flows.install.places import Places
@@ -23,8 +25,14 @@ if TYPE_CHECKING:
 class PinnedBundles:
     """Where the bytes of locked bundles are fetched from: a place that the user names or keeps, never the lock."""
 
-    def __init__(self, places: Places, trusted: Callable[[], TrustStore], named: str | None = None) -> None:
-        self._places, self._trusted, self._named = places, trusted, named
+    def __init__(
+        self,
+        places: Places,
+        trusted: Callable[[], TrustStore],
+        policy: Callable[[], InstallerPolicy],
+        named: str | None,
+    ) -> None:
+        self._places, self._trusted, self._policy, self._named = places, trusted, policy, named
 
     def place_of(self, pin: BundlePin) -> str:
         """The place of a bundle's registry, as the user says or the trust store knows."""
@@ -39,12 +47,17 @@ class PinnedBundles:
         return known
 
     def fetch(self, pin: BundlePin, store: Store) -> None:
-        """Bring the three files of a bundle into the store, each checked against its digest."""
+        """Bring the three files of a bundle into the store, each checked against its digest.
+
+        A lock lies in a repository, which must not decide what its readers allow: on a machine that does not have the
+        bundle yet, what it asks for is held against the policy of this user, as at an install.
+        """
         place = self.place_of(pin)
         digest = pin.oci_digest if place.startswith(OCI) else None
         source = self._places.source(place, pin.channel, digest=digest)
         papers = source.papers(pin.root_cid, pin.descriptor_cid)
         archive = source.blob(pin.archive_cid) if isinstance(source, RegistrySource) else source.archive(None)
+        check_permissions(read(papers.descriptor), self._policy(), literal=False)
         keep(store, pin.archive, archive)
         keep(store, pin.descriptor, to_bytes(read(papers.descriptor)))
         keep(store, pin.manifest, to_bytes(read(papers.manifest)))

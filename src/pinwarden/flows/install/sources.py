@@ -14,10 +14,11 @@ from pinwarden.adapters.registry_files import RegistryFiles
 from pinwarden.core.cid import Cid, blob_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, field
 from pinwarden.documents.bundle.shape import LIMITS, Shape, read
 from pinwarden.documents.registry import layout
-from pinwarden.documents.registry.version import PublishedVersion, parse_version
+from pinwarden.documents.registry.version import PublishedVersion, parse_signed_version
 
 _MOST_ATTESTATIONS = 100
 _MOST_ATTESTATION = 1024 * 1024
@@ -60,8 +61,8 @@ class BundleSource(ABC):
         """The event of a channel's pointer with its proof, where this place has both."""
 
     @abstractmethod
-    def published(self, tool: str, version: str) -> PublishedVersion | None:
-        """What the registry says of a version, where this place knows."""
+    def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
+        """What the registry of this key says of a version, where this place knows."""
 
     @abstractmethod
     def archive(self, published: PublishedVersion | None) -> bytes:
@@ -118,10 +119,10 @@ class RegistrySource(BundleSource):
         proof = self._files.find(layout.proof_path(tool, channel), LIMITS.max_bytes)
         return None if event is None or proof is None else LoggedEvent(event=event, proof=proof)
 
-    def published(self, tool: str, version: str) -> PublishedVersion | None:
-        """What the registry says of a version."""
+    def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
+        """What the registry says of a version. It signs that: this place may only be a mirror of it."""
         data = self._files.find(layout.version_path(tool, version))
-        return None if data is None else parse_version(data)
+        return None if data is None else parse_signed_version(data, key)
 
     def archive(self, published: PublishedVersion | None) -> bytes:
         """The archive by its CID."""
@@ -170,7 +171,7 @@ class OciSource(BundleSource):
         """An artifact has no proof; the log itself is asked."""
         return None
 
-    def published(self, tool: str, version: str) -> PublishedVersion | None:  # noqa: ARG002
+    def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:  # noqa: ARG002
         """An OCI registry knows nothing of versions."""
         return None
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters import lock_store
+from pinwarden.adapters.environments.bundle import check_described
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents import surface as surface_document
@@ -55,6 +56,8 @@ class Updating(Record):
     writing: LockWriting
     agreed: bool
     ask: bool
+    literal: bool = False
+    """Whether what was installed by the letter of the rulebook is updated by it, too. A lock alone does not decide."""
     on_drift: str = BLOCK
     """Whether drift that looks like an attack stops an update that was agreed to, or is only told."""
 
@@ -117,7 +120,13 @@ def _looked_at(entries: list[Entry], texts: dict[str, bytes], updating: Updating
     if (new.root_cid, new.descriptor_cid) == (pin.root_cid, pin.descriptor_cid):
         return same
     approved = _approved(entries[0], texts)
-    rows = (*same.rows, *_content_rows(pin, new), *_permission_rows(pin, new), *_surface_rows(pin, approved, brought))
+    rows = (
+        *same.rows,
+        *_registry_rows(pin, new),
+        *_content_rows(pin, new),
+        *_permission_rows(pin, new),
+        *_surface_rows(pin, approved, brought),
+    )
     return replace(same, brought=brought, rows=rows)
 
 
@@ -125,12 +134,13 @@ def _newest(pin: BundlePin, updating: Updating) -> Brought:
     """What the channel points to now, judged as for a first install. A refusal is raised under its own code."""
     place = updating.pinned.place_of(pin)
     source = updating.places.source(place, pin.channel, updating.log)
+    literal = pin.literal and updating.literal
     question = Question(
         tool=pin.tool,
         channel=pin.channel,
         floor=pin.floor,
-        literal=pin.literal,
-        policy=_policy(updating.policy, pin),
+        literal=literal,
+        policy=_policy(updating.policy, pin, updating.store),
         trusted=updating.trusted,
         trust_path=updating.trust_path,
         now=updating.writing.now,
@@ -141,12 +151,15 @@ def _newest(pin: BundlePin, updating: Updating) -> Brought:
         if refusal is None:
             raise TypeError("what is not accepted is refused")
         raise PinwardenError(refusal.code, refusal.what, hint=refusal.fix, data=dict(refusal.why))
-    new = pin_of(judged.accepted, source, pin.floor, literal=pin.literal)
+    new = pin_of(judged.accepted, source, pin.floor, literal=literal)
     return bring(updating.project, judged.accepted, new, updating.store, source, ask=updating.ask)
 
 
-def _policy(policy: InstallerPolicy, pin: BundlePin) -> InstallerPolicy:
-    """What the user allows, and what was approved for this tool before."""
+def _policy(policy: InstallerPolicy, pin: BundlePin, store: Store) -> InstallerPolicy:
+    """What the user allows, and what was approved for this tool before, if it is installed on this machine."""
+    if not store.has(pin.descriptor):
+        return policy
+    check_described(pin, store)
     return replace(
         policy,
         network=_stronger(policy.network, pin.policy.network),
@@ -178,6 +191,13 @@ def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
         if gone is not None:
             told = f"{gone.name or key_id} vouched for it, and that key was revoked: {gone.why}"
             yield _row(pin, _REVOKED, "critical", told)
+
+
+def _registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
+    """Two registries that are both trusted may have different tools under one name."""
+    if old.log_id not in (None, new.log_id):
+        told = f"another registry than before points to it: {new.log_id or 'one without a log'}, not {old.log_id}"
+        yield _row(old, "registry_changes", "critical", told, (str(old.log_id), str(new.log_id)))
 
 
 def _content_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:

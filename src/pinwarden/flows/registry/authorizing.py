@@ -100,9 +100,9 @@ def check_namespace(step: Transaction, caller: Caller, statement: Statement, too
     return namespace
 
 
-def spend(step: Transaction, registry: Registry, statement: Statement) -> None:
-    """Note that a request is carried out; one that was before is refused."""
-    if not publishers.spend_statement(step, str(statement.digest), registry.moment()):
+def spend(step: Transaction, registry: Registry, statement: Statement, *, again: bool = False) -> None:
+    """Note that a request is carried out; one that was before is refused, unless it may come ``again``."""
+    if not publishers.spend_statement(step, str(statement.digest), registry.moment()) and not again:
         raise PinwardenError("REQUEST_STALE", "the request was carried out before")
 
 

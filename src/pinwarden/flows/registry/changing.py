@@ -45,8 +45,10 @@ def carry_out(registry: Registry, caller: Caller, request: bytes) -> Done:
     statement = checked_statement(registry, document, action)
     with registry.database.transaction(alone=pointer_log.ALONE) as step:
         done = run(step, registry, caller, statement)
+        # One that changed nothing is spent too, or it could be shown again once it would; to ask again for what is so
+        # already is no harm.
+        spend(step, registry, statement, again=not done.changed)
         if done.changed:
-            spend(step, registry, statement)
             record(step, registry, caller, statement, done.subject)
     return done
 
@@ -142,8 +144,11 @@ def add_attestation(registry: Registry, caller: Caller, request: bytes) -> Done:
         if publications.manifest(step, root_cid, descriptor_cid) is None:
             raise PinwardenError("SERVER_NOT_FOUND", "the attestation is about a bundle that is not published here")
         present = publications.attestations_of(step, root_cid, descriptor_cid)
-        if len(present) >= registry.limits.attestations:
-            raise PinwardenError("PUBLISH_LIMIT", f"a bundle has up to {registry.limits.attestations} attestations")
+        most = registry.limits.attestations
+        if not publications.is_published_in(step, caller.token.namespace, root_cid, descriptor_cid):
+            most //= 2  # strangers must not take every place, or the publisher could bring nobody's any more
+        if found[0] not in present and len(present) >= most:
+            raise PinwardenError("PUBLISH_LIMIT", f"a bundle has up to {most} attestations by this way")
         publications.add_attestations(step, root_cid, descriptor_cid, [found])
     return Done(subject=f"{caller.token.namespace} {found[0]}", changed=found[0] not in present)
 

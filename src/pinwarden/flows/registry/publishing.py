@@ -113,6 +113,12 @@ def checked_attestation(document: Any, root_cid: str, descriptor_cid: str) -> tu
         key = PublicKey.from_did(signature["key_id"])
         if not document_signature_valid(document, signature, [key]):
             raise PinwardenError("SIGNATURE_INVALID", f"the signature of {key.did} on an attestation does not verify")
+    signers = {each.key_id for each in found.signatures}
+    for claim in found.claims:
+        if claim.issuer_key_id not in signers:
+            raise PinwardenError(
+                "SIGNATURE_INVALID", f"{claim.issuer_key_id[:80]} did not sign what is claimed in its name"
+            )
     return str(document_cid(document)), to_bytes(document)
 
 
@@ -137,6 +143,7 @@ def _write(
         _refuse_other_content(present, submitted)
         channel = publications.channel_of(step, descriptor.name, submitted.channel)
         if channel is not None and channel.version == present.version:
+            spend(step, registry, submitted.statement, again=True)
             return present  # the same again, perhaps after an answer that was lost
         if present.yanked is not None:
             raise PinwardenError("VERSION_YANKED", f"{submitted.subject} was taken back: {present.yanked}")

@@ -11,11 +11,13 @@ from pinwarden.core.note import Checkpoint, Note
 from pinwarden.core.record import Record, field
 from pinwarden.core.tlog import TILE_WIDTH
 from pinwarden.core.tlog_proof import TlogProof
+from pinwarden.documents.bundle import attestation as attestation_document
 from pinwarden.documents.bundle import checkpoint as checkpoint_document
 from pinwarden.documents.bundle.checkpoint import PointerLogCheckpoint
 from pinwarden.documents.bundle.signatures import signed, to_bytes
-from pinwarden.documents.registry.version import identity_value, version_value
+from pinwarden.documents.registry.version import SIGNED_FIELDS, identity_value, version_value
 from pinwarden.flows.registry.registry import Registry
+from pinwarden.rules.attestation_renewal import in_force
 from pinwarden.store import pointer_log, publications
 from pinwarden.store.database import Transaction
 from pinwarden.store.publications import Channel
@@ -82,9 +84,11 @@ def _tool(_registry: Registry, step: Transaction, tool: str) -> Found | None:
     return Found(body=to_bytes(value))
 
 
-def _version(_registry: Registry, step: Transaction, tool: str, version: str) -> Found | None:
+def _version(registry: Registry, step: Transaction, tool: str, version: str) -> Found | None:
     found = publications.version_of(step, tool, version)
-    return None if found is None else Found(body=to_bytes(version_value(found)))
+    if found is None:
+        return None
+    return Found(body=to_bytes(signed(version_value(found), SIGNED_FIELDS, registry.signer)))
 
 
 def _pointer(_registry: Registry, step: Transaction, tool: str, channel: str) -> Found | None:
@@ -125,7 +129,12 @@ def _manifest(_registry: Registry, step: Transaction, root_cid: str, descriptor_
 def _attestations(_registry: Registry, step: Transaction, root_cid: str, descriptor_cid: str) -> Found | None:
     if publications.manifest(step, root_cid, descriptor_cid) is None:
         return None
-    return Found(body=to_bytes({"attestations": publications.attestations_of(step, root_cid, descriptor_cid)}))
+    found = {
+        cid: attestation_document.parse(body)
+        for cid in publications.attestations_of(step, root_cid, descriptor_cid)
+        if (body := publications.document(step, cid)) is not None
+    }
+    return Found(body=to_bytes({"attestations": in_force(found)}))
 
 
 def _blob(registry: Registry, _step: Transaction, cid: str) -> Found | None:

@@ -31,7 +31,6 @@ from pinwarden.web.registry.refusals import refusal
 
 _READERS = 16  # threads; each has a connection to the database of its own
 _WRITERS = 4  # a publish may take seconds and holds an archive in memory; it must not take the place of readers
-_BODY_SECONDS = 600.0  # for the largest archive over a slow line
 _KEPT = {
     FOREVER: "public, max-age=31536000, immutable",
     BRIEFLY: "public, max-age=60",
@@ -151,14 +150,20 @@ class RegistryApp:
         return endpoint
 
     async def _written(self, operation: writing.Operation, caller: Caller | None, request: Request, most: int) -> Any:
-        """Read the body and do the work, when it is this request's turn."""
+        """Read the body and do the work, when it is this request's turn. Strangers send theirs before they have one:
+        whoever sends slowly must not keep publishers waiting."""
         if self._writers is None:
             self._writers = CapacityLimiter(_WRITERS)
+        early = await _in_time(operation, request, most) if caller is None else None
         async with self._writers:
-            with anyio.fail_after(_BODY_SECONDS):
-                body = await _body(request, most)
+            body = await _in_time(operation, request, most) if early is None else early
             run = partial(operation.run, self._registry, caller, request, body)
             return await anyio.to_thread.run_sync(run, limiter=CapacityLimiter(1))
+
+
+async def _in_time(operation: writing.Operation, request: Request, most: int) -> bytes:
+    with anyio.fail_after(operation.body_seconds):
+        return await _body(request, most)
 
 
 def _said_length(request: Request, most: int) -> int:

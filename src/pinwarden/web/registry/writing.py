@@ -27,6 +27,8 @@ class Operation(Record):
     admit: Callable[[Registry, Request, int], Caller | None]
     most: Callable[[Registry], int]
     run: Callable[[Registry, Any, Request, bytes], Any]
+    body_seconds: float = 600.0
+    """For the largest archive over a slow line."""
 
 
 def note_refusal(registry: Registry, caller: Caller | None, name: str, err: PinwardenError) -> None:
@@ -80,4 +82,6 @@ UPLOAD = Operation(
 PUBLISH = Operation(name="publish", method="POST", admit=_with_token("publish"), most=_most_request, run=_publish)
 CHANGE = Operation(name="change", method="POST", admit=_with_token("change"), most=_most_request, run=_change)
 ATTEST = Operation(name="attest", method="POST", admit=_with_token("attest"), most=_most_request, run=_attest)
-COSIGN = Operation(name="cosign", method="POST", admit=_nobody, most=lambda _: _MOST_COSIGNATURES, run=_cosign)
+COSIGN = Operation(
+    name="cosign", method="POST", admit=_nobody, most=lambda _: _MOST_COSIGNATURES, run=_cosign, body_seconds=10.0
+)
