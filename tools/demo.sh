@@ -34,13 +34,24 @@ say "   ...then somebody changes a version and plants a server:"
 in_project pinwarden ci
 in_project pinwarden init --by reviewer --accept notes --why "1.5.0 was read"
 
-say "5. Digests have names, because tools disagree about what to hash. Ours covers every member:"
+say "5. A gateway stands between client and server. The first use is remembered; a server that turns is held back:"
+talk() {
+  printf '%s\n' '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"demo","version":"1"}}}' \
+    '{"jsonrpc":"2.0","method":"notifications/initialized"}' '{"jsonrpc":"2.0","id":2,"method":"tools/list"}'
+}
+for turned in "" --update; do
+  printf '$ … | pinwarden run --name notes -- python3 examples/notes_server.py %s\n' "$turned"
+  talk | env -u XDG_DATA_HOME -u XDG_STATE_HOME HOME="$work/home" pinwarden run --name notes -- python3 examples/notes_server.py $turned 2>&1 | grep -o '"name": "[a-z_]*_note[s]*"\|pinwarden:.*' || echo '(no tool is shown)'
+done
+printf '$ pinwarden review list\n'; env -u XDG_DATA_HOME -u XDG_STATE_HOME HOME="$work/home" pinwarden review list 2>&1 || printf '(exit code %s)\n' "$?"
+
+say "6. Digests have names, because tools disagree about what to hash. Ours covers every member:"
 show pinwarden digest examples/mcp-server-time.tools.json
 show pinwarden digest examples/mcp-server-time.tools.json --profile hangar
 
-say "6. The whole listing under one content identifier, independent of spelling:"
+say "7. The whole listing under one content identifier, independent of spelling:"
 show pinwarden cid examples/mcp-server-time.tools.json
 
-say "7. Text that two readers would understand differently is refused, with a code and a hint:"
+say "8. Text that two readers would understand differently is refused, with a code and a hint:"
 printf '{"tool": "safe", "tool": "other"}' > "$work/twice.json"
 show pinwarden canonicalize "$work/twice.json"
