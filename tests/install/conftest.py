@@ -1,4 +1,4 @@
-"""A registry on SQLite, and a user who trusts it."""
+"""A registry on SQLite, a user who trusts it, and the machine of that user."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.install.desk import Desk
 from tests.install.world import User, new_user
 from tests.registry.world import open_world
 
@@ -15,4 +16,20 @@ from tests.registry.world import open_world
 def user(tmp_path: Path) -> Iterator[User]:
     world = open_world(tmp_path / "registry")
     yield new_user(world, tmp_path)
+    world.registry.database.close()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+    world = open_world(tmp_path / "registry", probing="auto")
+    user = new_user(world, tmp_path)
+    root = tmp_path / "project"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PINWARDEN_TRUST", str(user.trust))
+    monkeypatch.setenv("PINWARDEN_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(world.clock.moment.timestamp())))
+    (tmp_path / "home").mkdir()
+    yield Desk(user=user, root=root, export=tmp_path / "export", capture=capsys)
     world.registry.database.close()

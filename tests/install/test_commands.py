@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,89 +15,15 @@ from pinwarden.adapters.trust_files import change_trust
 from pinwarden.cli.main import main
 from pinwarden.core.record import replace
 from pinwarden.documents.bundle.descriptor import SecurityPolicy
-from pinwarden.flows.registry.exporting import export
 from tests import images
-from tests.docs.schemas import problems
-from tests.install.world import VERA, User, new_user
+from tests.install.desk import POISONED, QUESTIONS, REWORDED, Desk, relinked
+from tests.install.world import VERA
 from tests.needs import needs
 from tests.registries import DockerRegistry, docker_registry, needs_registry
-from tests.registry.world import SERVER, Bundle, bundle, open_world
+from tests.registry.world import SERVER, Bundle, bundle
 
 needs_bwrap = needs("bwrap", install="apt-get install bubblewrap")
 pytestmark = needs_bwrap
-POISONED = SERVER.replace(b'if "--update" in sys.argv', b"if True")
-REWORDED = SERVER.replace(b"Full-text search over the user's notes.", b"Search the notes by their full text.")
-
-
-@dataclass(slots=True)
-class Desk:
-    """A user's machine: a project, a store, and a static export of a registry beside it."""
-
-    user: User
-    root: Path
-    export: Path
-    capture: pytest.CaptureFixture[str]
-
-    def run(self, *arguments: str) -> tuple[int, Any]:
-        """A command in this process, and what it prints."""
-        self.capture.readouterr()
-        code = main([*arguments, "--format", "json"])
-        told = json.loads(self.capture.readouterr().out)
-        assert problems("error" if set(told) == {"error"} else arguments[0], told) == []
-        return code, told
-
-    def install(self, *arguments: str, tool: str = "acme.notes") -> tuple[int, Any]:
-        return self.run("install", tool, "--registry", str(self.export), "--by", "me", *arguments)
-
-    def update(self, *arguments: str) -> tuple[int, Any]:
-        return self.run("update", "--registry", str(self.export), "--by", "me", *arguments)
-
-    def publish(self, made: Bundle) -> None:
-        self.user.publish(made)
-        self.write_export()
-
-    def write_export(self) -> None:
-        assert export(self.user.world.registry, self.export).exit_code == 0
-
-    def started(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """An installed server, started as a client does."""
-        command = [sys.executable, "-m", "pinwarden", "run", *(arguments or ("acme.notes",))]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
-
-    @property
-    def lock(self) -> Any:
-        return json.loads((self.root / "mcp-lock.json").read_bytes())
-
-    def record(self, key: str = "acme.notes:generic") -> Any:
-        return self.lock["servers"][key]["capabilityManifest"]["pinwarden"]
-
-    @property
-    def written(self) -> list[str]:
-        """What an install leaves in the project and in the store."""
-        places = (self.root, self.root.parent / "store")
-        return sorted(str(path.relative_to(self.root.parent)) for each in places for path in each.rglob("*"))
-
-
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
-    world = open_world(tmp_path / "registry", probing="auto")
-    user = new_user(world, tmp_path)
-    root = tmp_path / "project"
-    root.mkdir()
-    monkeypatch.chdir(root)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PINWARDEN_TRUST", str(user.trust))
-    monkeypatch.setenv("PINWARDEN_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(world.clock.moment.timestamp())))
-    (tmp_path / "home").mkdir()
-    yield Desk(user=user, root=root, export=tmp_path / "export", capture=capsys)
-    world.registry.database.close()
-
-
-QUESTIONS = "".join(
-    json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": {}}) + "\n"
-    for number, method in enumerate(("initialize", "tools/list"))
-)
 
 
 def test_a_bundle_is_installed_from_an_export_and_run(desk: Desk) -> None:
@@ -159,14 +83,6 @@ def test_what_a_server_tells_here_is_held_against_what_its_registry_wrote_down(d
     code, told = desk.update("--allow-execute", "--yes")
     assert (code, codes(told)) == (1, ["SURFACE_DIFFERS"])
     assert (desk.root / "mcp-lock.json").read_bytes() == before
-
-
-def relinked(made: Bundle) -> Bundle:
-    """The bundle after its descriptor was changed."""
-    from pinwarden.core.cid import document_cid
-
-    cid = str(document_cid(made.descriptor))
-    return Bundle(descriptor=made.descriptor, manifest={**made.manifest, "descriptor_cid": cid}, archive=made.archive)
 
 
 def test_a_refused_install_writes_nothing_but_what_was_seen_of_the_log(desk: Desk) -> None:

@@ -20,15 +20,18 @@ from pinwarden.core.note import Note
 from pinwarden.core.record import replace
 from pinwarden.core.tlog import leaf_hash
 from pinwarden.core.tlog_proof import TlogProof
+from pinwarden.documents.bundle import attestation, trust_store
 from pinwarden.documents.bundle import manifest as manifest_document
 from pinwarden.documents.bundle import pointer as pointer_document
-from pinwarden.documents.bundle import trust_store
 from pinwarden.documents.bundle.descriptor import CAR, TAR_ZSTD
 from pinwarden.documents.bundle.installer_policy import InstallerPolicy
 from pinwarden.documents.bundle.manifest import Entry
 from pinwarden.documents.bundle.signatures import signed, to_bytes
 from pinwarden.documents.registry import version
+from pinwarden.flows.registry.authorizing import caller_of
+from pinwarden.flows.registry.changing import add_attestation
 from pinwarden.flows.registry.events import Change, log_changes
+from pinwarden.rules.attestation_renewal import in_force
 from pinwarden.store import pointer_log, publications
 from tests.install.world import (
     CHECKPOINT,
@@ -120,6 +123,25 @@ def test_attack_a_mirror_that_swaps_what_the_server_tells_the_model_is_refused(u
     for lie in (page, partly, signed(unsigned, version.SIGNED_FIELDS, MALLORY)):
         assert user.code(showing(user.world, **{path: to_bytes(lie)})) == "SIGNATURE_INVALID"
     assert user.code(showing(user.world, **{path: to_bytes(unsigned)})) == "DOCUMENT_INVALID"
+
+
+def vouched(issued: str, expires: str, key: PrivateKey = VERA) -> dict[str, Any]:
+    made = attested(FIRST, VERA, "verifier")
+    made["claims"][0].update(issued_at_utc=issued, expires_at_utc=expires)
+    return signed({**made, "signatures": []}, attestation.SIGNED_FIELDS, key)
+
+
+def test_a_claim_that_expired_can_be_renewed_and_by_nobody_else(user: User) -> None:
+    old = vouched("2026-01-01T00:00:00Z", "2026-11-17T00:00:00Z")
+    user.publish(FIRST, attestations=[old])
+    user.world.clock.pass_by(days=2)
+    assert user.code() == "ATTESTATION_EXPIRED"
+    renewed = vouched("2026-11-18T00:00:00Z", "2027-11-18T00:00:00Z")
+    add_attestation(user.world.registry, caller_of(user.world.registry, user.world.token, "attest"), to_bytes(renewed))
+    assert user.accepts()
+    forged = vouched("2026-11-18T00:00:00Z", "2027-11-18T00:00:00Z", MALLORY)
+    assert in_force({"old": attestation.of(old), "forged": attestation.of(forged)}) == ["old", "forged"]
+    assert in_force({"old": attestation.of(old), "new": attestation.of(renewed)}) == ["new"]
 
 
 def test_attack_a_swapped_manifest_is_refused(user: User) -> None:

@@ -21,7 +21,7 @@ from pinwarden.flows.install.judging import Judged, Question, judge
 from pinwarden.flows.install.sources import RegistrySource
 from pinwarden.flows.registry.events import Change, log_changes
 from pinwarden.store import pointer_log, publications
-from tests.registry.world import ACME, REGISTRY_KEY, Bundle, LiveFiles, World, attested
+from tests.registry.world import ACME, Bundle, LiveFiles, World, attested
 
 VERA = PrivateKey.from_seed(b"v" * 32)
 ADDED = "2026-01-01T00:00:00Z"
@@ -76,11 +76,16 @@ class User:
         return {path.name: path.read_bytes() for path in self.trust.parent.glob("logs/*.json")}
 
 
+def root_of(world: World, name: str) -> RegistryRoot:
+    """The registry as users pin it."""
+    log = NoteKey(name=world.registry.identity.log_id, key=world.registry.identity.key)
+    return RegistryRoot(key=TrustedKey(key=log.key, name=name, roles=("registry",)), log=log, added_at=ADDED)
+
+
 def new_user(world: World, folder: Path) -> User:
     """A user who trusts the registry, and Vera as a verifier."""
     trust = folder / "settings" / "trust.json"
-    log = NoteKey(name=world.registry.identity.log_id, key=REGISTRY_KEY.public_key)
-    root = RegistryRoot(key=TrustedKey(key=log.key, name="acme", roles=("registry",)), log=log, added_at=ADDED)
+    root = root_of(world, "acme")
     vera = KnownKey(key=TrustedKey(key=VERA.public_key, name="vera", roles=("verifier",)), added_at=ADDED)
     change_trust(trust, lambda store: trust_store.with_key(trust_store.with_root(store, root), vera))
     return User(world=world, trust=trust)

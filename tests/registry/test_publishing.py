@@ -16,8 +16,8 @@ from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.tlog_proof import TlogProof
-from pinwarden.documents.bundle import log_event
-from pinwarden.documents.bundle.signatures import to_bytes
+from pinwarden.documents.bundle import attestation, log_event
+from pinwarden.documents.bundle.signatures import signed, to_bytes
 from pinwarden.documents.registry.statement import KEYS, POINT, UNYANK, YANK
 from pinwarden.flows.registry import operating
 from pinwarden.flows.registry.authorizing import caller_of
@@ -174,6 +174,24 @@ def test_an_attack_that_repeats_a_signed_move_of_a_channel_is_refused(world: Wor
     assert as_json(world.files.find("tools/acme.notes.json"))["channels"] == {"stable": "1.1.0"}
 
 
+def test_an_attack_that_keeps_a_request_which_changed_nothing_for_later_is_refused(world: World) -> None:
+    """Both were sent while 1.0.0 was on the channel already; they must not bring it back once 1.1.0 is."""
+    old = bundle(version="1.0.0")
+    world.publish(old)
+    caller = caller_of(world.registry, world.token, "change")
+    move = to_bytes(
+        {"statement": world.statement(POINT, {"tool": "acme.notes", "version": "1.0.0", "channel": "stable"})}
+    )
+    again = world.request(old)
+    for _ in range(2):  # an answer may be lost
+        assert not carry_out(world.registry, caller, move).changed
+        assert world.send(again).version == "1.0.0"
+    world.publish(bundle(version="1.1.0"))
+    assert code_of(carry_out, world.registry, caller, move) == "REQUEST_STALE"
+    assert code_of(world.send, again) == "REQUEST_STALE"
+    assert as_json(world.files.find("tools/acme.notes.json"))["channels"] == {"stable": "1.1.0"}
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
@@ -232,7 +250,23 @@ def test_an_attack_with_a_forged_or_foreign_attestation_is_refused(world: World)
     assert code_of(world.publish, made, attestations=[forged]) == "SIGNATURE_INVALID"
     foreign = attested(bundle(version="2.0.0"), ACME)
     assert code_of(world.publish, made, attestations=[foreign]) == "DOCUMENT_INVALID"
+    in_the_name_of_another = signed({**attested(made, ACME), "signatures": []}, attestation.SIGNED_FIELDS, MALLORY)
+    assert code_of(world.publish, made, attestations=[in_the_name_of_another]) == "SIGNATURE_INVALID"
     assert log_size(world) == 0
+
+
+def test_an_attack_that_fills_every_place_for_attestations_leaves_room_for_the_publisher(tmp_path: Path) -> None:
+    world = open_world(tmp_path, limits=RegistryLimits(attestations=4))
+    made = bundle()
+    world.publish(made)
+    stranger = caller_of(world.registry, world.add_namespace("mallory", MALLORY), "attest")
+    junk = [to_bytes(attested(made, PrivateKey.from_seed(bytes([number]) * 32))) for number in range(3)]
+    for each in junk[:2]:
+        assert add_attestation(world.registry, stranger, each).changed
+    assert code_of(add_attestation, world.registry, stranger, junk[2]) == "PUBLISH_LIMIT"
+    publisher = caller_of(world.registry, world.token, "attest")
+    assert add_attestation(world.registry, publisher, to_bytes(attested(made, ACME))).changed
+    world.registry.database.close()
 
 
 def test_an_attestation_can_be_added_later_and_changes_nothing_else(world: World) -> None:

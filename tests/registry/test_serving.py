@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
 
 from pinwarden.adapters.mcp_registry import Registries, RegistrySource
 from pinwarden.cli.main import COMMANDS, main
+from pinwarden.core.cid import blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.note import NoteKey
@@ -238,6 +241,42 @@ def test_an_archive_that_is_too_large_is_refused_before_it_is_sent(site: Site, t
     wrong = Request(url, data=b"other bytes", method="PUT", headers={"authorization": f"Bearer {token}"})
     status, _, body = ask(wrong)
     assert (status, json.loads(body)["error"]["code"]) == (422, "ARTIFACT_MISMATCH")
+
+
+@needs_registry
+def test_damage_on_the_registrys_own_disk_is_the_registrys_fault_and_is_mended_by_sending_again(
+    site: Site, token: str
+) -> None:
+    data = b"an archive that is damaged later"
+    path, headers = f"blobs/{blob_cid(data)}", {"authorization": f"Bearer {token}"}
+    upload = Request(f"{site.replica.url}api/{path}", data=data, method="PUT", headers=headers)
+    assert ask(upload)[0] == 200
+    for kept in site.folder.rglob("*"):
+        if kept.is_file() and kept.stat().st_size == len(data) and kept.read_bytes() == data:
+            kept.chmod(0o600)
+            kept.write_bytes(data[::-1])
+    status, _, body = site.get(path)
+    assert status >= 500
+    assert "archive" not in json.loads(body)["error"]["message"]
+    if "--blobs" not in site.operator:  # an OCI registry keeps what it has under a digest
+        assert ask(upload)[0] == 200
+        assert site.get(path)[2] == data
+
+
+@needs_registry
+def test_an_attack_by_strangers_who_send_slowly_keeps_no_publisher_waiting(site: Site, token: str) -> None:
+    """Cosignatures need no token; more of them than there are places for writers are begun and not finished."""
+    host = urlsplit(site.replica.url)
+    begun = b"POST /api/cosignatures HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nbegun"
+    with ExitStack() as stack:
+        for _ in range(6):
+            line = stack.enter_context(socket.create_connection((host.hostname or "", host.port or 0), 5))
+            line.sendall(begun)
+        data = b"sent meanwhile"
+        url, headers = f"{site.replica.url}api/blobs/{blob_cid(data)}", {"authorization": f"Bearer {token}"}
+        request = Request(url, data=data, method="PUT", headers=headers)
+        with urlopen(request, timeout=5) as response:
+            assert response.status == 200
 
 
 @needs_registry

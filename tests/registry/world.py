@@ -200,8 +200,9 @@ class LiveFiles(RegistryFiles):
 def open_world(folder: Path, database: str | None = None, **settings: Any) -> World:
     """A registry in a folder, or with that database."""
     clock = Clock()
+    key = settings.pop("key", REGISTRY_KEY)
     made = RegistrySettings(folder=folder, database=database, probing=settings.pop("probing", "never"), **settings)
-    registry = replace(open_registry(made, REGISTRY_KEY), now=clock)
+    registry = replace(open_registry(made, key), now=clock)
     world = World(registry=registry, clock=clock, token="")
     world.token = world.add_namespace("acme", ACME)
     return world

@@ -18,6 +18,10 @@ _SETTINGS = (
     *("mime.types", "nsswitch.conf", "passwd", "pki", "ssl/certs", "ssl/openssl.cnf", "timezone"),
 )
 _HOME = "/home/sandbox"
+# Where root runs this, bubblewrap would leave every capability to the server, which could then mount the read-only
+# folders anew and write to them; and the kernel lets root set it from within /proc, whatever capabilities it has.
+_NO_PRIVILEGES = ("--cap-drop", "ALL")
+_KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "scsi", "acpi", "fs")
 
 
 class Sandbox(Record):
@@ -43,12 +47,14 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
             data={"reason": "start"},
         )
     folder = str(Path(cwd or ".").resolve())
-    line = [wrapper, "--die-with-parent", "--new-session", "--unshare-all"]
+    line = [wrapper, "--die-with-parent", "--new-session", "--unshare-all", *_NO_PRIVILEGES]
     if sandbox.network:
         line += ["--share-net", "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
     for path in (*_SYSTEM, *(f"/etc/{name}" for name in _SETTINGS)):
         line += ["--ro-bind-try", path, path]
     line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", _HOME]  # noqa: S108  a private one
+    for name in _KERNEL:
+        line += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     shown = [*_program_folders(command[0], environment, folder), *sandbox.readable]
     if not sandbox.programs:
         guard = _guarded()
