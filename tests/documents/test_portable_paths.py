@@ -63,3 +63,13 @@ def test_a_thousand_plain_paths_are_taken_and_one_that_is_alike_is_not() -> None
     assert not at_once([*paths, "lib1"])
     assert not at_once([*paths, "lib1/file1.js/x"])
     assert not at_once([*paths, "lib1/nul.js"])
+
+
+def test_a_path_that_is_too_deep_or_too_long_to_be_unpacked_is_refused() -> None:
+    deepest, longest = "/".join("d" * 64), "/".join(["x" * 199] * 5)
+    for path in (deepest, longest):
+        assert at_once([path])
+        assert one_by_one([path])
+    for path in (f"d/{deepest}", f"{longest}yy", "é/" * 400 + "é" * 200, "/".join("d" * 100_000)):
+        assert not at_once([path])
+        assert not one_by_one([path])

@@ -358,6 +358,14 @@ def test_attack_a_name_that_is_a_path_is_refused_before_anything_is_asked(desk: 
     assert (code, told["error"]["code"]) == (2, "REGISTRY_NAME_INVALID")
 
 
+def test_a_value_in_the_place_of_a_variables_name_is_not_written_down(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    code, told = desk.install("--env", "API_KEY=s3cret")
+    assert (code, told["error"]["code"]) == (2, "USAGE")
+    assert "s3cret" not in json.dumps(told)
+    assert not (desk.root / "mcp-lock.json").exists()
+
+
 def test_a_name_that_is_locked_for_something_else_is_not_taken_over(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     (desk.root / ".mcp.json").write_text(

@@ -146,7 +146,7 @@ def test_attack_a_lock_brings_no_bundle_here_that_asks_for_more_than_the_user_al
 
 
 def test_attack_a_name_that_another_trusted_registry_has_too_is_not_taken_from_it(desk: Desk, tmp_path: Path) -> None:
-    """Two registries are trusted. One of them, or a mirror in the place of the other, offers a tool of the same name."""
+    """Two registries are trusted. One of them, or a mirror in the place of the other, offers a tool of that name."""
     desk.publish(bundle(content=SERVER))
     desk.install()
     key = PrivateKey.from_seed(b"2" * 32)

@@ -9,6 +9,7 @@ provenance and its approved text, and started with pinwarden run, in a sandbox t
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.flows.install.writing import Placed
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENV_HINT = "Set it where the server is started, and name it here: --env NAME. Values are never written down."
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -90,6 +94,10 @@ def run(args: Namespace) -> int:
 def _placed(args: Namespace) -> Placed:
     from pinwarden.flows.install.writing import Placed
 
+    for name in args.env:
+        if not _VARIABLE.fullmatch(name):
+            # What stands after an equals sign is nearly always a secret, and the lock is committed.
+            raise PinwardenError("USAGE", "--env takes the name of a variable, and no value", hint=_ENV_HINT)
     return Placed(clients=tuple(dict.fromkeys(args.client or ["generic"])), scope=args.scope, variables=tuple(args.env))
 
 

@@ -12,6 +12,10 @@ from pinwarden.core.errors import PinwardenError
 _NOT_EVERYWHERE = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?", re.IGNORECASE)
 _MAX_STEP = 255
+_MAX_PATH = 1000
+"""Bytes. Some systems end at 1,024 with the folder that it is unpacked in."""
+_MAX_STEPS = 64
+"""Every folder above a file is looked at, so a small manifest of deep paths would be a large amount of work."""
 # What nearly all paths are made of. Paths of nothing else are looked at all together.
 _PLAIN = re.compile(r"[A-Za-z0-9_@+~=,./\n-]*")
 _PLAIN_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
@@ -67,6 +71,8 @@ def _all_plain_and_different(paths: Sequence[str]) -> bool:
     together = "\n".join(paths)
     if not _PLAIN.fullmatch(together) or together.count("\n") != len(paths) - 1:
         return False
+    if max(map(len, paths), default=0) > _MAX_PATH or max(path.count("/") for path in paths or ("",)) >= _MAX_STEPS:
+        return False
     steps = set(together.replace("\n", "/").split("/"))
     if any(not step or step[-1] == "." or len(step) > _MAX_STEP for step in steps):
         return False
@@ -84,6 +90,8 @@ def _all_plain_and_different(paths: Sequence[str]) -> bool:
 
 def check_portable(path: str) -> str:
     """The path, if every usual file system can hold it under this name."""
+    if len(path) > _MAX_PATH or len(path.encode("utf-8", "surrogatepass")) > _MAX_PATH or path.count("/") >= _MAX_STEPS:
+        _refuse(path[:_MAX_PATH], f"has a path that is too long or too deep: {path[:120]!a}")
     for step in path.split("/"):
         if not step or step in (".", "..") or _NOT_EVERYWHERE.search(step) or _DEVICES.fullmatch(step):
             _refuse(path, f"has a name that is not one everywhere: {path[:120]!a}")
