@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from tests.needs import NOT_OURS
+
+if TYPE_CHECKING:
+    from tests.postgres import Cluster
 
 # Hundreds of tests start the program anew; without bytecode each start would compile all of it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -41,3 +44,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         report.outcome = "failed"
         report.longrepr = f"skipped, which CI does not allow: {told}"
     return report
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """One PostgreSQL for all tests of a process; each makes a database of its own in it."""
+    from tests.postgres import postgres
+
+    with postgres() as running:
+        yield running

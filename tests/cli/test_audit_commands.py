@@ -17,19 +17,13 @@ from pinwarden.store.audit_chain import lines
 from pinwarden.store.audit_journal import Journal, pack
 from tests.cli.run import Outcome
 from tests.gateway.review_world import ReviewWorld
-from tests.postgres import Cluster, postgres
+from tests.postgres import Cluster
 
 FACTS = (
     Fact(kind="called", server="notes", client="editor", call="c1", item_kind="tool", item="search"),
     Fact(kind="blocked", server="notes", item_kind="tool", item="re\x1b[2Jad", code="text_changed", level="review"),
     Fact(kind="policy_changed", policy="sha256:" + "a" * 64),
 )
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with postgres() as running:
-        yield running
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -82,7 +82,9 @@ def _waiting() -> str:
     """The address of the process that waits, which is started at the first use and ends with this one."""
     folder = TemporaryDirectory(prefix="pinwarden-zygote-")
     address = f"{folder.name}/socket"
-    process = subprocess.Popen([sys.executable, "-m", "tests.cli.zygote", address], stdout=subprocess.PIPE)
+    command = [sys.executable, "-m", "tests.cli.zygote", address]
+    # A test may have gone into a folder of its own, where there is no package of this name.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     atexit.register(folder.cleanup)

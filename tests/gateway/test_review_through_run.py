@@ -20,7 +20,7 @@ from pinwarden.flows.gateway.state import GatewayState
 from pinwarden.store.audit_chain import lines, verify
 from tests.cli.run import pinwarden
 from tests.gateway.review_world import CHANGED, SEARCH, ReviewWorld
-from tests.postgres import Cluster, postgres
+from tests.postgres import Cluster
 
 TURNING = Path(__file__).parents[1] / "servers" / "turning.py"
 NOTICE = "notifications/tools/list_changed"
@@ -122,12 +122,6 @@ def test_a_held_change_is_served_as_soon_as_it_is_approved_and_never_by_the_agen
     kinds = [kind for kind, item, *_ in world.events() if item == "search"]
     assert kinds.index("blocked") < kinds.index("approved") < len(kinds) - 1 - kinds[::-1].index("called")
     assert world.run("audit", "verify").code == 0
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with postgres() as running:
-        yield running
 
 
 @pytest.mark.parametrize("mode", ["refuse", "spool"])

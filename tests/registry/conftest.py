@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres import Cluster, postgres
 from tests.registry.world import World, open_world
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    with postgres() as running:
-        yield running
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.postgres import Cluster, postgres
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    with postgres() as running:
-        yield running
+from tests.postgres import Cluster
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -29,5 +29,7 @@ def load_key_file(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     with open_regular(path) as stream:
         mode = os.fstat(stream.fileno()).st_mode
         if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+            if path.suffix == ".pub":
+                raise PinwardenError("KEY_INVALID", f"{path} is a public key, and signing takes the private one")
             raise PinwardenError("KEY_FILE_UNSAFE", f"{path} is open to other users (mode {stat.S_IMODE(mode):04o})")
         return PrivateKey.from_pem(stream.read(_MAX_KEY_FILE), passphrase)

@@ -101,7 +101,10 @@ def place_of(args: Namespace, trusted: TrustStore) -> str:
     if len(known) == 1:
         return str(known[0])
     why = "no registry that you trust has an address" if not known else f"{len(known)} registries have an address"
-    raise PinwardenError("USAGE", f"which registry? {why}", hint="Name one with --registry.")
+    hint = "Name one with --registry."
+    if not trusted.roots:
+        hint = "Trust one first: pinwarden trust add registry.json --role registry --url URL."
+    raise PinwardenError("USAGE", f"which registry? {why}", hint=hint)
 
 
 @contextmanager

@@ -83,7 +83,11 @@ def writable_registry(args: Namespace) -> Iterator[HttpRegistry]:
 
     token = os.environ.get(args.token_env)
     if not token:
-        raise PinwardenError("VARIABLE_MISSING", f"the variable {args.token_env[:80]!a} is not set, or empty")
+        raise PinwardenError(
+            "VARIABLE_MISSING",
+            f"the variable {args.token_env[:80]!a} is not set, or empty",
+            hint="Put your publish token into it. The registry's operator makes one: pinwarden registry token add.",
+        )
     if not token.isascii() or not token.isprintable() or " " in token:
         raise PinwardenError("VARIABLE_MISSING", f"the variable {args.token_env[:80]!a} holds no token")
     fetcher = _fetcher(args)

@@ -26,8 +26,14 @@ def run(args: Namespace) -> int:
         from pinwarden.cli.layout import table
 
         rows = [
-            (str(each["at_ms"]), each["action"], each["outcome"], each["namespace"] or "-", each["subject"] or "-")
+            (_moment(each["at_ms"]), each["action"], each["outcome"], each["namespace"] or "-", each["subject"] or "-")
             for each in report.facts["requests"]
         ]
-        sys.stdout.write(table(("AT (MS)", "ACTION", "OUTCOME", "NAMESPACE", "ABOUT"), rows))
+        sys.stdout.write(table(("AT", "ACTION", "OUTCOME", "NAMESPACE", "ABOUT"), rows))
     return emit(report, args.format)
+
+
+def _moment(milliseconds: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

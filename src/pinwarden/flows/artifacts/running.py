@@ -34,6 +34,7 @@ from pinwarden.flows.project import Project
 
 if TYPE_CHECKING:
     from pinwarden.adapters.sandbox import Sandbox
+    from pinwarden.documents.lock.bundle_pin import BundlePin
     from pinwarden.documents.policy import SandboxRule
 
 _PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
@@ -117,6 +118,7 @@ def _bundle_start(
     if pin is None:
         raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
     _refuse_other_arguments((), given)
+    _say_revoked(project, pin, say)
     folder = ready_bundle(pin, Store(store_folder(project)), say=say)
     sandbox, cwd = bundle_sandbox(project, pin, folder, _sandbox_rule(project, entry.name))
     return Started(
@@ -126,6 +128,18 @@ def _bundle_start(
         folders=(str(folder), *bundle_environment.shown_folders(pin)),
         confined=sandbox,
     )
+
+
+def _say_revoked(project: Project, pin: BundlePin, say: Callable[[str], None]) -> None:
+    """Tell if somebody vouched whose key was revoked since. A key that was only replaced is revoked as well, so this is
+    no reason not to start what was accepted."""
+    from pinwarden.adapters.trust_files import load_trust, trust_path
+
+    trusted = load_trust(trust_path(project.home, project.variables))
+    for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
+        gone = trusted.is_revoked(str(key_id))
+        if gone is not None:
+            say(f"{gone.name or key_id} vouched for {pin.tool}, and that key was revoked: {gone.why}; pinwarden update")
 
 
 def find_entry(project: Project, name: str, client: str | None) -> Entry:

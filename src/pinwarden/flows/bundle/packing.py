@@ -60,7 +60,15 @@ def pack(packing: Packing) -> Report:
             f"{packing.output} is inside the folder that is packed, so the next bundle would hold this one",
             hint="Name another folder with --output.",
         )
-    packed = pack_folder(packing)
+    try:
+        packed = pack_folder(packing)
+        packing.output.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{packing.output}: {err.strerror or err}") from err
+    except PinwardenError as err:
+        if err.code not in ("SERVER_ENTRY_INVALID", "DOCUMENT_INVALID") or "Write one" in err.hint:
+            raise
+        raise PinwardenError(err.code, err.message, hint="Correct server.json in the folder.", data=err.data) from err
     documents = {".descriptor.json": packed.descriptor, ".manifest.json": packed.manifest}
     archive = packing.output / f"{packed.stem}{SUFFIXES[packing.media_type]}"
     write_atomically(archive, packed.archive)

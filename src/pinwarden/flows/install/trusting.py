@@ -76,6 +76,8 @@ def _made(wanted: Trusting, old: RegistryRoot | KnownKey | None, now: str) -> Re
             max_age_days=wanted.max_age_days,
             added_at=now,
         )
+    if wanted.log is not None and not roles:
+        raise PinwardenError("USAGE", "this is a registry's own description, so say --role registry")
     if REGISTRY_ROLE in roles or wanted.key is None:
         raise PinwardenError("USAGE", "a registry has no other role, and whoever attests is trusted by their own key")
     return KnownKey(key=TrustedKey(key=wanted.key, name=name, roles=tuple(dict.fromkeys(roles))), added_at=now)

@@ -20,6 +20,7 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.flows.install.bringing import Brought, api_surface_of, bring, pin_of
 from pinwarden.flows.install.judging import Question, judge
 from pinwarden.flows.install.writing import Placed, lock_bundle
+from pinwarden.flows.lock.updating import NOTHING_TO_LOOK_UP
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted
 from pinwarden.flows.rows import row_of
 from pinwarden.rules.drift.surface import compare
@@ -270,7 +271,7 @@ def merged(report: Report, found: Sequence[BundleUpdate], updating: Updating) ->
     ]
     return replace(
         report,
-        summary=f"{report.summary}; {told}",
+        summary=told if report.summary.endswith(NOTHING_TO_LOOK_UP) else f"{report.summary}; {told}",
         exit_code=next(each for each in (EXIT_REFUSED, EXIT_UNCHECKED, EXIT_CLEAN) if each in codes),
         rows=(*report.rows, *rows),
         notes=(*report.notes, *notes),

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pinwarden.flows.artifacts.renewing import Renewal
     from pinwarden.flows.project import Policies, Project
 
+NOTHING_TO_LOOK_UP = "there is nothing to look up"
+
 
 class Newer(Record):
     """One entry, and the latest release that its registry has."""
@@ -189,7 +191,7 @@ class _Looked(Record):
         """How many were looked up, and what came of it."""
         known = f"{len(self.entries)} of {counted(self.wanted, 'entry', 'entries')} come from a registry"
         if not self.entries:
-            return f"{known}; there is nothing to look up"
+            return f"{known}; {NOTHING_TO_LOOK_UP}"
         if not self.failed:
             return f"{known}, {outcome}"
         answered = f", the others {outcome}" if len(self.failed) < len(self.entries) else ""

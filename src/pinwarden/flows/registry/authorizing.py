@@ -28,7 +28,11 @@ class Caller(Record):
 def new_token(step: Transaction, registry_now: str, namespace: str, label: str, days: int) -> tuple[str, Token]:
     """Make a token for a namespace. Its text is told once and not kept."""
     if namespace not in publishers.namespaces(step):
-        raise PinwardenError("NAMESPACE_REFUSED", f"there is no namespace {namespace[:80]!a}")
+        raise PinwardenError(
+            "NAMESPACE_REFUSED",
+            f"there is no namespace {namespace[:80]!a}",
+            hint="Make it first: pinwarden registry namespace add NAME --owner KEY.",
+        )
     text = _TOKEN_PREFIX + secrets.token_urlsafe(32)
     token = Token(
         id=new_id(),

@@ -25,7 +25,11 @@ def add_namespace(registry: Registry, name: str, owner: str) -> Report:
         with registry.database.transaction() as step:
             publishers.add_namespace(step, name, key.did, registry.now())
     except Conflict as err:
-        raise PinwardenError("NAMESPACE_REFUSED", f"there is a namespace {name} already") from err
+        raise PinwardenError(
+            "NAMESPACE_REFUSED",
+            f"there is a namespace {name} already",
+            hint="Its owners change its keys: pinwarden registry keys.",
+        ) from err
     facts = {"namespaces": [_namespace(registry, name)]}
     return _report("registry namespace", name, f"{name} belongs to {key.did}", facts)
 
