@@ -238,6 +238,16 @@ def test_the_state_in_a_folder_that_others_may_write_to_is_not_used(locked: Revi
     assert (outcome.code, "[STORE_UNSAFE]" in outcome.err) == (3, True)
 
 
+def test_the_state_that_a_gateway_makes_is_for_its_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with running_gateway(tmp_path / "state" / "running", client=None):
+            made = [(tmp_path / "state" / name).stat().st_mode & 0o777 for name in (".", "running")]
+    finally:
+        os.umask(before)
+    assert made == [0o700, 0o700]
+
+
 # First use
 
 
