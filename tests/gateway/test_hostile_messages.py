@@ -119,18 +119,24 @@ def test_an_error_about_no_request_brings_no_result_along(number: str) -> None:
 BOTH = {"result": {"content": []}, "error": {"code": -32042, "message": "", "data": {"elicitations": [EVIL_URL]}}}
 
 
-def test_a_result_that_is_an_error_too_sends_nobody_anywhere() -> None:
+ASKING = {"a": {"method": "elicitation/create", "params": EVIL_URL}}
+SPELT = {"result": {"content": [], "ResultType": "input_required", "InputRequests": ASKING}}
+
+
+@pytest.mark.parametrize("body", [BOTH, SPELT])
+def test_a_result_that_is_something_else_too_sends_nobody_anywhere(body: dict[str, Any]) -> None:
     """Attack: the policy looks at the one, and the client at the other."""
     desk = open_call("prompts/get", {"name": "p"})
-    desk.say({"jsonrpc": "2.0", "id": desk._last, **BOTH})
+    desk.say({"jsonrpc": "2.0", "id": desk._last, **body})
     assert not poison_seen(desk)
     assert refused(desk.answer(desk._last)) == "JSON_CANONICALIZATION_ERROR"
 
 
-@pytest.mark.xfail(strict=True, reason="PlainCalls.answers does not look for an error beside the result")
-def test_a_result_of_a_plain_call_that_is_an_error_too_sends_nobody_anywhere() -> None:
+@pytest.mark.xfail(strict=True, reason="PlainCalls.answers looks at no member but those that it knows")
+@pytest.mark.parametrize("body", [BOTH, SPELT])
+def test_a_result_of_a_plain_call_that_is_something_else_too_sends_nobody_anywhere(body: dict[str, Any]) -> None:
     desk = open_call("tools/call", {"name": "search_notes"})
-    desk.say({"jsonrpc": "2.0", "id": desk._last, **BOTH})
+    desk.say({"jsonrpc": "2.0", "id": desk._last, **body})
     assert not poison_seen(desk)
 
 
