@@ -110,7 +110,7 @@ class Journal:
             client=self.client,
             session=self._session,
             observed=digest,
-            reason=f"First use of this server: {items} items were taken as approved.",
+            reason=f"First use of this server: {items} {'item was' if items == 1 else 'items were'} taken as approved.",
         )
         out.facts.append(fact)
         out.durable = True

@@ -65,7 +65,7 @@ class View:
 class _Asked:
     """A list that is being asked for, page by page."""
 
-    __slots__ = ("cursors", "items", "kind", "notices", "pages", "rounds", "since")
+    __slots__ = ("cursors", "items", "kind", "notices", "pages", "rounds", "since", "size")
 
     def __init__(self, kind: Kind | None, since: float, notices: int, rounds: int = 0) -> None:
         self.kind = kind
@@ -74,6 +74,7 @@ class _Asked:
         self.notices = notices
         self.rounds = rounds
         self.pages = 0
+        self.size = 0
         self.items: list[Item] = []
         self.cursors: set[str] = set()
 
@@ -215,6 +216,10 @@ class Views:
             else:
                 self._failed(asked, now, "The server answered a request for its list with an error.")
             return True
+        asked.size += len(frame)
+        if asked.size > self._guard.limits.max_list:
+            self._failed(asked, now, "The server's list is too long to be judged.")
+            return True
         try:
             page = read_page(frame, message, asked.kind, self._guard)
         except PinwardenError:
@@ -226,9 +231,10 @@ class Views:
         limits = self._guard.limits
         asked.items.extend(items)
         asked.pages += 1
-        if cursor is None:
+        endless = cursor in asked.cursors or asked.pages >= limits.max_pages
+        if cursor is None and len(asked.items) <= limits.max_items:
             return self._complete(asked, tuple(asked.items), now, out)
-        if cursor in asked.cursors or asked.pages >= limits.max_pages or len(asked.items) > limits.max_items:
+        if cursor is None or endless or len(asked.items) > limits.max_items:
             self._failed(asked, now, "The server's list has no end.")
             return True
         asked.cursors.add(cursor)
