@@ -21,7 +21,7 @@ def result_of(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
         return {"resultType": "complete", "content": [{"type": "text", "text": params["arguments"]["text"]}]}
     if method == "tools/list":
         return {"tools": [TOOL], **HINTS}
-    about = {"capabilities": {"tools": {}}}
+    about: dict[str, Any] = {"capabilities": {"tools": {}}}
     if method == "server/discover":
         meta = {"io.modelcontextprotocol/serverInfo": INFO}
         return {"supportedVersions": ["2026-07-28"], **about, **HINTS, "_meta": meta}

@@ -7,7 +7,7 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Container
 from contextlib import suppress
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
@@ -16,6 +16,9 @@ from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id
 from pinwarden.gateway.stdio import Command
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.call import Call
 
 
 class Supervisor:
@@ -88,9 +91,17 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._task = self._loop.create_task(self._start())
 
     def send(self, frame: Frame, parameters: bytes) -> None:
-        """Write one line. Line ends inside a message stand between its tokens, and can be left out."""
+        """Write one line."""
         del parameters
-        data = frame.data
+        self._write(frame.data)
+
+    def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
+        """Write one line."""
+        del call, message, name
+        self._write(body)
+
+    def _write(self, data: bytes) -> None:
+        """Line ends inside a message stand between its tokens, and can be left out."""
         if b"\n" in data or b"\r" in data:
             data = data.replace(b"\r", b" ").replace(b"\n", b" ")
         if self._stdin is None:
