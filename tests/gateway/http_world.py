@@ -181,11 +181,20 @@ def gateway(
         loop.close()
 
 
+class _InOnePiece(http.client.HTTPConnection):
+    """Sends head and body together, as most clients do."""
+
+    def _send_output(self, message_body: Any = None, encode_chunked: bool = False) -> None:  # noqa: ARG002
+        head = b"\r\n".join([*self._buffer, b"", b""])  # type: ignore[attr-defined]
+        del self._buffer[:]  # type: ignore[attr-defined]
+        self.send(head + (message_body or b""))
+
+
 class Raw:
     """A client that writes its own requests, one connection, and sees every byte of the answers."""
 
     def __init__(self, gateway: Gateway, server: str = "", token: str = TOKEN) -> None:
-        self._connection = http.client.HTTPConnection(gateway.host, gateway.port, timeout=30)
+        self._connection = _InOnePiece(gateway.host, gateway.port, timeout=30)
         self._path = f"/mcp/{server}" if server else "/mcp"
         self._token = token
         self.session = ""

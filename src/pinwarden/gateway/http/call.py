@@ -73,10 +73,13 @@ class Call:
         connection = self._connection
         if connection is None:
             return  # nobody waits
+        if self.renumbered:
+            restored = with_id(data, self.number[1], self.own_id)
+            data = with_value(data, ("id",), orjson.dumps(self.own_id)) if restored is None else restored
         if self._exchange is not None:
-            self.answered(self._restored(data, message), 0)
-            return
-        connection.result(self._restored(data, message).data if self.renumbered else data)
+            self._exchange.answered(Frame(data, message), 0)
+        else:
+            connection.result(data)
 
     def message(self, frame: Frame) -> None:
         """A message that belongs to the call and is not its answer."""
@@ -98,12 +101,6 @@ class Call:
                 self._connection.in_work(reply)
             self._exchange = HttpExchange(reply, self.own_id, modern=self._modern)
         return self._exchange
-
-    def _restored(self, data: bytes, message: Any) -> Frame:
-        if self.renumbered:
-            restored = with_id(data, self.number[1], self.own_id)
-            data = with_value(data, ("id",), orjson.dumps(self.own_id)) if restored is None else restored
-        return Frame(data=data, message=message)
 
     # For the connection of the client
 

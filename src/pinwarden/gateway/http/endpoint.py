@@ -66,9 +66,9 @@ class Endpoint:
         self.failures = 0
 
     @property
-    def turn(self) -> tuple[int, int]:
+    def turn(self) -> int:
         """Changes with everything that decides who is let in, and where to."""
-        return self.access.turn, self._hub.turn
+        return self.access.turn + self._hub.turn
 
     def answer(self, request: Request, reply: Reply) -> None:
         """Answer one request. Whatever goes wrong in it, the client is told, and the gateway goes on."""
