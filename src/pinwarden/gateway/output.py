@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from pinwarden.core.record import as_dict
@@ -85,6 +85,17 @@ class Journal:
         made = type("CalledFact", (), {**shared, "__slots__": ("call",), "__init__": _with_call})
         prefix = f"{self._session}/"
         return cast("Callable[[int], Fact]", lambda number: made(prefix + str(number)))
+
+    def templates(self, verdicts: Iterable[Verdict], method: str) -> dict[str, bytes]:
+        """The facts of uses that pass, as the audit log packs them: by the name of what is used."""
+        from pinwarden.store.audit_journal import template
+
+        found: dict[str, bytes] = {}
+        for verdict in verdicts:
+            packed = template(self.fact(CALLED, verdict, method, f"{self._session}/"))
+            if packed is not None:
+                found[verdict.key] = packed
+        return found
 
     def refused(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
         """A message was refused for what it is."""

@@ -35,6 +35,7 @@ class PlainCalls:
         "_open",
         "_relays",
         "_stamp",
+        "_templates",
         "_tools",
         "_until",
         "_uses",
@@ -50,6 +51,7 @@ class PlainCalls:
         self._open = open_requests
         self._most = guard.limits.max_open
         self._tools: dict[str, Callable[[int], Fact]] = {}
+        self._templates: dict[str, bytes] = {}
         self._stamp = -1
         self._until = 0.0
         self._given = self._left = 0
@@ -72,14 +74,42 @@ class PlainCalls:
         self._open[number] = name
         return Step((), (frame,), (fact_of(number),))
 
+    def template(self, message: Any, now: float) -> bytes | None:
+        """`call` for a caller that writes packed facts: how the fact is packed; the call is open from then on.
+
+        For the one thread that reads from the client, without the session's lock: a dictionary takes one change at a
+        time, and what another thread finds out while this looks might as well have come a moment later.
+        """
+        if now >= self._until or self._stamp != self._guard.stamp:
+            return None
+        try:
+            if message["method"] != CALL:
+                return None
+            number, name = message["id"], message["params"]["name"]
+            template = self._templates[name]
+        except (KeyError, TypeError):
+            return None
+        if type(number) is not int or number in self._open or len(self._open) >= self._most or self._left <= 0:
+            return None
+        self._left -= 1
+        self._open[number] = name
+        return template
+
+    def take_back(self, number: int) -> None:
+        """A call that `template` let pass went nowhere."""
+        self._open.pop(number, None)
+
     def answers(self, message: Any) -> bool:
         """Whether this is the complete answer to a plain call, about which nothing is to be done."""
-        if type(message) is not dict or "method" in message:
+        try:
+            number, result = message["id"], message["result"]
+            if type(self._open[number]) is not str:
+                return False
+        except (KeyError, TypeError):
             return False
-        number, result = message.get("id"), message.get("result")
-        if type(number) is not int or type(result) is not dict or "resultType" in result:
+        if type(number) is not int or type(result) is not dict or "resultType" in result or "method" in message:
             return False
-        if type(self._open.get(number)) is not str or not self._relays or self._stamp != self._guard.stamp:
+        if not self._relays or self._stamp != self._guard.stamp:
             return False
         del self._open[number]
         return True
@@ -99,8 +129,9 @@ class PlainCalls:
         if view.makers is None:
             passing = [each for each in view.by_key.values() if each.action == ALLOW and each.entity == "tool"]
             view.makers = {each.key: self._journal.maker(each, CALL) for each in passing}
-        self._tools = view.makers
-        self._until = view.at + policy.relist_seconds
+            view.templates = self._journal.templates(passing, CALL)
+        self._tools, self._templates = view.makers, view.templates
+        self._until = min(view.at + policy.relist_seconds, self._guard.look_at)
         self._given = self._left = (policy.relist_calls - view.calls - 1) if policy.relist_calls else 1 << 62
         self._relays = self._answers.relays()
         self._stamp = self._guard.stamp

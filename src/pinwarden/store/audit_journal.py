@@ -109,9 +109,7 @@ class Mark(Record):
 class Journal:
     """The journal of one run of a gateway. Its caller keeps threads apart."""
 
-    def __init__(
-        self, path: Path, descriptor: int, gateway: str, source: str, start: Mark, step: int = STEP
-    ) -> None:
+    def __init__(self, path: Path, descriptor: int, gateway: str, source: str, start: Mark) -> None:
         self.path = path
         self.gateway = gateway
         self.source = source
@@ -121,7 +119,7 @@ class Journal:
         """Where the map ends."""
         self.map: mmap | None = None
         self._descriptor = descriptor
-        self._step = step
+        self._step = STEP
         self.end = start
 
     @property
@@ -146,7 +144,8 @@ class Journal:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             try_lock(descriptor)
-            made = cls(path, descriptor, gateway, source, _write_header(descriptor, gateway, source, 0), step)
+            made = cls(path, descriptor, gateway, source, _write_header(descriptor, gateway, source, 0))
+            made._step = step
             made._make_room(_HEADER)
             new.rename(path)
         except (OSError, ValueError) as err:
@@ -275,11 +274,10 @@ def _opened(path: Path, descriptor: int) -> Journal | None:
     place = journal.start
     while place.offset < size:
         data = _pread(descriptor, 4 * _MOST, place.offset)
-        before = place
-        for _, place in _frames(data, place, path):  # noqa: B007  the last place is what is looked for
-            pass
-        if place is before:
+        whole = [behind for _, behind in _frames(data, place, path)]
+        if not whole:
             break  # in part, or nothing but zeros: the room that was never used
+        place = whole[-1]
     journal.end = place
     return journal
 

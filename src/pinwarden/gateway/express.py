@@ -1,0 +1,198 @@
+"""The loops of the stdio gateway: a plain call and its answer go through here, and nothing else is done about them.
+
+On one core everything that is done between reading and writing is time that the client waits, and code that was not run
+for some microseconds is slow to run again. So each loop does what a call needs in as few steps as there are:
+
+1. Read. A line that is short is read strictly by orjson: a text that orjson writes exactly as it came is one complete
+   line (no raw line end can stand in it), has no repeated member (it would be missing), no number that two readers
+   could take for different ones (it would be written otherwise), and no lone surrogate (orjson takes none). Its length
+   bounds its depth. Anything else is read by `strict_json`.
+2. Ask `PlainCalls`. Whatever is not plain goes to the session, in its place among the others.
+3. Record, then write. A call whose record cannot be written goes nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.outlet import Outlet
+    from pinwarden.gateway.session import Session
+    from pinwarden.gateway.step import Step
+    from pinwarden.store.audit import AuditLog
+
+SHORT = 2 * strict_json.JITER_DEPTH
+"""Bytes of a line that is read here: a value in so few is no deeper than the strict reader allows."""
+_LITTLE, _CHUNK = 1 << 13, 1 << 16
+_LINE_END = 1024  # orjson.OPT_APPEND_NEWLINE
+_never = "not JSON yet".encode  # until the reader is loaded nothing is equal to what was read
+
+
+class Express:
+    """What both loops know."""
+
+    def __init__(self, session: Session, log: AuditLog | None, to_server: Outlet, to_client: Outlet) -> None:
+        self._session = session
+        self._plain = session.plain
+        self._log = log
+        self._to_server = to_server
+        self._to_client = to_client
+        self._json = session.guard.limits.json
+        self._max_frame = session.guard.limits.max_frame
+        self._loads: Callable[[bytes], Any] | None = None
+        self._dumps: Callable[..., bytes] | None = None
+
+    def prepare(self) -> None:
+        """Load the fast reader. It takes longer to load than a server may take to start, so it comes after that."""
+        if self._log is None:
+            return
+        from orjson import dumps, loads
+
+        self._dumps, self._loads = dumps, loads
+
+    def from_client(self, descriptor: int, send: Callable[[Step], None]) -> None:
+        """Relay what the client says until it ends; ``send`` takes what is not plain."""
+        plain, lines = self._plain, Lines(self._max_frame)
+        note = None if self._log is None else self._log.note
+        write, read, size = self._to_server.write_line, os.read, _LITTLE
+        template_of, loads, dumps = plain.template, self._loads, self._dumps
+        while chunk := read(descriptor, size):
+            if loads is not None and len(chunk) < SHORT and lines.empty:
+                try:
+                    message = loads(chunk)
+                    if dumps(message, None, _LINE_END) == chunk:
+                        template = template_of(message, monotonic())
+                        if template is not None:
+                            note(template, message["id"])
+                            write(chunk)
+                            continue
+                        send(self._session.client_frame(chunk, monotonic(), message))
+                        continue
+                except ValueError:
+                    pass  # several lines, part of one, or no JSON
+                except PinwardenError:
+                    plain.take_back(message["id"])  # the long way finds the log closed, too, and says so
+            elif loads is None:
+                loads, dumps = self._loads, self._dumps
+            frames = lines.add(chunk)
+            if frames:
+                self._calls(frames, send)
+            size = _LITTLE if len(chunk) < size else _CHUNK
+
+    def from_server(self, descriptor: int, send: Callable[[Step], None], settled: Callable[[], None]) -> None:
+        """Relay what the server says until it ends; ``settled`` is called whenever something was not plain."""
+        lines = Lines(self._max_frame)
+        write, read, size = self._to_client.write_line, os.read, _LITTLE
+        answers, loads, dumps = self._plain.answers, self._loads, self._dumps
+        while chunk := read(descriptor, size):
+            if loads is not None and len(chunk) < SHORT and lines.empty:
+                try:
+                    message = loads(chunk)
+                    if dumps(message, None, _LINE_END) == chunk:
+                        if answers(message):
+                            write(chunk)
+                            continue
+                        send(self._session.server_frame(chunk, monotonic(), message))
+                        settled()
+                        continue
+                except ValueError:
+                    pass
+            elif loads is None:
+                loads, dumps = self._loads, self._dumps
+            frames = lines.add(chunk)
+            if frames:
+                self._answers(frames, send)
+                settled()
+            size = _LITTLE if len(chunk) < size else _CHUNK
+
+    def _calls(self, frames: Sequence[bytes], send: Callable[[Step], None]) -> None:
+        """Several lines at once: one record and one write for all that are plain between two that are not."""
+        now = monotonic()
+        passed: list[bytes] = []
+        notes: list[tuple[bytes, int]] = []
+        for frame in frames:
+            message = self._read(frame)
+            template = None if self._log is None else self._plain.template(message, now)
+            if template is not None:
+                passed.append(frame)
+                notes.append((template, message["id"]))
+                continue
+            self._pass_on(passed, notes, send)
+            passed, notes = [], []
+            send(self._session.client_frame(frame, now, message))
+        self._pass_on(passed, notes, send)
+
+    def _pass_on(
+        self, passed: Sequence[bytes], notes: Sequence[tuple[bytes, int]], send: Callable[[Step], None]
+    ) -> None:
+        if not passed or self._log is None:
+            return
+        try:
+            self._log.note_all(notes)
+        except PinwardenError:
+            for frame, (_, number) in zip(passed, notes, strict=True):
+                self._plain.take_back(number)
+                send(self._session.client_frame(frame, monotonic()))
+            return
+        self._to_server.write(passed)
+
+    def _answers(self, frames: Sequence[bytes], send: Callable[[Step], None]) -> None:
+        now = monotonic()
+        passed: list[bytes] = []
+        for frame in frames:
+            message = self._read(frame)
+            if self._plain.answers(message):
+                passed.append(frame)
+                continue
+            if passed:
+                self._to_client.write(passed)
+                passed = []
+            send(self._session.server_frame(frame, now, message))
+        if passed:
+            self._to_client.write(passed)
+
+    def _read(self, frame: bytes) -> Any:
+        """The value of a line; None if it is not strict JSON, which the session meets again and answers."""
+        if self._loads is not None and self._dumps is not None and len(frame) < SHORT:
+            try:
+                message = self._loads(frame)
+                if self._dumps(message) == frame:
+                    return message
+            except ValueError:
+                return None
+        try:
+            return strict_json.parse(frame, self._json)
+        except PinwardenError:
+            return None
+
+
+class Lines:
+    """Cuts bytes into lines; empty ones are none."""
+
+    def __init__(self, most: int) -> None:
+        self.empty = True
+        """Whether no line is begun."""
+        self._most = most
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, chunk: bytes) -> list[bytes]:
+        """The lines that are complete now."""
+        *ended, rest = chunk.split(b"\n")
+        if ended and self._parts:
+            ended[0] = b"".join((*self._parts, ended[0]))
+            self._parts.clear()
+            self._size = 0
+        if rest:
+            self._parts.append(rest)
+            self._size += len(rest)
+            if self._size > self._most:
+                raise PinwardenError("PROBE_LIMIT", f"a message has more than {self._most} bytes")
+        self.empty = not self._parts
+        return [line for line in ended if line and not line.isspace()]
