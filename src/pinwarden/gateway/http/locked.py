@@ -19,7 +19,7 @@ from pinwarden.documents.target import Address, HttpTarget, StdioTarget, fill_in
 from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.flows.live_targets import live_target
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.http.child import Supervisor
+from pinwarden.gateway.http.child import Places, Supervisor
 from pinwarden.gateway.http.hub import Opener, Upstream
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.names import slugs_of
@@ -75,6 +75,7 @@ class LockedServers:
         self._say = say
         self._made: dict[str, tuple[Digest, Upstream]] = {}
         self._pools: dict[str, Pool] = {}
+        self._places = Places(limits.max_children)
         self.policy: GatewayPolicy = DEFAULT_POLICY
 
     def read(self) -> Locked:
@@ -129,7 +130,7 @@ class LockedServers:
     def _child(self, name: str, target: StdioTarget) -> Opener:
         command = self._command(name, target)
         command()  # what cannot be started is told now, and not to the first client
-        supervisor = Supervisor(name, command, self._limits)
+        supervisor = Supervisor(name, command, self._limits, self._places)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
     def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:
