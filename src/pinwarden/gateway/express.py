@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.plain import CALL
 
 if TYPE_CHECKING:
+    from pinwarden.documents.gateway_event import Fact
     from pinwarden.gateway.outlet import Outlet
     from pinwarden.gateway.session import Session
     from pinwarden.gateway.step import Step
@@ -31,7 +33,6 @@ SHORT = 2 * strict_json.JITER_DEPTH
 """Bytes of a line that is read here: a value in so few is no deeper than the strict reader allows."""
 _LITTLE, _CHUNK = 1 << 13, 1 << 16
 _LINE_END = 1024  # orjson.OPT_APPEND_NEWLINE
-_never = "not JSON yet".encode  # until the reader is loaded nothing is equal to what was read
 
 
 class Express:
@@ -58,70 +59,79 @@ class Express:
 
     def from_client(self, descriptor: int, send: Callable[[Step], None]) -> None:
         """Relay what the client says until it ends; ``send`` takes what is not plain."""
-        plain, lines = self._plain, Lines(self._max_frame)
-        note = None if self._log is None else self._log.note
-        write, read, size = self._to_server.write_line, os.read, _LITTLE
-        template_of, loads, dumps = plain.template, self._loads, self._dumps
+        lines, plain, guard = Lines(self._max_frame), self._plain, self._plain.guard
+        open_requests, most, note = plain.open, plain.most, self._log.note if self._log is not None else None
+        read, write, size = os.read, self._to_server.write_line, _LITTLE
+        loads, dumps = self._loads, self._dumps
         while chunk := read(descriptor, size):
-            if loads is not None and len(chunk) < SHORT and lines.empty:
+            if len(chunk) < SHORT and lines.empty and loads is not None:
                 try:
                     message = loads(chunk)
                     if dumps(message, None, _LINE_END) == chunk:
-                        template = template_of(message, monotonic())
-                        if template is not None:
-                            note(template, message["id"])
-                            write(chunk)
-                            continue
-                        send(self._session.client_frame(chunk, monotonic(), message))
-                        continue
-                except ValueError:
-                    pass  # several lines, part of one, or no JSON
+                        # What `PlainCalls.form` does, step by step.
+                        if message["method"] == CALL and plain.stamp == guard.stamp and monotonic() < plain.until:
+                            number, name = message["id"], message["params"]["name"]
+                            if type(number) is int and number not in open_requests and len(open_requests) < most:
+                                form = plain.forms[name]
+                                if plain.left > 0:
+                                    plain.left -= 1
+                                    open_requests[number] = name
+                                    note(form, number)
+                                    write(chunk)
+                                    continue
+                except (ValueError, KeyError, TypeError):
+                    pass  # several lines, part of one, no JSON, or no call of a tool
                 except PinwardenError:
-                    plain.take_back(message["id"])  # the long way finds the log closed, too, and says so
-            elif loads is None:
+                    plain.take_back(number)  # the long way finds the log closed, too, and says so
+            if loads is None:
                 loads, dumps = self._loads, self._dumps
-            frames = lines.add(chunk)
-            if frames:
-                self._calls(frames, send)
             size = _LITTLE if len(chunk) < size else _CHUNK
+            self._calls(lines.add(chunk), send)
 
     def from_server(self, descriptor: int, send: Callable[[Step], None], settled: Callable[[], None]) -> None:
         """Relay what the server says until it ends; ``settled`` is called whenever something was not plain."""
-        lines = Lines(self._max_frame)
-        write, read, size = self._to_client.write_line, os.read, _LITTLE
-        answers, loads, dumps = self._plain.answers, self._loads, self._dumps
+        lines, plain, guard = Lines(self._max_frame), self._plain, self._plain.guard
+        open_requests = plain.open
+        read, write, size = os.read, self._to_client.write_line, _LITTLE
+        loads, dumps = self._loads, self._dumps
         while chunk := read(descriptor, size):
-            if loads is not None and len(chunk) < SHORT and lines.empty:
+            if len(chunk) < SHORT and lines.empty and loads is not None:
                 try:
                     message = loads(chunk)
                     if dumps(message, None, _LINE_END) == chunk:
-                        if answers(message):
+                        # What `PlainCalls.answers` does, step by step.
+                        number, result = message["id"], message["result"]
+                        if (
+                            type(number) is int
+                            and type(open_requests[number]) is str
+                            and type(result) is dict
+                            and "resultType" not in result
+                            and "method" not in message
+                            and plain.stamp == guard.stamp
+                            and plain.relays
+                        ):
+                            del open_requests[number]
                             write(chunk)
                             continue
-                        send(self._session.server_frame(chunk, monotonic(), message))
-                        settled()
-                        continue
-                except ValueError:
+                except (ValueError, KeyError, TypeError):
                     pass
-            elif loads is None:
+            if loads is None:
                 loads, dumps = self._loads, self._dumps
-            frames = lines.add(chunk)
-            if frames:
-                self._answers(frames, send)
-                settled()
             size = _LITTLE if len(chunk) < size else _CHUNK
+            self._answers(lines.add(chunk), send)
+            settled()
 
     def _calls(self, frames: Sequence[bytes], send: Callable[[Step], None]) -> None:
         """Several lines at once: one record and one write for all that are plain between two that are not."""
         now = monotonic()
         passed: list[bytes] = []
-        notes: list[tuple[bytes, int]] = []
+        notes: list[tuple[Fact, int]] = []
         for frame in frames:
             message = self._read(frame)
-            template = None if self._log is None else self._plain.template(message, now)
-            if template is not None:
+            form = None if self._log is None else self._plain.form(message, now)
+            if form is not None:
                 passed.append(frame)
-                notes.append((template, message["id"]))
+                notes.append((form, message["id"]))
                 continue
             self._pass_on(passed, notes, send)
             passed, notes = [], []
@@ -129,7 +139,7 @@ class Express:
         self._pass_on(passed, notes, send)
 
     def _pass_on(
-        self, passed: Sequence[bytes], notes: Sequence[tuple[bytes, int]], send: Callable[[Step], None]
+        self, passed: Sequence[bytes], notes: Sequence[tuple[Fact, int]], send: Callable[[Step], None]
     ) -> None:
         if not passed or self._log is None:
             return

@@ -86,16 +86,9 @@ class Journal:
         prefix = f"{self._session}/"
         return cast("Callable[[int], Fact]", lambda number: made(prefix + str(number)))
 
-    def templates(self, verdicts: Iterable[Verdict], method: str) -> dict[str, bytes]:
-        """The facts of uses that pass, as the audit log packs them: by the name of what is used."""
-        from pinwarden.store.audit_journal import template
-
-        found: dict[str, bytes] = {}
-        for verdict in verdicts:
-            packed = template(self.fact(CALLED, verdict, method, f"{self._session}/"))
-            if packed is not None:
-                found[verdict.key] = packed
-        return found
+    def forms(self, verdicts: Iterable[Verdict], method: str) -> dict[str, Fact]:
+        """The facts of uses that pass, but for the number at the end of their call: by the name of what is used."""
+        return {each.key: self.fact(CALLED, each, method, f"{self._session}/") for each in verdicts}
 
     def refused(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
         """A message was refused for what it is."""

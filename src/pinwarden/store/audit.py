@@ -22,7 +22,7 @@ from zlib import crc32
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.gateway_event import SPOOLED, Fact
-from pinwarden.store.audit_journal import STEP, Journal, Mark, left_behind, pack
+from pinwarden.store.audit_journal import STEP, Journal, Mark, left_behind, pack, pack_numbered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +75,8 @@ class AuditLog:
         step = min(STEP, max(1, limits.batch // 8))
         self._journal = Journal.create(folder, gateway or _machine(), self.source, step)
         self._lock = threading.Lock()
+        self._forms: dict[int, int] = {}
+        """By the address of a form, its number in the journal."""
         self._free = 0
         """Up to which size of the journal events are taken without a further look; 0 if a look is due."""
         self._changed = threading.Condition(self._lock)
@@ -107,48 +109,60 @@ class AuditLog:
     def record(self, *facts: Fact) -> None:
         """Take facts about what is let through. Returns at once; raises AUDIT_UNAVAILABLE if it must not pass."""
         now = time_ns()
-        self._record([pack(now, fact) for fact in facts])
-
-    def note(self, template: bytes, number: int) -> None:
-        """`record` for what is recorded most: a fact of which all but its moment and its number is packed already.
-
-        This is done while a call waits, so it is all in one place: what `record` would look at is known to be well up
-        to the size `_free`, and what `Journal.append` would do is a copy into its map.
-        """
-        body = template % (time_ns(), number)
-        length = len(body)
+        packed = [pack(now, fact) for fact in facts]
         with self._lock:
-            journal = self._journal
-            start = journal.size
-            end = start + 8 + length
-            taken = end <= self._free
-            if taken:
-                journal.check = check = crc32(body, journal.check)
-                journal.map[start:end] = (length << 32 | check).to_bytes(8, "big") + body  # type: ignore[index]
-                journal.size = end
-                journal.count += 1
-                if not self._asleep:
-                    return
-        if taken:
-            self._work.set()
-        else:
-            self._record([body])
-
-    def note_all(self, notes: Sequence[tuple[bytes, int]]) -> None:
-        """`note` for several."""
-        now = time_ns()
-        self._record([template % (now, number) for template, number in notes])
-
-    def _record(self, packed: list[bytes]) -> None:
-        with self._lock:
-            if self._refuses and (self._away is not None or self._stuck or not self._tried):
-                self._refuse_if_away()
-            if self._journal.size > self._limits.backlog:
-                self._make_room()
+            self._admit()
             self._journal.append(packed)
             self._look()
         if not self._work.is_set():
             self._work.set()
+
+    def note(self, form: Fact, number: int) -> None:
+        """`record` for what is recorded most: a fact that is like others but for its moment and its call's number.
+
+        This is done while a call waits, so it is all in one place: what `record` would look at is known to be well up
+        to the size `_free`, and what `Journal.append` would do is a copy into its map.
+        """
+        with self._lock:
+            known = self._forms.get(id(form))
+            if known is not None:
+                body = b"=%d %d %d" % (time_ns(), known, number)
+                journal = self._journal
+                start = journal.size
+                end = start + 8 + len(body)
+                if end <= self._free:
+                    journal.check = check = crc32(body, journal.check)
+                    journal.map[start:end] = (len(body) << 32 | check).to_bytes(8, "big") + body  # type: ignore[index]
+                    journal.size = end
+                    journal.count += 1
+                    if self._asleep:
+                        self._work.set()
+                    return
+        self.note_all([(form, number)])
+
+    def note_all(self, notes: Sequence[tuple[Fact, int]]) -> None:
+        """`note` for several."""
+        now = time_ns()
+        with self._lock:
+            self._admit()
+            packed = [pack_numbered(now, self._form(form), number) for form, number in notes]
+            self._journal.append(packed)
+            self._look()
+        self._work.set()
+
+    def _form(self, form: Fact) -> int:
+        """By which number the journal has a form. It keeps the form, so that nothing else can be at its address."""
+        known = self._forms.get(id(form))
+        if known is None:
+            known = self._forms[id(form)] = self._journal.add_form(form)
+        return known
+
+    def _admit(self) -> None:
+        """Raise if an event must not pass, or wait until there is room for it."""
+        if self._refuses and (self._away is not None or self._stuck or not self._tried):
+            self._refuse_if_away()
+        if self._journal.size > self._limits.backlog:
+            self._make_room()
 
     def _look(self) -> None:
         """Find out how far events may be taken without a look."""
@@ -288,6 +302,7 @@ class AuditLog:
             self._done = place
             if place.nth == self._journal.count and place.offset > self._limits.batch:
                 self._journal.reset()
+                self._forms.clear()
                 self._done = self._journal.start
             self._away = None
             self._stuck = False

@@ -16,7 +16,7 @@ by a killed process, and whoever comes next takes it up.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from mmap import mmap
 from operator import attrgetter
@@ -50,6 +50,14 @@ class Noted(Record):
 
     at: int
     fact: Fact
+    """Of an event with a number: its form, of which only the end of ``call`` is missing."""
+    number: str = ""
+    """The end of ``call``."""
+
+    @property
+    def whole(self) -> Fact:
+        """The fact with everything in it."""
+        return replace(self.fact, call=self.fact.call + self.number) if self.number else self.fact
 
 
 class Batch(Record):
@@ -73,8 +81,11 @@ def pack(at: int, fact: Fact) -> bytes:
     return b"%d {%s" % (at, encode(fact))
 
 
-def unpack(data: bytes) -> Noted:
-    """Read what `pack` wrote."""
+def unpack(data: bytes, forms: Sequence[Fact] = ()) -> Noted:
+    """Read what `pack` or `pack_numbered` wrote."""
+    if data.startswith(b"="):
+        moment, form, number = data[1:].split(b" ")
+        return Noted(at=int(moment), fact=forms[int(form)], number=number.decode())
     at, _, rest = data.partition(b" ")
     if rest.startswith(b"{"):
         return Noted(at=int(at), fact=parse(rest[1:]))
@@ -83,18 +94,9 @@ def unpack(data: bytes) -> Noted:
     return Noted(at=int(at), fact=Fact(expected=tuple(expected.split(_WITHIN)) if expected else (), **given))
 
 
-def template(fact: Fact) -> bytes | None:
-    """How a fact is packed, but for its moment and the number at the end of its call: the two that ``%`` fills in.
-
-    None if the fact cannot be packed so; then it is packed each time.
-    """
-    mark = "\x02"
-    if fact.arguments is not None or any(mark in text for text in (*_texts_of(fact), *fact.expected)):
-        return None
-    packed = pack(0, replace(fact, call=fact.call + mark))
-    if packed.startswith(b"0 {") or packed.count(b"\x02") != 1:
-        return None
-    return b"%d" + packed[1:].replace(b"%", b"%%").replace(b"\x02", b"%d")
+def pack_numbered(at: int, form: int, number: int) -> bytes:
+    """An event of a form that the journal has: all but its moment and the number at the end of its call."""
+    return b"=%d %d %d" % (at, form, number)
 
 
 class Mark(Record):
@@ -118,6 +120,8 @@ class Journal:
         self.room = 0
         """Where the map ends."""
         self.map: mmap | None = None
+        self.forms: list[Fact] = []
+        """What numbered events refer to."""
         self._descriptor = descriptor
         self._step = STEP
         self.end = start
@@ -154,6 +158,17 @@ class Journal:
 
     def append(self, packed: list[bytes]) -> int:
         """Add events, and return the count of the last. Either all of them are in the file, or none."""
+        self._write(packed)
+        self.count += len(packed)
+        return self.count
+
+    def add_form(self, fact: Fact) -> int:
+        """Write down what numbered events have in common, and return by which number they refer to it."""
+        self._write([b"#" + pack(0, fact)])
+        self.forms.append(fact)
+        return len(self.forms) - 1
+
+    def _write(self, packed: list[bytes]) -> None:
         running = self.check
         frames: list[bytes] = []
         for data in packed:
@@ -168,9 +183,7 @@ class Journal:
         except (OSError, ValueError, TypeError) as err:
             raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err}") from err
         self.size = end
-        self.count += len(packed)
         self.check = running
-        return self.count
 
     def _make_room(self, least: int) -> None:
         """Have so many bytes of the file in the map, and some more, all of which the disk has."""
@@ -198,7 +211,7 @@ class Journal:
         data = _pread(self._descriptor, min(length, max(most, _MOST)), since.offset)
         events: list[Noted] = []
         place = since
-        for noted, behind in _frames(data, since, self.path):
+        for noted, behind in _frames(data, since, self.path, self.forms, learn=False):
             if events and behind.offset - since.offset > most:
                 break
             events.append(noted)
@@ -209,7 +222,8 @@ class Journal:
         return batch, place
 
     def reset(self) -> None:
-        """Forget the events, which the database has; their count goes on."""
+        """Forget the events, which the database has, and their forms; their count goes on."""
+        self.forms = []
         try:
             self._unmap()
             os.ftruncate(self._descriptor, 0)
@@ -274,7 +288,7 @@ def _opened(path: Path, descriptor: int) -> Journal | None:
     place = journal.start
     while place.offset < size:
         data = _pread(descriptor, 4 * _MOST, place.offset)
-        whole = [behind for _, behind in _frames(data, place, path)]
+        whole = [behind for _, behind in _frames(data, place, path, journal.forms, learn=True)]
         if not whole:
             break  # in part, or nothing but zeros: the room that was never used
         place = whole[-1]
@@ -282,8 +296,8 @@ def _opened(path: Path, descriptor: int) -> Journal | None:
     return journal
 
 
-def _frames(data: bytes, place: Mark, path: Path) -> Iterator[tuple[Noted, Mark]]:
-    """The whole events at the start of some bytes.
+def _frames(data: bytes, place: Mark, path: Path, forms: list[Fact], *, learn: bool) -> Iterator[tuple[Noted, Mark]]:
+    """The whole events at the start of some bytes. The forms among them are put to the others, if they are new.
 
     One that does not fit its checksum is the last one, written in part, or the file was damaged: then more follows.
     """
@@ -299,9 +313,13 @@ def _frames(data: bytes, place: Mark, path: Path) -> Iterator[tuple[Noted, Mark]
             if data[end if 0 < length <= _MOST else at + HEAD + _LONGEST :].strip(b"\0"):
                 _tampered(path, place)
             return
-        place = Mark(offset=place.offset + end - at, nth=place.nth + 1, check=check)
-        yield unpack(body), place
+        is_form = body.startswith(b"#")
+        place = Mark(offset=place.offset + end - at, nth=place.nth + (not is_form), check=check)
         at = end
+        if not is_form:
+            yield unpack(body, forms), place
+        elif learn:
+            forms.append(unpack(body[1:]).fact)
 
 
 def _write_header(descriptor: int, gateway: str, source: str, count: int) -> Mark:

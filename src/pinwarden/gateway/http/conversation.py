@@ -84,6 +84,9 @@ class Conversation:
         on_closed: Callable[[str], None],
     ) -> None:
         self.session = session
+        self._guard = session.guard
+        self._plain = session.plain
+        self._notes = recording.notes
         self.link: Link | None = None
         self._recording = recording
         self._limits = limits
@@ -148,6 +151,16 @@ class Conversation:
         call.deadline = now + self._limits.answer_seconds
         connection.in_work(call)
         self._pending[number] = call
+        if self._notes and now < self._guard.look_at:
+            template = self._plain.template(message, now)
+            if template is not None:
+                try:
+                    self._recording.note(template, number[1])
+                except PinwardenError:
+                    self._plain.take_back(number[1])  # the session finds out as well, and says why
+                else:
+                    link.call(call, body, message, name)
+                    return True
         step = self.session.client_frame(body, now, message)
         sent = step.to_server
         if len(sent) != 1 or sent[0] is not body or step.to_client or step.durable or step.sightings:
@@ -218,6 +231,10 @@ class Conversation:
 
     def _answered(self, call: Call, data: bytes, message: Any, now: float) -> None:
         """The answer to a call."""
+        if now < self._guard.look_at and self._plain.answers(message):
+            del self._pending[call.number]
+            call.result(data, message)
+            return
         step = self.session.server_frame(data, now, message)
         sent = step.to_client
         if len(sent) != 1 or sent[0] is not data or step.to_server or step.facts or "result" not in message:

@@ -117,7 +117,9 @@ class LockedServers:
     def _upstream(self, name: str, slug: str, entry: Entry) -> Upstream:
         guard = Guard(name, ApprovedByLock(self._project.lock, name), self.policy)
         opener = self._opener(name, entry)
-        return Upstream(name, slug, guard, Recording(self._recorder(name)), opener)
+        recorder = self._recorder(name)
+        recording = Recording(recorder, None if recorder.log is None else recorder.log.note)
+        return Upstream(name, slug, guard, recording, opener)
 
     def _opener(self, name: str, entry: Entry) -> Opener:
         target = live_target(entry, self._project.configs())

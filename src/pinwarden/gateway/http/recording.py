@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.gateway_event import CALLED
 from pinwarden.gateway.step import Step
 
 
@@ -23,8 +24,9 @@ class Recorder(Protocol):
 class Recording:
     """A recorder for the event loop."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, note: Callable[[bytes, int], None] | None = None) -> None:
         self._recorder = recorder
+        self._note = note
         self._tasks: set[asyncio.Task[None]] = set()
         self.steps = 0
         self.refusals = 0
@@ -35,6 +37,18 @@ class Recording:
         """Record a step whose effect needs no proof."""
         self._count(step)
         self._recorder.record(step)
+
+    @property
+    def notes(self) -> bool:
+        """Whether calls can be recorded by `note`."""
+        return self._note is not None
+
+    def note(self, template: bytes, number: int) -> None:
+        """`soon` for a plain call, of whose fact all but the number is packed already."""
+        assert self._note is not None  # noqa: S101  see `notes`
+        self._note(template, number)
+        self.steps += 1
+        self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
 
     def durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
         """Record a step, and let it have its effect when it is on disk."""
