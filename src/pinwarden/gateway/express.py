@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 SHORT = 2 * strict_json.JITER_DEPTH
 """Bytes of a line that is read here: a value in so few is no deeper than the strict reader allows."""
-_LITTLE, _CHUNK = 1 << 13, 1 << 16
+_LITTLE = SHORT  # bytes to read at once: so few that Python has room for them at hand
+_CHUNK = 1 << 16  # while more is on its way
 _LINE_END = 1024  # orjson.OPT_APPEND_NEWLINE
 
 
@@ -85,7 +86,7 @@ class Express:
                     plain.take_back(number)  # the long way finds the log closed, too, and says so
             if loads is None:
                 loads, dumps = self._loads, self._dumps
-            size = _LITTLE if len(chunk) < size else _CHUNK
+            size = _LITTLE if len(chunk) < SHORT else _CHUNK
             self._calls(lines.add(chunk), send)
 
     def from_server(self, descriptor: int, send: Callable[[Step], None], settled: Callable[[], None]) -> None:
@@ -117,7 +118,7 @@ class Express:
                     pass
             if loads is None:
                 loads, dumps = self._loads, self._dumps
-            size = _LITTLE if len(chunk) < size else _CHUNK
+            size = _LITTLE if len(chunk) < SHORT else _CHUNK
             self._answers(lines.add(chunk), send)
             settled()
 
