@@ -14,6 +14,7 @@ from pinwarden.adapters.child_environment import child_environment
 from pinwarden.adapters.net.network_guard import NetworkRules
 from pinwarden.documents.approved import Approved
 from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.documents.gateway_event import Fact
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import Address
 from pinwarden.flows.gateway.tokens import token_digest
@@ -144,6 +145,8 @@ def gateway(
     limits: HttpLimits | None = None,
     clients: Mapping[str, Client] | None = None,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    *,
+    note: Callable[[Fact, int], None] | None = None,
 ) -> Iterator[Gateway]:
     """Serve these servers on loopback."""
     limits = limits or HttpLimits(reload_seconds=0.05)
@@ -153,7 +156,7 @@ def gateway(
     thread.start()
 
     async def start() -> Gateway:
-        recording = Recording(recorder or Kept())
+        recording = Recording(recorder or Kept(), note)
         upstreams = {
             name: Upstream(name, name, each.guard, recording, each.opener(limits)) for name, each in servers.items()
         }

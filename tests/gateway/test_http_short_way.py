@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from hypothesis import strategies as st
 from pinwarden.flows.gateway.tokens import token_digest
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.messages import with_id, with_value
+from pinwarden.gateway.recorder import Recorder
+from pinwarden.store.audit import AuditLog
+from pinwarden.store.audit_chain import audit_schema, entries
+from pinwarden.store.database import open_database
 from tests.gateway.desk import DELETE, SEARCH, approved
 from tests.gateway.http_world import OTHER, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
 from tests.servers import talking
@@ -40,7 +45,7 @@ class Scene:
             self.general += 1
             answer(*given)
 
-        gateway.endpoint.answer = counted  # type: ignore[method-assign]
+        gateway.endpoint.answer = counted  # type: ignore[method-assign,assignment]
 
 
 @pytest.fixture
@@ -141,7 +146,7 @@ def test_a_call_that_cannot_be_recorded_does_not_pass_the_short_way_either(at: S
 
     with Raw(at.gateway, "notes") as raw:
         known(raw)
-        at.kept.record = refuse  # type: ignore[method-assign]
+        at.kept.record = refuse  # type: ignore[method-assign,assignment]
         before = at.world.calls("search_notes")
         answer = json.loads(raw.send(CALL, HEADERS)[2])
         assert answer["error"]["data"] == {"pinwarden": {"code": "AUDIT_UNAVAILABLE"}}
@@ -240,3 +245,22 @@ def test_an_id_inside_of_a_string_or_of_another_object_is_left_alone() -> None:
     ):
         assert with_id(data, 1, 9) is None, data
     assert with_id(b'{"a":{"id":1},"id":1}', 1, 9) == b'{"a":{"id":1},"id":9}'
+
+
+def test_every_call_of_the_short_way_is_in_the_audit_log(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.db", tmp_path, gateway="test")
+    recorder = Recorder(log, None, lambda _: None)
+    with (
+        turning_http({"states": [STATE]}) as world,
+        gateway({"notes": Behind(guard("notes", APPROVED), url=world.url)}, recorder, note=log.note) as made,
+        Raw(made, "notes") as raw,
+    ):
+        for number in range(1, 8):
+            assert "result" in raw.ask("tools/call", {"name": "search_notes", "arguments": {"query": "x"}}, number)
+        assert made.call(lambda: made.hub.upstreams["notes"].recording.kinds["called"]) == 7
+    log.close()
+    with closing(open_database(tmp_path / "audit.db", audit_schema())) as database:
+        facts = [entry.fact for entry in entries(database)]
+    called = [fact for fact in facts if fact.kind == "called"]
+    assert [fact.call.rpartition("/")[2] for fact in called] == [str(number) for number in range(1, 8)]
+    assert {(fact.item, fact.client, fact.server) for fact in called} == {("search_notes", "tester", "notes")}

@@ -84,7 +84,6 @@ class Conversation:
         on_closed: Callable[[str], None],
     ) -> None:
         self.session = session
-        self._guard = session.guard
         self._plain = session.plain
         self._notes = recording.notes
         self.link: Link | None = None
@@ -151,11 +150,11 @@ class Conversation:
         call.deadline = now + self._limits.answer_seconds
         connection.in_work(call)
         self._pending[number] = call
-        if self._notes and now < self._guard.look_at:
-            template = self._plain.template(message, now)
-            if template is not None:
+        if self._notes:
+            form = self._plain.form(message, now)
+            if form is not None:
                 try:
-                    self._recording.note(template, number[1])
+                    self._recording.note(form, number[1])
                 except PinwardenError:
                     self._plain.take_back(number[1])  # the session finds out as well, and says why
                 else:
@@ -231,7 +230,7 @@ class Conversation:
 
     def _answered(self, call: Call, data: bytes, message: Any, now: float) -> None:
         """The answer to a call."""
-        if now < self._guard.look_at and self._plain.answers(message):
+        if self._plain.answers(_unadorned(message)):
             del self._pending[call.number]
             call.result(data, message)
             return
@@ -382,6 +381,14 @@ class Conversation:
         if frame.progress_token is not None:
             data = with_value(data, ("params", "_meta", "progressToken"), text)
         return Frame(data=data, message=_changed(frame, number))
+
+
+def _unadorned(message: Any) -> Any:
+    """The newest revision lets a result say that it is complete; one that says nothing is that, too."""
+    result = message.get("result")
+    if type(result) is not dict or result.get("resultType") != "complete":
+        return message
+    return {**message, "result": {name: value for name, value in result.items() if name != "resultType"}}
 
 
 def _changed(frame: Frame, number: str) -> dict[str, Any]:

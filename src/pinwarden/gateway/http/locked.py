@@ -24,8 +24,9 @@ from pinwarden.gateway.http.hub import Opener, Upstream
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.names import slugs_of
 from pinwarden.gateway.http.pool import Pool
-from pinwarden.gateway.http.recording import Recorder, Recording
+from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
+from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.stdio import Command
 
 if TYPE_CHECKING:

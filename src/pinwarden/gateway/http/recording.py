@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.gateway_event import CALLED
+from pinwarden.documents.gateway_event import CALLED, Fact
 from pinwarden.gateway.step import Step
 
 
@@ -24,7 +24,7 @@ class Recorder(Protocol):
 class Recording:
     """A recorder for the event loop."""
 
-    def __init__(self, recorder: Recorder, note: Callable[[bytes, int], None] | None = None) -> None:
+    def __init__(self, recorder: Recorder, note: Callable[[Fact, int], None] | None = None) -> None:
         self._recorder = recorder
         self._note = note
         self._tasks: set[asyncio.Task[None]] = set()
@@ -43,10 +43,10 @@ class Recording:
         """Whether calls can be recorded by `note`."""
         return self._note is not None
 
-    def note(self, template: bytes, number: int) -> None:
-        """`soon` for a plain call, of whose fact all but the number is packed already."""
+    def note(self, form: Fact, number: int) -> None:
+        """`soon` for a plain call, whose fact is like others but for its number."""
         assert self._note is not None  # noqa: S101  see `notes`
-        self._note(template, number)
+        self._note(form, number)
         self.steps += 1
         self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
 
