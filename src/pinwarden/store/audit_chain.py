@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from time import sleep
 from uuid import uuid4
 
@@ -143,7 +144,12 @@ def verify(database: Database, heads: Sequence[Head] = ()) -> Verified:
 def moment_text(nanoseconds: int) -> str:
     """A moment as entries write it."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
+    return f"{_second_text(seconds)}.{rest // 1000:06d}Z"
+
+
+@lru_cache(maxsize=16)
+def _second_text(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def _head(step: Transaction) -> Head:
