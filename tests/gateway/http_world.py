@@ -30,6 +30,7 @@ from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.recording import Recorder, Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.serving import Listening, Serving
+from pinwarden.gateway.http.tracing import Tracing
 from pinwarden.gateway.stdio import Command
 from pinwarden.gateway.step import Step
 
@@ -147,6 +148,7 @@ def gateway(
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     *,
     note: Callable[[Fact, int], None] | None = None,
+    tracing: Tracing | None = None,
 ) -> Iterator[Gateway]:
     """Serve these servers on loopback."""
     limits = limits or HttpLimits(reload_seconds=0.05)
@@ -157,6 +159,7 @@ def gateway(
 
     async def start() -> Gateway:
         recording = Recording(recorder or Kept(), note)
+        recording.tracing = tracing
         upstreams = {
             name: Upstream(name, name, each.guard, recording, each.opener(limits)) for name, each in servers.items()
         }

@@ -60,7 +60,7 @@ class Hearing(Protocol):
 class _Pending:
     """A request that waits for its answer."""
 
-    __slots__ = ("deadline", "own_id", "own_token", "parameters", "renumbered", "sent", "token", "waiting")
+    __slots__ = ("deadline", "given_up", "own_id", "own_token", "parameters", "renumbered", "sent", "token", "waiting")
 
     def __init__(self, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
         self.waiting = waiting
@@ -69,6 +69,8 @@ class _Pending:
         self.own_id = frame.members.get("id")
         self.own_token = frame.meta.get("progressToken")
         self.token: Id | None = None
+        self.given_up: Callable[[], None] | None = None
+        """Called if nobody waits any more."""
         self.renumbered = False
 
 
@@ -104,6 +106,11 @@ class Conversation:
         self.used = clock()
         self.heard = clock()
 
+    @property
+    def traced(self) -> bool:
+        """Whether somebody wants spans of requests."""
+        return self._recording.tracing is not None
+
     # From clients
 
     def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
@@ -123,6 +130,12 @@ class Conversation:
             frame = self._renumbered(frame, pending)
             number, token = frame.id, frame.progress_token
             assert number is not None  # noqa: S101  it was just made
+        if self._recording.tracing is not None:
+            call = f"{self.session.name}/{number[1]}"
+            traced = self._recording.tracing.traced(
+                waiting, frame, self.session.guard.server, self.session.client, call
+            )
+            pending.waiting, pending.given_up = traced, traced.given_up
         pending.token = token
         self._pending[number] = pending
         if token is not None:
@@ -183,7 +196,11 @@ class Conversation:
     def give_up(self, number: Id | None) -> None:
         """The client does not wait for an answer any more."""
         pending = None if number is None else self._forget(number)
-        if pending is None or number is None or self.closed:
+        if pending is None or number is None:
+            return
+        if type(pending) is _Pending and pending.given_up is not None:
+            pending.given_up()
+        if self.closed:
             return
         note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number[1]}}
         now = self._clock()

@@ -194,6 +194,8 @@ class Endpoint:
         head = request.head
         if frame.method != CALL or not head or len(head) > LONGEST_HEAD or not isinstance(conversation, Conversation):
             return
+        if conversation.traced:
+            return  # each is looked at
         if len(self.ways) >= MOST_WAYS:
             self.ways.clear()
         way = self.ways[head] = Way(self, place, conversation, request.parameters, self._json, len(request.body))

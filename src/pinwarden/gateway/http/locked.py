@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry
     from pinwarden.documents.lock.lockfile import Lock
     from pinwarden.flows.project import Project
+    from pinwarden.gateway.http.tracing import Tracing
 
 _LOCAL_NAMES = ("localhost",)
 # What `run` says of servers that are not started from verified bytes.
@@ -78,6 +79,7 @@ class LockedServers:
         self._pools: dict[str, Pool] = {}
         self._places = Places(limits.max_children)
         self.policy: GatewayPolicy = DEFAULT_POLICY
+        self.tracing: Tracing | None = None
 
     def read(self) -> Locked:
         """The servers of the lock as it is now. A lock that cannot be read or was edited raises."""
@@ -120,6 +122,7 @@ class LockedServers:
         opener = self._opener(name, entry)
         recorder = self._recorder(name)
         recording = Recording(recorder, None if recorder.log is None else recorder.log.note)
+        recording.tracing = self.tracing
         return Upstream(name, slug, guard, recording, opener)
 
     def _opener(self, name: str, entry: Entry) -> Opener:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.gateway_event import CALLED, Fact
 from pinwarden.gateway.step import Step
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.tracing import Tracing
 
 
 class Recorder(Protocol):
@@ -28,6 +31,8 @@ class Recording:
         self._recorder = recorder
         self._note = note
         self._tasks: set[asyncio.Task[None]] = set()
+        self.tracing: Tracing | None = None
+        """Who makes spans of requests, if anybody wants them."""
         self.steps = 0
         self.refusals = 0
         self.kinds: dict[str, int] = {}
