@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, Literal, Self
-from zlib import crc32
+from zlib import adler32
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -131,7 +131,7 @@ class AuditLog:
                 start = journal.size
                 end = start + 8 + len(body)
                 if end <= self._free:
-                    journal.check = check = crc32(body, journal.check)
+                    journal.check = check = adler32(body, journal.check)
                     journal.map[start:end] = (len(body) << 32 | check).to_bytes(8, "big") + body  # type: ignore[index]
                     journal.size = end
                     journal.count += 1

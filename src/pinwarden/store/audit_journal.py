@@ -7,10 +7,11 @@ The file is mapped into memory and has its room before it needs it: an event cos
 is in the map belongs to the system, which keeps it when the process is killed. Room is reserved on the disk, since
 writing to a map of a full disk would end the process.
 
-Each event is framed by its length and by a checksum (CRC-32) of everything before it, so a file that was damaged or
-edited while no gateway held it is told, and not read as if nothing were. The chain that nobody can edit unseen is made
-when events get their places in the database. The file is locked by its gateway: one that nobody holds was left behind
-by a killed process, and whoever comes next takes it up.
+Each event is framed by its length and by a checksum of everything before it, so a file that was damaged or edited
+while no gateway held it is told, and not read as if nothing were. The checksum is Adler-32: it needs no tables, which
+would have to come from memory while a call waits. The chain that nobody can edit unseen is made when events get their
+places in the database. The file is locked by its gateway: one that nobody holds was left behind by a killed process,
+and whoever comes next takes it up.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mmap import mmap
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
-from zlib import crc32
+from zlib import adler32
 
 from pinwarden.adapters.file_lock import try_lock
 from pinwarden.core.errors import PinwardenError
@@ -172,7 +173,7 @@ class Journal:
         running = self.check
         frames: list[bytes] = []
         for data in packed:
-            running = crc32(data, running)
+            running = adler32(data, running)
             frames += (framing(data, running), data)
         text = b"".join(frames)
         end = self.size + len(text)
@@ -284,7 +285,7 @@ def _opened(path: Path, descriptor: int) -> Journal | None:
     if len(header) < _HEADER:
         return None  # killed while it made the file, or while it cut it off: the database has everything
     gateway, source, count = _read_header(path, header)
-    journal = Journal(path, descriptor, gateway, source, Mark(offset=_HEADER, nth=count, check=crc32(header)))
+    journal = Journal(path, descriptor, gateway, source, Mark(offset=_HEADER, nth=count, check=adler32(header)))
     place = journal.start
     while place.offset < size:
         data = _pread(descriptor, 4 * _MOST, place.offset)
@@ -308,9 +309,11 @@ def _frames(data: bytes, place: Mark, path: Path, forms: list[Fact], *, learn: b
         if length <= _MOST and end > len(data):
             return
         body = data[at + HEAD : end]
-        if not length or length > _MOST or crc32(body, place.check) != check:
-            # Bytes are copied in any order, so the length itself may be missing from what was written in part.
-            if data[end if 0 < length <= _MOST else at + HEAD + _LONGEST :].strip(b"\0"):
+        if not length or length > _MOST or adler32(body, place.check) != check:
+            # Bytes are copied in any order, so the length itself may be missing from what was written in part. What
+            # was not copied is zero, so a record without a zero was written to its end, by somebody else.
+            written = 0 < length <= _MOST and b"\0" not in data[at + 4 : end]
+            if written or data[end if 0 < length <= _MOST else at + HEAD + _LONGEST :].strip(b"\0"):
                 _tampered(path, place)
             return
         is_form = body.startswith(b"#")
@@ -326,7 +329,7 @@ def _write_header(descriptor: int, gateway: str, source: str, count: int) -> Mar
     text = b"%s%s %d %s" % (_MAGIC, source.encode(), count, gateway.encode("utf-8", "backslashreplace")[:128])
     header = text.ljust(_HEADER - 1) + b"\n"
     os.write(descriptor, header)
-    return Mark(offset=_HEADER, nth=count, check=crc32(header))
+    return Mark(offset=_HEADER, nth=count, check=adler32(header))
 
 
 def _read_header(path: Path, header: bytes) -> tuple[str, str, int]:
