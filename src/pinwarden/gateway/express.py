@@ -47,8 +47,8 @@ class Express:
         self._to_client = to_client
         self._json = session.guard.limits.json
         self._max_frame = session.guard.limits.max_frame
-        self._loads: Callable[[bytes], Any] | None = None
-        self._dumps: Callable[..., bytes] | None = None
+        self._loads: Any = None
+        self._dumps: Any = None
 
     def prepare(self) -> None:
         """Load the fast reader. It takes longer to load than a server may take to start, so it comes after that."""
@@ -61,25 +61,30 @@ class Express:
     def from_client(self, descriptor: int, send: Callable[[Step], None]) -> None:
         """Relay what the client says until it ends; ``send`` takes what is not plain."""
         lines, plain, guard = Lines(self._max_frame), self._plain, self._plain.guard
-        open_requests, most, note = plain.open, plain.most, self._log.note if self._log is not None else None
+        open_requests, most = plain.open, plain.most
+        note: Any = None if self._log is None else self._log.note
         read, write, size = os.read, self._to_server.write_line, _LITTLE
         loads, dumps = self._loads, self._dumps
         while chunk := read(descriptor, size):
             if len(chunk) < SHORT and lines.empty and loads is not None:
                 try:
                     message = loads(chunk)
-                    if dumps(message, None, _LINE_END) == chunk:
-                        # What `PlainCalls.form` does, step by step.
-                        if message["method"] == CALL and plain.stamp == guard.stamp and monotonic() < plain.until:
-                            number, name = message["id"], message["params"]["name"]
-                            if type(number) is int and number not in open_requests and len(open_requests) < most:
-                                form = plain.forms[name]
-                                if plain.left > 0:
-                                    plain.left -= 1
-                                    open_requests[number] = name
-                                    note(form, number)
-                                    write(chunk)
-                                    continue
+                    # What `PlainCalls.form` does, step by step.
+                    if (
+                        dumps(message, None, _LINE_END) == chunk
+                        and message["method"] == CALL
+                        and plain.stamp == guard.stamp
+                        and monotonic() < plain.until
+                        and plain.left > 0
+                    ):
+                        number, name = message["id"], message["params"]["name"]
+                        form = plain.forms[name]
+                        if type(number) is int and number not in open_requests and len(open_requests) < most:
+                            plain.left -= 1
+                            open_requests[number] = name
+                            note(form, number)
+                            write(chunk)
+                            continue
                 except (ValueError, KeyError, TypeError):
                     pass  # several lines, part of one, no JSON, or no call of a tool
                 except PinwardenError:
@@ -170,7 +175,7 @@ class Express:
 
     def _read(self, frame: bytes) -> Any:
         """The value of a line; None if it is not strict JSON, which the session meets again and answers."""
-        if self._loads is not None and self._dumps is not None and len(frame) < SHORT:
+        if self._loads is not None and len(frame) < SHORT:
             try:
                 message = self._loads(frame)
                 if self._dumps(message) == frame:
