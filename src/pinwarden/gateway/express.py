@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 SHORT = 2 * strict_json.JITER_DEPTH
 """Bytes of a line that is read here: a value in so few is no deeper than the strict reader allows."""
-_LITTLE = SHORT  # bytes to read at once: so few that Python has room for them at hand
-_CHUNK = 1 << 16  # while more is on its way
+_LITTLE = SHORT - 1  # bytes to read while short lines come one by one: so few that Python has room for them at hand
+_CHUNK = 1 << 16  # while more is on its way at once
 _LINE_END = 1024  # orjson.OPT_APPEND_NEWLINE
 
 
@@ -63,10 +63,10 @@ class Express:
         lines, plain, guard = Lines(self._max_frame), self._plain, self._plain.guard
         open_requests, most = plain.open, plain.most
         note: Any = None if self._log is None else self._log.note
-        read, write, size = os.read, self._to_server.write_line, _LITTLE
-        loads, dumps = self._loads, self._dumps
+        read, write, size = os.read, self._to_server.write_line, _CHUNK
+        loads, dumps, quick = self._loads, self._dumps, False
         while chunk := read(descriptor, size):
-            if len(chunk) < SHORT and lines.empty and loads is not None:
+            if quick:
                 try:
                     message = loads(chunk)
                     # What `PlainCalls.form` does, step by step.
@@ -89,19 +89,20 @@ class Express:
                     pass  # several lines, part of one, no JSON, or no call of a tool
                 except PinwardenError:
                     plain.take_back(number)  # the long way finds the log closed, too, and says so
-            if loads is None:
-                loads, dumps = self._loads, self._dumps
-            size = _LITTLE if len(chunk) < SHORT else _CHUNK
-            self._calls(lines.add(chunk), send)
+            frames = lines.add(chunk)
+            self._calls(frames, send)
+            loads, dumps = self._loads, self._dumps
+            quick = loads is not None and len(frames) == 1 and len(chunk) < SHORT and lines.empty
+            size = _LITTLE if quick else _CHUNK
 
     def from_server(self, descriptor: int, send: Callable[[Step], None], settled: Callable[[], None]) -> None:
         """Relay what the server says until it ends; ``settled`` is called whenever something was not plain."""
         lines, plain, guard = Lines(self._max_frame), self._plain, self._plain.guard
         open_requests = plain.open
-        read, write, size = os.read, self._to_client.write_line, _LITTLE
-        loads, dumps = self._loads, self._dumps
+        read, write, size = os.read, self._to_client.write_line, _CHUNK
+        loads, dumps, quick = self._loads, self._dumps, False
         while chunk := read(descriptor, size):
-            if len(chunk) < SHORT and lines.empty and loads is not None:
+            if quick:
                 try:
                     message = loads(chunk)
                     if dumps(message, None, _LINE_END) == chunk:
@@ -121,11 +122,12 @@ class Express:
                             continue
                 except (ValueError, KeyError, TypeError):
                     pass
-            if loads is None:
-                loads, dumps = self._loads, self._dumps
-            size = _LITTLE if len(chunk) < SHORT else _CHUNK
-            self._answers(lines.add(chunk), send)
+            frames = lines.add(chunk)
+            self._answers(frames, send)
             settled()
+            loads, dumps = self._loads, self._dumps
+            quick = loads is not None and len(frames) == 1 and len(chunk) < SHORT and lines.empty
+            size = _LITTLE if quick else _CHUNK
 
     def _calls(self, frames: Sequence[bytes], send: Callable[[Step], None]) -> None:
         """Several lines at once: one record and one write for all that are plain between two that are not."""
