@@ -261,11 +261,13 @@ class ClientConnection(asyncio.Protocol):
 
     def result(self, body: bytes) -> None:
         """The whole answer to a call: what nearly always is sent."""
-        if self.owner.draining:
-            Reply(self, keep_alive=False).send(200, body)
+        transport = self._transport
+        if self._waiting or self.owner.draining or transport is None or transport.get_write_buffer_size():
+            Reply(self, keep_alive=True).send(200, body)
             return
-        self.write(_USUAL % len(body) + body)
-        self.answered(keep=True)
+        transport.write(_USUAL % len(body) + body)
+        self._reply = None
+        self._wait(self._limits.idle_seconds)
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the reader is too slow for what waits already."""
