@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from os import urandom
 from time import sleep
-from uuid import uuid4
 
 from pinwarden.core.record import replace
 from pinwarden.documents.audit_entry import EMPTY, Entry, Head, encode, hash_of, parse
@@ -79,7 +79,7 @@ class _Lines:
 
     def _form(self, fact: Fact) -> bytes:
         """The entry with marks where it differs: members are sorted, so the five come in the order of the alphabet."""
-        mark = uuid4().hex
+        mark = urandom(16).hex()
         number, nth = 1 << 51, 1 << 52
         marked = replace(fact, call=f"{fact.call}{mark}c")
         line = self._encoded(marked, Head(number=number - 1, hash=f"{mark}h"), f"{mark}a", nth).replace(b"%", b"%%")
