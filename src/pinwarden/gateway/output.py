@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from pinwarden.core.record import as_dict
@@ -85,6 +85,10 @@ class Journal:
         made = type("CalledFact", (), {**shared, "__slots__": ("call",), "__init__": _with_call})
         prefix = f"{self._session}/"
         return cast("Callable[[int], Fact]", lambda number: made(prefix + str(number)))
+
+    def forms(self, verdicts: Iterable[Verdict], method: str) -> dict[str, Fact]:
+        """The facts of uses that pass, but for the number at the end of their call: by the name of what is used."""
+        return {each.key: self.fact(CALLED, each, method, f"{self._session}/") for each in verdicts}
 
     def refused(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
         """A message was refused for what it is."""

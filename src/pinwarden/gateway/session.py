@@ -61,7 +61,8 @@ class Session:
         self._answers = Answers(guard, self._journal, self._views, self._opening)
         self._open: dict[Any, Asked | str] = {}
         """Requests by their id; of a plain call only the name of the tool."""
-        self._plain = PlainCalls(guard, self._journal, self._uses, self._answers, self._open)
+        self.plain = PlainCalls(guard, self._journal, self._uses, self._answers, self._open)
+        """The short way, for those who look there before they give us a message."""
         self._held: list[Request | Answer] = []
         self._cancelled: set[Any] = set()
         self._active = False
@@ -98,14 +99,14 @@ class Session:
             if now >= self.guard.look_at:
                 self.guard.look(now)
             self._active = True
-            step = self._plain.call(frame, message, now)
+            step = self.plain.call(frame, message, now)
             if step is not None:
                 return step
-            self._plain.spend()
+            self.plain.spend()
             out = Output()
             for one, value in self._each(frame.rstrip(), message, out.to_client):
                 self._from_client(one, value, now, out)
-            self._plain.learn(now)
+            self.plain.learn(now)
         return out.step()
 
     def server_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
@@ -118,13 +119,13 @@ class Session:
         with self._lock:
             if now >= self.guard.look_at:
                 self.guard.look(now)
-            if self._plain.answers(message):
+            if self.plain.answers(message):
                 return Step((frame,))
-            self._plain.spend()
+            self.plain.spend()
             out = Output()
             for one, value in self._each(frame.rstrip(), message, None):
                 self._from_server(one, value, now, out)
-            self._plain.learn(now)
+            self.plain.learn(now)
         return out.step()
 
     def tick(self, now: float) -> Step:
@@ -132,7 +133,7 @@ class Session:
         out = Output()
         with self._lock:
             self.guard.look(now)
-            self._plain.spend()
+            self.plain.spend()
             if self._active:
                 self._active = False
                 self._views.due(now, out)

@@ -33,7 +33,9 @@ DISCOVER = "server/discover"
 class View:
     """One complete list."""
 
-    __slots__ = ("at", "by_item", "by_key", "calls", "epoch", "items", "kind", "makers", "notices", "problem")
+    __slots__ = (
+        *("at", "by_item", "by_key", "calls", "epoch", "forms", "items", "kind", "makers", "notices", "problem"),
+    )
 
     def __init__(self, kind: Kind, items: tuple[Item, ...], at: float, notices: int) -> None:
         self.kind = kind
@@ -45,6 +47,8 @@ class View:
         self.problem: str | None = None
         self.makers: dict[str, Callable[[int], Fact]] | None = None
         """For what may simply be called, what makes the fact of a call."""
+        self.forms: dict[str, Fact] = {}
+        """For the same, that fact but for its number."""
         self.by_key: dict[str, Verdict] = {}
         self.by_item: dict[tuple[str, bytes], Verdict] = {}
 
