@@ -664,8 +664,8 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def tools_of(world: World, server: str, before: tuple[str, ...] = ()) -> list[str]:
     """The tools that our own probe hears from a server that is started by ``pinwarden run``."""
-    probe = (*PINWARDEN, "inspect", "--allow-execute", "--format", "json")
-    probe = (*probe, "--pass-env", "PINWARDEN_STORE", "--pass-env", "PINWARDEN_STATE")
+    passed = ("--pass-env", "PINWARDEN_STORE", "--pass-env", "PINWARDEN_STATE")
+    probe = (*PINWARDEN, "inspect", "--allow-execute", "--format", "json", *passed)
     done = subprocess.run(
         [*before, *probe, "--", *PINWARDEN, "run", server],
         cwd=world.root,

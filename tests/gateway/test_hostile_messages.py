@@ -97,7 +97,6 @@ def test_an_answer_in_the_clothes_of_a_question_does_not_reach_the_client(extra:
     assert [fact.code for fact in desk.facts if fact.kind == "blocked"] == ["message_doubtful"]
 
 
-@pytest.mark.xfail(strict=True, reason="Session._from_server passes notifications on without looking at their shape")
 @pytest.mark.parametrize("extra", ["", '"Id":{number},', '"ID":{number},"Method":null,'])
 def test_an_answer_in_the_clothes_of_a_notification_does_not_reach_the_client(extra: str) -> None:
     desk = open_list()
@@ -107,7 +106,6 @@ def test_an_answer_in_the_clothes_of_a_notification_does_not_reach_the_client(ex
     assert not poison_seen(desk)
 
 
-@pytest.mark.xfail(strict=True, reason="Session._from_server passes on whatever has an error and no id")
 @pytest.mark.parametrize("number", ['"id":null,', "", '"id":null,"Id":2,'])
 def test_an_error_about_no_request_brings_no_result_along(number: str) -> None:
     desk = open_list()
@@ -132,7 +130,6 @@ def test_a_result_that_is_something_else_too_sends_nobody_anywhere(body: dict[st
     assert refused(desk.answer(desk._last)) == "JSON_CANONICALIZATION_ERROR"
 
 
-@pytest.mark.xfail(strict=True, reason="PlainCalls.answers looks at no member but those that it knows")
 @pytest.mark.parametrize("body", [BOTH, SPELT])
 def test_a_result_of_a_plain_call_that_is_something_else_too_sends_nobody_anywhere(body: dict[str, Any]) -> None:
     desk = open_call("tools/call", {"name": "search_notes"})
@@ -256,7 +253,6 @@ def test_a_request_that_a_careless_server_reads_differently_goes_nowhere(frame: 
     assert desk.facts[-1].code == "message_doubtful"
 
 
-@pytest.mark.xfail(strict=True, reason="PlainCalls.call looks at no member but those that it knows")
 @pytest.mark.parametrize(
     "frame",
     [
@@ -268,7 +264,6 @@ def test_a_plain_call_that_a_careless_server_reads_differently_goes_nowhere(fram
     assert not passed(desk_with_a_withheld_tool(), frame)
 
 
-@pytest.mark.xfail(strict=True, reason="Session._from_client passes notifications on without looking at their shape")
 def test_a_call_in_the_clothes_of_a_notification_goes_nowhere() -> None:
     frame = b'{"jsonrpc":"2.0","method":"notifications/x","Id":7,"Method":"tools/call","params":{"name":"delete_note"}}'
     assert not passed(desk_with_a_withheld_tool(), frame)
@@ -302,7 +297,6 @@ HIDDEN_CALL = (
 )
 
 
-@pytest.mark.xfail(strict=True, reason="stdio.Outlet.write leaves carriage returns between tokens as they came")
 def test_a_message_between_two_carriage_returns_is_no_message_for_the_server(tmp_path: Path) -> None:
     """Attack: what is white space to JSON ends a line for many readers."""
     with gateway(tmp_path, sys.executable, "-c", UNIVERSAL) as (client, _):
@@ -312,7 +306,6 @@ def test_a_message_between_two_carriage_returns_is_no_message_for_the_server(tmp
     assert called == ["echo"]
 
 
-@pytest.mark.xfail(strict=True, reason="Session.client_frame takes an empty line that comes alone for a message")
 @pytest.mark.parametrize("line", [b"\n", b"\r\n", b" \t\n"])
 def test_an_empty_line_is_no_message(line: bytes) -> None:
     desk = Desk(HONEST)

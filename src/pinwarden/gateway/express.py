@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.plain import CALL
+from pinwarden.gateway.plain import CALL, PARAMS, RESULT
 
 if TYPE_CHECKING:
     from pinwarden.documents.gateway_event import Fact
@@ -73,19 +73,27 @@ class Express:
                     if (
                         dumps(message, None, _LINE_END) == chunk
                         and message["method"] == CALL
+                        and len(message) == 4
+                        and "jsonrpc" in message
                         and plain.stamp == guard.stamp
                         and monotonic() < plain.until
                         and plain.left > 0
                     ):
-                        number, name = message["id"], message["params"]["name"]
+                        number, params = message["id"], message["params"]
+                        name = params["name"]
                         form = plain.forms[name]
-                        if type(number) is int and number not in open_requests and len(open_requests) < most:
+                        if (
+                            type(number) is int
+                            and number not in open_requests
+                            and len(open_requests) < most
+                            and params.keys() <= PARAMS
+                        ):
                             plain.left -= 1
                             open_requests[number] = name
                             note(form, number)
                             write(chunk)
                             continue
-                except (ValueError, KeyError, TypeError):
+                except (ValueError, KeyError, TypeError, AttributeError):
                     pass  # several lines, part of one, no JSON, or no call of a tool
                 except PinwardenError:
                     plain.take_back(number)  # the long way finds the log closed, too, and says so
@@ -112,8 +120,9 @@ class Express:
                             type(number) is int
                             and type(open_requests[number]) is str
                             and type(result) is dict
-                            and "resultType" not in result
-                            and "method" not in message
+                            and result.keys() <= RESULT
+                            and len(message) == 3
+                            and "jsonrpc" in message
                             and plain.stamp == guard.stamp
                             and plain.relays
                         ):

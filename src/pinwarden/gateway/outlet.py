@@ -21,6 +21,8 @@ class Outlet:
     def write(self, frames: Sequence[bytes]) -> None:
         """Write them now, each on a line. A side that is gone is met by whoever reads from it."""
         data = frames[0] if len(frames) == 1 else b"\n".join([frame.rstrip() for frame in frames])
+        if b"\r" in data:  # white space to JSON, the end of a line to some readers; in a text it is always escaped
+            data = data.replace(b"\r", b" ")
         self.write_line(data if data[-1:] == b"\n" else data + b"\n")
 
     def write_line(self, data: bytes) -> None:

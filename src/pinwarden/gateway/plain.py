@@ -20,6 +20,10 @@ from pinwarden.gateway.uses import Uses
 from pinwarden.rules.gates.verdict import ALLOW
 
 CALL = "tools/call"
+PARAMS = frozenset({"name", "arguments", "_meta", "task"})
+RESULT = frozenset({"content", "structuredContent", "isError", "_meta"})
+"""All that a plain call and its answer may have. A member beside these may be one that another reader takes for one of
+them (``gateway/shape.py``), so the long way looks at it."""
 
 
 class PlainCalls:
@@ -56,6 +60,8 @@ class PlainCalls:
         number, params = message.get("id"), message.get("params")
         if type(number) is not int or type(params) is not dict or number in self.open:
             return None
+        if len(message) != 4 or "jsonrpc" not in message or not params.keys() <= PARAMS:
+            return None
         name = params.get("name")
         if type(name) is not str or now >= self.until or self.left <= 0 or len(self.open) >= self.most:
             return None
@@ -75,11 +81,14 @@ class PlainCalls:
         if now >= self.until or self.stamp != self.guard.stamp:
             return None
         try:
-            if message["method"] != CALL:
+            if message["method"] != CALL or len(message) != 4 or "jsonrpc" not in message:
                 return None
-            number, name = message["id"], message["params"]["name"]
+            number, params = message["id"], message["params"]
+            name = params["name"]
             form = self.forms[name]
-        except (KeyError, TypeError):
+            if not params.keys() <= PARAMS:
+                return None
+        except (KeyError, TypeError, AttributeError):
             return None
         if type(number) is not int or number in self.open or len(self.open) >= self.most or self.left <= 0:
             return None
@@ -99,7 +108,9 @@ class PlainCalls:
                 return False
         except (KeyError, TypeError):
             return False
-        if type(number) is not int or type(result) is not dict or "resultType" in result or "method" in message:
+        if type(number) is not int or type(result) is not dict or not result.keys() <= RESULT:
+            return False
+        if len(message) != 3 or "jsonrpc" not in message:
             return False
         if not self.relays or self.stamp != self.guard.stamp:
             return False

@@ -29,6 +29,7 @@ from pinwarden.gateway.messages import error, is_id
 from pinwarden.gateway.opening import Opening, stateless_meta
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.plain import CALL, PlainCalls
+from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_request
 from pinwarden.gateway.step import NOTHING, Step
 from pinwarden.gateway.uses import Uses
 from pinwarden.gateway.views import Views
@@ -38,6 +39,7 @@ __all__ = ["NOTHING", "Session", "Step"]
 _BATCHES = "2025-03-26"  # the only revision that has them
 _NOTICE = "notifications/"
 _CANCELLED = "notifications/cancelled"
+_DOUBTFUL = "Readers may differ on what this message is."
 
 
 class Session:
@@ -91,6 +93,8 @@ class Session:
             try:
                 message = strict_json.parse(frame, self._json)
             except PinwardenError as err:
+                if frame.isspace():
+                    return NOTHING
                 out = Output()
                 self._journal.refused(err.code, "The client sent text that is not strict JSON.", "", "", out)
                 out.to_client.append(error(None, messages.PARSE_ERROR, f"pinwarden: {err.message}"))
@@ -164,6 +168,8 @@ class Session:
         elif not method.startswith(_NOTICE):
             reason = "A request without an id is no notification; a server might follow it all the same."
             self._journal.refused("request_without_id", reason, method[:100], "", out)
+        elif is_doubtful_request(message):
+            self._journal.refused("message_doubtful", _DOUBTFUL, method[:100], "", out)
         elif method != _CANCELLED or not self._forget(message.get("params")):
             out.to_server.append(frame)
 
@@ -239,6 +245,9 @@ class Session:
                 reason = "A request without an id is no notification; a client might follow it all the same."
                 self._journal.refused("request_without_id", reason, method[:100], "", out)
                 return
+            if is_doubtful_question(message):
+                self._journal.refused("message_doubtful", _DOUBTFUL, method[:100], "", out)
+                return
             for kind in messages.LIST_CHANGED.get(method, ()):
                 self._views.changed(kind, now, out)
             out.to_client.append(frame)
@@ -250,7 +259,7 @@ class Session:
             return
         asked = self._answered(number)
         if asked is None:
-            if number is None and "error" in message:
+            if number is None and "error" in message and not is_doubtful_answer(message):
                 out.to_client.append(frame)  # about a message that the server could not read
                 return
             self._journal.refused("answer_unasked", "The server answered a question that nobody asked.", "", "", out)
