@@ -388,7 +388,6 @@ def in_a_loop(work: Callable[[], None]) -> None:
     asyncio.run(made())
 
 
-@pytest.mark.xfail(strict=True, reason="Conversation._unheard is bounded by its count alone")
 def test_messages_that_nobody_hears_yet_take_no_more_than_one_connection_may() -> None:
     """Attack: a thousand messages of a hundred megabytes each before the client opens its stream."""
     note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"' + b"x" * 10_000 + b'"}}'
@@ -404,7 +403,6 @@ def test_messages_that_nobody_hears_yet_take_no_more_than_one_connection_may() -
     assert kept[0] <= 100_000
 
 
-@pytest.mark.xfail(strict=True, reason="Recording.durably begins as many tasks as a server causes refusals")
 def test_a_server_that_causes_refusals_faster_than_they_are_recorded_is_ended() -> None:
     """Attack: refused requests without end; the records of all servers wait in one line."""
     ended: list[bool] = []

@@ -100,7 +100,10 @@ class Conversation:
         self._abandoned: set[Id] = set()
         self._numbers = 0
         self._stream: Hearing | None = None
-        self._unheard: deque[bytes] = deque(maxlen=limits.max_waiting_frames)
+        self._unheard: deque[bytes] = deque()
+        self._unheard_bytes = 0
+        self._waiting_steps = 0
+        """Refusals that have no effect yet, because they are not on disk."""
         self.closed = False
         self.answered_once = False
         """Whether the server ever said anything."""
@@ -223,6 +226,7 @@ class Conversation:
         reply.start_events()
         while self._unheard:
             reply.event(self._unheard.popleft())
+        self._unheard_bytes = 0
 
     # From the server
 
@@ -336,15 +340,30 @@ class Conversation:
         if step.facts or step.sightings:
             try:
                 if step.durable:
-                    self._recording.durably(
-                        step, lambda: self._send(step, frame, asked, status), lambda err: self._unrecorded(step, err)
-                    )
+                    self._refuse(step, lambda: self._send(step, frame, asked, status))
                     return
                 self._recording.soon(step)
             except PinwardenError as err:
                 self._unrecorded(step, err)
                 return
         self._send(step, frame, asked, status)
+
+    def _refuse(self, step: Step, then: Callable[[], None]) -> None:
+        """Let a refusal have its effect when it is on disk. Who causes them faster than that is ended."""
+        if self._waiting_steps >= self._limits.max_in_flight:
+            self.close("the server causes refusals faster than they can be recorded")
+            return
+        self._waiting_steps += 1
+
+        def recorded() -> None:
+            self._waiting_steps -= 1
+            then()
+
+        def failed(err: PinwardenError) -> None:
+            self._waiting_steps -= 1
+            self._unrecorded(step, err)
+
+        self._recording.durably(step, recorded, failed)
 
     def _unrecorded(self, step: Step, err: PinwardenError) -> None:
         """What cannot be recorded does not happen: it is answered with the reason, and reaches nobody."""
@@ -384,7 +403,15 @@ class Conversation:
             # No stream is open; whoever waits longest is the likeliest reason for it.
             next(iter(self._pending.values())).waiting.message(frame)
         else:
-            self._unheard.append(frame.data)
+            self._keep(frame.data)
+
+    def _keep(self, data: bytes) -> None:
+        """Keep a message until somebody listens; the oldest go when there are too many, or too much of them."""
+        self._unheard.append(data)
+        self._unheard_bytes += len(data)
+        limits = self._limits
+        while len(self._unheard) > limits.max_waiting_frames or self._unheard_bytes > limits.max_unsent_bytes:
+            self._unheard_bytes -= len(self._unheard.popleft())
 
     def _belongs_to(self, frame: Frame, asked: Id | None) -> _Pending | Call | None:
         token = frame.progress_token if frame.method == "notifications/progress" else None
