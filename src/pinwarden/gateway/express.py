@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.plain import CALL, PARAMS, RESULT
+from pinwarden.gateway.plain import CALL, COMPLETE, PARAMS, RESULT
 
 if TYPE_CHECKING:
     from pinwarden.documents.gateway_event import Fact
@@ -121,6 +121,7 @@ class Express:
                             and type(open_requests[number]) is str
                             and type(result) is dict
                             and result.keys() <= RESULT
+                            and result.get("resultType", COMPLETE) == COMPLETE
                             and len(message) == 3
                             and "jsonrpc" in message
                             and plain.stamp == guard.stamp

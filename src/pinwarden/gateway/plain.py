@@ -20,8 +20,9 @@ from pinwarden.gateway.uses import Uses
 from pinwarden.rules.gates.verdict import ALLOW
 
 CALL = "tools/call"
+COMPLETE = "complete"
 PARAMS = frozenset({"name", "arguments", "_meta", "task"})
-RESULT = frozenset({"content", "structuredContent", "isError", "_meta"})
+RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 """All that a plain call and its answer may have. A member beside these may be one that another reader takes for one of
 them (``gateway/shape.py``), so the long way looks at it."""
 
@@ -110,7 +111,7 @@ class PlainCalls:
             return False
         if type(number) is not int or type(result) is not dict or not result.keys() <= RESULT:
             return False
-        if len(message) != 3 or "jsonrpc" not in message:
+        if len(message) != 3 or "jsonrpc" not in message or result.get("resultType", COMPLETE) != COMPLETE:
             return False
         if not self.relays or self.stamp != self.guard.stamp:
             return False

@@ -255,14 +255,7 @@ class Conversation:
 
     def _answered(self, call: Call, data: bytes, message: Any, now: float) -> None:
         """The answer to a call."""
-        result = message.get("result")
-        if type(result) is dict and result.get("resultType") == "complete":
-            # The newest revision lets a result say that it is complete; one that says nothing is that, too.
-            plain = {"id": call.number[1], "result": {**result}}
-            del plain["result"]["resultType"]
-        else:
-            plain = message
-        if self._plain.answers(plain):
+        if self._plain.answers(message):
             del self._pending[call.number]
             call.result(data, message)
             return
