@@ -58,7 +58,8 @@ class World:
 
     @property
     def environment(self) -> dict[str, str]:
-        own = {"HOME": str(self.folder / "home"), "PINWARDEN_STORE": str(self.store), "PINWARDEN_APPROVER": "reviewer"}
+        places = {"PINWARDEN_STORE": str(self.store), "PINWARDEN_STATE": str(self.folder / "state")}
+        own = {"HOME": str(self.folder / "home"), "PINWARDEN_APPROVER": "reviewer", **places}
         return {**own, "SOURCE_DATE_EPOCH": str(RECORDED), **self.variables}
 
     def run(self, *arguments: str) -> Outcome:
@@ -663,7 +664,8 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def tools_of(world: World, server: str, before: tuple[str, ...] = ()) -> list[str]:
     """The tools that our own probe hears from a server that is started by ``pinwarden run``."""
-    probe = (*PINWARDEN, "inspect", "--allow-execute", "--pass-env", "PINWARDEN_STORE", "--format", "json")
+    passed = ("--pass-env", "PINWARDEN_STORE", "--pass-env", "PINWARDEN_STATE")
+    probe = (*PINWARDEN, "inspect", "--allow-execute", "--format", "json", *passed)
     done = subprocess.run(
         [*before, *probe, "--", *PINWARDEN, "run", server],
         cwd=world.root,

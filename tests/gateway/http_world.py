@@ -14,6 +14,7 @@ from pinwarden.adapters.child_environment import child_environment
 from pinwarden.adapters.net.network_guard import NetworkRules
 from pinwarden.documents.approved import Approved
 from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.documents.gateway_event import Fact
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import Address
 from pinwarden.flows.gateway.tokens import token_digest
@@ -29,6 +30,7 @@ from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.recording import Recorder, Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.serving import Listening, Serving
+from pinwarden.gateway.http.tracing import Tracing
 from pinwarden.gateway.stdio import Command
 from pinwarden.gateway.step import Step
 
@@ -144,6 +146,9 @@ def gateway(
     limits: HttpLimits | None = None,
     clients: Mapping[str, Client] | None = None,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    *,
+    note: Callable[[Fact, int], None] | None = None,
+    tracing: Tracing | None = None,
 ) -> Iterator[Gateway]:
     """Serve these servers on loopback."""
     limits = limits or HttpLimits(reload_seconds=0.05)
@@ -153,7 +158,8 @@ def gateway(
     thread.start()
 
     async def start() -> Gateway:
-        recording = Recording(recorder or Kept())
+        recording = Recording(recorder or Kept(), note)
+        recording.tracing = tracing
         upstreams = {
             name: Upstream(name, name, each.guard, recording, each.opener(limits)) for name, each in servers.items()
         }
@@ -181,11 +187,20 @@ def gateway(
         loop.close()
 
 
+class _InOnePiece(http.client.HTTPConnection):
+    """Sends head and body together, as most clients do."""
+
+    def _send_output(self, message_body: Any = None, encode_chunked: bool = False) -> None:  # noqa: ARG002
+        head = b"\r\n".join([*self._buffer, b"", b""])  # type: ignore[attr-defined]
+        del self._buffer[:]  # type: ignore[attr-defined]
+        self.send(head + (message_body or b""))
+
+
 class Raw:
     """A client that writes its own requests, one connection, and sees every byte of the answers."""
 
     def __init__(self, gateway: Gateway, server: str = "", token: str = TOKEN) -> None:
-        self._connection = http.client.HTTPConnection(gateway.host, gateway.port, timeout=30)
+        self._connection = _InOnePiece(gateway.host, gateway.port, timeout=30)
         self._path = f"/mcp/{server}" if server else "/mcp"
         self._token = token
         self.session = ""

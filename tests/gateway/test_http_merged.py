@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import pytest
 
 from pinwarden.gateway.http.names import LONGEST_NAME, merged_name, slugs_of, split_name, split_uri
 from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, refused
-from tests.gateway.http_world import Behind, Gateway, Raw, gateway, guard, modern
+from tests.gateway.http_world import TOKEN, Behind, Gateway, Raw, gateway, guard, modern
+from tests.gateway.test_http_enforcement import poll
 from tests.servers import talking, turning
 from tests.servers.turning_http import TurningWorld, turning_http
 
@@ -33,19 +36,22 @@ def remote() -> Iterator[TurningWorld]:
 
 
 @pytest.fixture(scope="module")
-def here(remote: TurningWorld, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the talking server got and sent."""
+    return tmp_path_factory.mktemp("merged") / "record"
+
+
+@pytest.fixture(scope="module")
+def here(remote: TurningWorld, record: Path) -> Iterator[Gateway]:
     """A remote of the newest revision, a process of the handshake era with the same names, and a talking one."""
-    folder = tmp_path_factory.mktemp("merged")
-    old = folder / "old.json"
+    old = record.with_name("old.json")
     old.write_text(json.dumps({"states": [STATE], "eras": ["initialize"]}))
     servers = {
         "remote": Behind(guard("remote", approved(STATE)), url=remote.url),
         "local": Behind(
             guard("local", approved(STATE)), command=[sys.executable, str(Path(turning.__file__)), f"@{old}"]
         ),
-        "talking": Behind(
-            guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(folder / "record")]
-        ),
+        "talking": Behind(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)]),
         "gone": Behind(guard("gone"), command=[sys.executable, "-c", "raise SystemExit(1)"]),
     }
     with gateway(servers) as made:
@@ -167,3 +173,71 @@ def test_servers_whose_names_look_alike_get_different_names() -> None:
         assert split_name(merged_name(slug, "_tool__x")) == (slug, "_tool__x")
         assert split_uri(f"{slug}+note://a+b") == (slug, "note://a+b")
     assert slugs_of(["notes"]) == {"notes": "notes"}
+
+
+def _begun(here: Gateway, record: Path, text: str) -> socket.socket:
+    """A call that the server does not answer, under an id that everybody uses, once the server has it."""
+    body, headers = modern("tools/call", {"name": "talking__slow", "arguments": {"mark": text}}, 5)
+    lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", **headers, "Content-Type": "application/json"}
+    head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
+    made = socket.create_connection((here.host, here.port), timeout=10)
+    made.sendall(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body)
+    poll(lambda: any(text.encode() in line for line in record.read_bytes().splitlines() if line[:1] == b"<"))
+    return made
+
+
+def test_hanging_up_cancels_ones_own_call_and_never_that_of_another_program(here: Gateway, record: Path) -> None:
+    """Two programs of one client use the same id at once."""
+
+    def sent_as(text: str) -> Any:
+        lines = [line[2:] for line in record.read_bytes().splitlines() if line[:1] == b"<" and text.encode() in line]
+        return json.loads(lines[-1])["id"]
+
+    def cancelled() -> list[Any]:
+        lines = [json.loads(line[2:]) for line in record.read_bytes().splitlines() if line[:1] == b"<"]
+        return [each["params"]["requestId"] for each in lines if each.get("method") == "notifications/cancelled"]
+
+    with Raw(here) as raw:
+        raw.ask("tools/list")
+    first, second = _begun(here, record, "mark-one"), _begun(here, record, "mark-two")
+    assert sent_as("mark-one") != sent_as("mark-two")
+    first.close()
+    poll(lambda: sent_as("mark-one") in cancelled())
+    assert sent_as("mark-two") not in cancelled()
+    second.close()
+    poll(lambda: sent_as("mark-two") in cancelled())
+    assert len(cancelled()) == 2
+
+
+def test_a_cancelled_call_of_a_session_reaches_the_server_as_cancelled(here: Gateway, record: Path) -> None:
+    with Raw(here) as raw, Raw(here) as second:
+        raw.initialize()
+        second.session = raw.session
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 31}}
+
+        def cancel() -> None:
+            poll(lambda: b"mark-three" in record.read_bytes())
+            assert second.send(json.dumps(note).encode())[0] == 202
+
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        answer = raw.say("tools/call", {"name": "talking__slow", "arguments": {"mark": "mark-three"}}, 31)
+        thread.join()
+    assert (answer["id"], answer["error"]["message"]) == (31, "the request was cancelled")
+    assert b"notifications/cancelled" in record.read_bytes().splitlines()[-2]
+
+
+@pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
+def test_subscriptions_that_are_not_served_here_are_refused_with_the_place_where_they_are(
+    here: Gateway, method: str
+) -> None:
+    with Raw(here) as raw:
+        for number, uri in enumerate(("remote+note://today", "local+note://today")):
+            error = raw.ask(method, {"uri": uri}, number)["error"]
+            assert error["code"] == -32601
+            assert "on the server's own address" in error["message"]
+        assert raw.ask("subscriptions/listen", {"notifications": {}}, 9)["error"]["code"] == -32601
+    with Raw(here) as old:
+        assert old.initialize()["result"]["capabilities"]["resources"]["subscribe"] is True
+        assert old.say(method, {"uri": "remote+note://today"}, 2)["error"]["code"] == -32601
+        assert old.say(method, {"uri": "local+note://today"}, 3).get("error") is None or method.endswith("unsubscribe")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pinwarden.core.record import replace
 from pinwarden.gateway.http.limits import HttpLimits
 from tests.gateway.http_world import OTHER, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern, rpc
 from tests.gateway.test_http_enforcement import poll
@@ -242,6 +243,27 @@ def test_two_clients_never_share_a_process(at: Scene) -> None:
 
 
 # Servers that fail
+
+
+def test_no_more_processes_run_than_may_and_a_place_that_is_free_is_used_again(tmp_path: Path) -> None:
+    with (
+        scene(tmp_path, replace(LIMITS, max_children=2, grace_seconds=0.2)) as made,
+        made.client() as one,
+        made.client() as two,
+        made.client() as three,
+    ):
+        one.initialize()
+        two.initialize()
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        error = three.say("initialize", hello)["error"]
+        assert (error["code"], "too many servers run already" in error["message"]) == (-32000, True)
+        assert made.behind.supervisor is not None
+        assert (made.behind.supervisor.starts, made.behind.supervisor.early_ends) == (2, 0)
+        assert one.say("tools/call", {"name": "echo", "arguments": {}}, 3)["result"]
+        two.send(b"", method="DELETE")
+        poll(lambda: made.behind.supervisor is not None and made.behind.supervisor.places.taken == 1)
+        three.session = ""
+        assert "result" in three.initialize()
 
 
 def test_a_server_that_dies_is_told_and_started_again(tmp_path: Path) -> None:

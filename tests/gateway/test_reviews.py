@@ -16,6 +16,7 @@ from pinwarden.adapters.inside_server import MARK, running_gateway
 from pinwarden.adapters.sandbox import Sandbox, sandboxed
 from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.flows.gateway.approved_on_first_use import FirstUse
+from tests.adapters.targets import SCRIPTED
 from tests.gateway.review_world import CHANGED, EVIL, NOW, READ, SEARCH, ReviewWorld, listing, names
 from tests.needs import needs
 
@@ -236,6 +237,58 @@ def test_the_state_in_a_folder_that_others_may_write_to_is_not_used(locked: Revi
     locked.folder.chmod(0o777)
     outcome = locked.run("review", "approve", name)
     assert (outcome.code, "[STORE_UNSAFE]" in outcome.err) == (3, True)
+
+
+def test_the_state_that_a_gateway_makes_is_for_its_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with running_gateway(tmp_path / "state" / "running", client=None):
+            made = [(tmp_path / "state" / name).stat().st_mode & 0o777 for name in (".", "running")]
+    finally:
+        os.umask(before)
+    assert made == [0o700, 0o700]
+
+
+# A command under the name of a locked server
+
+
+@pytest.mark.parametrize("options", [("--name", "notes"), ("--name", "notes", "--require-lock")])
+def test_a_command_with_the_name_of_a_locked_server_is_held_to_the_lock_and_no_first_use(
+    locked: ReviewWorld, options: tuple[str, ...]
+) -> None:
+    """Attack: a script that changed since it was locked is trusted anew because its bytes cannot be verified."""
+    locked.script(EVIL, READ)
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    asked = [("initialize", hello), ("tools/list", {})]
+    messages = [
+        {"jsonrpc": "2.0", "id": place, "method": method, "params": params}
+        for place, (method, params) in enumerate(asked)
+    ]
+    command = [sys.executable, "-m", "pinwarden", "run", *options, "--", sys.executable, str(SCRIPTED), "@script.json"]
+    text = "".join(json.dumps(each) + "\n" for each in messages)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+    answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines()) if "id" in each}
+    assert answers[1]["result"]["tools"] == []
+    assert "First use" not in done.stderr
+    assert locked.state.trusted.find("notes") is None
+
+
+def test_a_command_under_a_name_that_no_lock_has_is_refused_where_a_lock_is_required(locked: ReviewWorld) -> None:
+    outcome = locked.run("run", "--name", "other", "--require-lock", "--", sys.executable, "-c", "pass")
+    assert (outcome.code, "[SERVER_NOT_LOCKED]" in outcome.err, "--name" in outcome.err) == (1, True, True)
+
+
+def test_a_name_is_not_looked_up_in_a_lock_that_was_edited(locked: ReviewWorld) -> None:
+    lock = locked.root / "mcp-lock.json"
+    lock.write_text(lock.read_text().replace("notes", "evil_", 1))
+    outcome = locked.run("run", "--name", "notes", "--", sys.executable, "-c", "pass")
+    assert (outcome.code, "[LOCK_TAMPERED]" in outcome.err) == (1, True), outcome.err
+    assert locked.state.trusted.find("notes") is None
+
+
+def test_a_locked_script_is_pointed_to_the_way_that_holds_it_to_the_lock(locked: ReviewWorld) -> None:
+    outcome = locked.run("run", "notes")
+    assert (outcome.code, "pinwarden run --name notes -- COMMAND" in outcome.err) == (2, True)
 
 
 # First use

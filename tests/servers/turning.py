@@ -79,7 +79,8 @@ class Turning:
             return self._page(MEMBERS[method], params.get("cursor"))
         if method in ("tools/call", "prompts/get", "resources/read"):
             used = params.get("name", params.get("uri"))
-            return json.dumps({"content": [{"type": "text", "text": f"used {used}"}]})
+            text = f"used {used} with {json.dumps(params.get('arguments'))}"
+            return json.dumps({"content": [{"type": "text", "text": text}]})
         return "{}" if method in ("ping", "completion/complete", "resources/subscribe") else None
 
     def _server(self) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def turning_http(script: dict[str, Any], mode: str = "json", tls: Any = None) ->
 def _handler(world: TurningWorld) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # head and body go in one piece, as real servers send them
 
         def log_message(self, *_: Any) -> None:
             pass

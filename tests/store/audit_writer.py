@@ -11,9 +11,14 @@ from pinwarden.store.audit import AuditLog
 
 def main(url: str, folder: str) -> None:
     log = AuditLog(url, Path(folder), when_away="spool")
+    form = Fact(kind="called", call=f"{log.source}/", session=log.source)
     for number in range(1_000_000):
-        fact = Fact(kind="blocked" if number % 50 == 0 else "called", item=str(number), session=log.source)
-        (log.record_durably if fact.kind == "blocked" else log.record)(fact)
+        if number % 50 == 0:
+            log.record_durably(Fact(kind="blocked", item=str(number), session=log.source))
+        elif number % 2:
+            log.record(Fact(kind="called", item=str(number), session=log.source))
+        else:
+            log.note(form, number)
         sys.stdout.write(f"{log.source} {number}\n")
         sys.stdout.flush()
 

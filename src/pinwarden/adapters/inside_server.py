@@ -29,7 +29,8 @@ def running_gateway(folder: Path, *, client: int | None) -> Iterator[None]:
     note = folder / f"{os.getpid()}.gateway"
     lines = [identity_of(os.getpid()), *([identity_of(client)] if client is not None else [])]
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # a mode is for the last folder only
+        folder.mkdir(mode=0o700, exist_ok=True)
         note.write_text("\n".join(line for line in lines if line) + "\n")
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{note}: {err.strerror or err}") from err

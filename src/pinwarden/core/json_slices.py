@@ -14,7 +14,9 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
 _SPACE = " \t\n\r"
-_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+_MARK = re.compile(r'"[^"\\]*"|["\[\]{}]')  # a string without escapes, the begin of another one, a bracket
+# A part of a string. It is bounded so that a string of escapes alone does not fill the memory with ways back.
+_PIECE = re.compile(r'(?:[^"\\]+|\\.){1,4096}', re.DOTALL)
 
 
 def _nothing(_: Any) -> None:
@@ -101,13 +103,37 @@ def _end(text: str, place: int) -> int:
     try:
         return _SKIP.raw_decode(text, place)[1]
     except RecursionError:
-        depth = 0
-        for found in _BRACKET.finditer(text, place):
-            depth += found[0] in "[{"
-            depth -= found[0] in "]}"
-            if depth == 0:
-                return found.end()
-        raise
+        end = _end_of_brackets(text, place)
+        if end is None:
+            raise
+        return end
+
+
+def _end_of_brackets(text: str, place: int) -> int | None:
+    """Where the outermost bracket is closed; None if it is not, or if a string has no end."""
+    depth = 0
+    begun = True
+    while begun:
+        begun = False
+        for found in _MARK.finditer(text, place):
+            mark = found[0]
+            if mark in "[{":
+                depth += 1
+            elif mark in "]}":
+                depth -= 1
+                if depth == 0:
+                    return found.end()
+            elif mark == '"':
+                place, begun = _after_string(text, found.end()), True
+                break
+    return None
+
+
+def _after_string(text: str, place: int) -> int:
+    """Behind a string, given where its characters begin; behind the whole text if it has no end."""
+    while (piece := _PIECE.match(text, place)) is not None:
+        place = piece.end()
+    return place + 1 if text[place : place + 1] == '"' else len(text)
 
 
 def _name(text: str, place: int) -> tuple[str, int]:

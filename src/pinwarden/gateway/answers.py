@@ -13,6 +13,7 @@ from pinwarden.gateway.messages import encode, error, is_id, refusal
 from pinwarden.gateway.opening import Opening
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.pages import ListPage, filtered, read_page, warning_edit
+from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question
 from pinwarden.gateway.views import View, Views
 from pinwarden.rules.drift.changes import REVIEW
 from pinwarden.rules.gates.requests import (
@@ -45,12 +46,14 @@ class Answers:
     def relays(self) -> bool:
         """Whether the policy wants nothing to be done about results, and nobody counts who asks back how often."""
         results = self._guard.policy.results
-        self._server_asks = 0
-        return not results.max_bytes and results.hidden_characters == "relay" and not self._rounds
+        counts = self._rounds or self._server_asks
+        return not results.max_bytes and results.hidden_characters == "relay" and not counts
 
     def pass_on(self, answer: Answer, now: float, out: Output) -> bool:
         """Pass an answer on to the client; False if it has to wait."""
         frame, message, asked = answer.frame, answer.message, answer.asked
+        if message is not None and is_doubtful_answer(message):
+            raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
         if message is not None and "result" not in message:
             refused = judge_error(message.get("error"), self._guard.requests(self._journal.client))
             out.to_client.append(frame if refused is None else self._refuse(refused, asked, out))
@@ -119,7 +122,7 @@ class Answers:
 
     def _open(self, frame: bytes, message: Any, asked: Asked, out: Output) -> None:
         result = message["result"]
-        if not isinstance(result, dict):
+        if not isinstance(result, dict) or result.get("resultType", "complete") != "complete":
             raise PinwardenError("PROBE_FAILED", "the server does not say who it is")
         passed = self._opening.passed_on(frame, result, self._guard.policy.relist_seconds * 1000, out)
         if isinstance(passed, bytes):
@@ -177,6 +180,9 @@ class Answers:
             return
         policy = self._guard.requests(self._journal.client)
         refused = judge_request(method, message.get("params"), policy)
+        if is_doubtful_question(message):
+            reason = "Two readers may differ on what the server asks for."
+            refused = Refusal(code="message_doubtful", reason=reason)
         if refused is None and method in (SAMPLING, ELICITATION):
             self._server_asks += 1
             if self._server_asks > policy.max_rounds:

@@ -18,6 +18,7 @@ from pinwarden.rules.gates.server import judge_server
 from pinwarden.rules.gates.verdict import Verdict
 
 _REMEMBERED = 64  # list bodies; a session has four lists of a few pages
+_REMEMBERED_BYTES = 16 * 1024 * 1024  # of all of them; what they hold takes several times as much
 
 
 class Guard:
@@ -44,7 +45,8 @@ class Guard:
         self._approved: Approved | None = None
         self._failure: PinwardenError | None = None
         self._notices = dict.fromkeys((kind.member for kind in KINDS), 0)
-        self._bodies: dict[bytes, tuple[tuple[Item, ...], str | None]] = {}
+        self._bodies: dict[bytes, tuple[tuple[Item, ...], str | None, int]] = {}
+        self._remembered = 0
 
     def look(self, now: float) -> None:
         """See whether the measure changed, at most every so often."""
@@ -112,14 +114,26 @@ class Guard:
 
     def recall(self, kind: Kind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:
         """The items and the cursor that a list result of exactly these bytes holds, if it was read before."""
-        return self._bodies.get(_name_of(kind, body))
+        known = self._bodies.get(_name_of(kind, body))
+        return None if known is None else known[:2]
 
     def remember(self, kind: Kind, body: bytes, items: tuple[Item, ...], cursor: str | None) -> None:
         """Keep what a list result holds. What it is worth is judged each time."""
+        size = len(body)
+        if size > _REMEMBERED_BYTES:
+            return
         with self._lock:
-            while len(self._bodies) >= _REMEMBERED:
-                del self._bodies[next(iter(self._bodies))]
-            self._bodies[_name_of(kind, body)] = items, cursor
+            name = _name_of(kind, body)
+            self._forget(name)
+            while len(self._bodies) >= _REMEMBERED or self._remembered + size > _REMEMBERED_BYTES:
+                self._forget(next(iter(self._bodies)))
+            self._bodies[name] = items, cursor, size
+            self._remembered += size
+
+    def _forget(self, name: bytes) -> None:
+        known = self._bodies.pop(name, None)
+        if known is not None:
+            self._remembered -= known[2]
 
     def _measure(self) -> Surface:
         approved = self.approved

@@ -13,8 +13,12 @@ class SessionLimits(Record):
     """Real results reach 50 MB of encoded pictures; a message is held in memory as a whole."""
     max_pages: int = 200
     """Of one list. The largest real servers need fewer than ten."""
-    max_items: int = 20_000
-    """Of one list; what a model could read ends far below."""
+    max_items: int = 5_000
+    """Of one list; what a model could read ends far below. Comparing a new one takes up to a millisecond."""
+    max_list: int = 32 * 1024 * 1024
+    """Bytes of all pages of one list together; the largest real ones stay below 1 MiB."""
+    max_unread: int = 1024 * 1024
+    """Bytes of a list answer that is taken apart because it cannot be read as a whole, which takes far longer."""
     max_open: int = 10_000
     """Requests without an answer, in each direction."""
     max_held: int = 1_000

@@ -50,9 +50,22 @@ class Opening:
         if offered is None or offered.passes:
             return None
         capability = CAPABILITY_OF_METHOD.get(method.partition("/")[0])
-        if capability is None or capability not in offered.value:
+        if capability is None:
+            return None
+        if not isinstance(offered.value, dict):
+            return offered  # whatever it is, it says of nothing that it is offered
+        if capability not in offered.value:
             return None
         return None if capability in self._approved_capabilities() else offered
+
+    def extends(self, extension: str, out: Output) -> bool:
+        """Whether the server has an extension of the protocol, and may have it."""
+        self._look(out)
+        offered = self._verdicts.get("capabilities")
+        passes = offered is None or offered.passes
+        capabilities = (self.facts or {}).get("capabilities") if passes else self._approved_capabilities()
+        extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
+        return isinstance(extensions, dict) and extension in extensions
 
     def passed_on(self, frame: bytes, result: Mapping[str, Any], ttl: int, out: Output) -> bytes | Verdict:
         """The answer as the client gets it, or why it gets none."""

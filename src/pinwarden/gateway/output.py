@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from pinwarden.core.record import as_dict
@@ -86,6 +86,10 @@ class Journal:
         prefix = f"{self._session}/"
         return cast("Callable[[int], Fact]", lambda number: made(prefix + str(number)))
 
+    def forms(self, verdicts: Iterable[Verdict], method: str) -> dict[str, Fact]:
+        """The facts of uses that pass, but for the number at the end of their call: by the name of what is used."""
+        return {each.key: self.fact(CALLED, each, method, f"{self._session}/") for each in verdicts}
+
     def refused(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
         """A message was refused for what it is."""
         fact = Fact(
@@ -110,7 +114,7 @@ class Journal:
             client=self.client,
             session=self._session,
             observed=digest,
-            reason=f"First use of this server: {items} items were taken as approved.",
+            reason=f"First use of this server: {items} {'item was' if items == 1 else 'items were'} taken as approved.",
         )
         out.facts.append(fact)
         out.durable = True

@@ -7,11 +7,14 @@ from json import dumps
 from typing import Any
 
 from pinwarden.adapters.probe.message import Message, page_of, read_message
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.json_slices import object_members
 from pinwarden.core.record import Record
 from pinwarden.documents.surface import Item, Kind
 from pinwarden.gateway import splice
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import WARNINGS, verdict_data
+from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_result
 from pinwarden.rules.gates.verdict import Verdict
 
 
@@ -28,12 +31,25 @@ def read_page(frame: bytes, message: Any, kind: Kind, guard: Guard) -> ListPage:
     known = guard.recall(kind, body)
     if known is not None:
         return ListPage(items=known[0], cursor=known[1])
-    limits = guard.limits.json
-    envelope = read_message(frame, limits) if message is None else Message(members=message, problem=None)
-    page = page_of(envelope, kind, limits)
+    limits = guard.limits
+    envelope = _taken_apart(frame, guard) if message is None else Message(members=message, problem=None)
+    if is_doubtful_answer(envelope.members):
+        raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what the list holds")
+    page = page_of(envelope, kind, limits.json, limits.max_items)
     items = tuple(page.items)
     guard.remember(kind, body, items, page.cursor)
     return ListPage(items=items, cursor=page.cursor)
+
+
+def _taken_apart(frame: bytes, guard: Guard) -> Message:
+    """An answer that cannot be read as a whole: its members, with the result as text."""
+    if len(frame) > guard.limits.max_unread:
+        raise PinwardenError("PROBE_LIMIT", "it cannot be read as a whole, and is too long to be taken apart")
+    message = read_message(frame, guard.limits.json)
+    result = message.members.get("result")
+    if isinstance(result, bytes) and is_doubtful_result(dict(object_members(result))):
+        raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what the list holds")
+    return message
 
 
 def _body(frame: bytes, message: Any) -> bytes:

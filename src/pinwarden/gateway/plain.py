@@ -20,87 +20,122 @@ from pinwarden.gateway.uses import Uses
 from pinwarden.rules.gates.verdict import ALLOW
 
 CALL = "tools/call"
+COMPLETE = "complete"
+PARAMS = frozenset({"name", "arguments", "_meta", "task"})
+RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
+"""All that a plain call and its answer may have. A member beside these may be one that another reader takes for one of
+them (``gateway/shape.py``), so the long way looks at it."""
 
 
 class PlainCalls:
     """What a session knows about tools that may simply be called."""
 
     __slots__ = (
-        "_answers",
-        "_given",
-        "_guard",
-        "_journal",
-        "_left",
-        "_most",
-        "_open",
-        "_relays",
-        "_stamp",
-        "_tools",
-        "_until",
-        "_uses",
+        *("forms", "guard", "left", "most", "open", "relays", "stamp", "until"),
+        *("_answers", "_given", "_journal", "_tools", "_uses"),
     )
 
     def __init__(
         self, guard: Guard, journal: Journal, uses: Uses, answers: Answers, open_requests: dict[Any, Asked | str]
     ) -> None:
-        self._guard = guard
+        self.guard = guard
         self._journal = journal
         self._uses = uses
         self._answers = answers
-        self._open = open_requests
-        self._most = guard.limits.max_open
+        self.open = open_requests
+        self.most = guard.limits.max_open
         self._tools: dict[str, Callable[[int], Fact]] = {}
-        self._stamp = -1
-        self._until = 0.0
-        self._given = self._left = 0
-        self._relays = False
+        self.forms: dict[str, Fact] = {}
+        """By the name of a tool, the fact of its call but for the call's number."""
+        self.stamp = -1
+        """The guard's stamp at which all of this was learned; -1 if it is not known any more."""
+        self.until = 0.0
+        self._given = self.left = 0
+        self.relays = False
+        """Whether nothing is to be done about results."""
 
     def call(self, frame: bytes, message: Any, now: float) -> Step | None:
         """The call passed on, if it is a plain one."""
-        if self._stamp != self._guard.stamp or type(message) is not dict or message.get("method") != CALL:
+        if self.stamp != self.guard.stamp or type(message) is not dict or message.get("method") != CALL:
             return None
         number, params = message.get("id"), message.get("params")
-        if type(number) is not int or type(params) is not dict or number in self._open:
+        if type(number) is not int or type(params) is not dict or number in self.open:
+            return None
+        if len(message) != 4 or "jsonrpc" not in message or not params.keys() <= PARAMS:
             return None
         name = params.get("name")
-        if type(name) is not str or now >= self._until or self._left <= 0 or len(self._open) >= self._most:
+        if type(name) is not str or now >= self.until or self.left <= 0 or len(self.open) >= self.most:
             return None
         fact_of = self._tools.get(name)
         if fact_of is None:
             return None
-        self._left -= 1
-        self._open[number] = name
+        self.left -= 1
+        self.open[number] = name
         return Step((), (frame,), (fact_of(number),))
+
+    def form(self, message: Any, now: float) -> Fact | None:
+        """`call` for a caller that records facts by their form; the call is open from then on.
+
+        For the one thread that reads from the client, without the session's lock: a dictionary takes one change at a
+        time, and what another thread finds out while this looks might as well have come a moment later.
+        """
+        if now >= self.until or self.stamp != self.guard.stamp:
+            return None
+        try:
+            if message["method"] != CALL or len(message) != 4 or "jsonrpc" not in message:
+                return None
+            number, params = message["id"], message["params"]
+            name = params["name"]
+            form = self.forms[name]
+            if not params.keys() <= PARAMS:
+                return None
+        except (KeyError, TypeError, AttributeError):
+            return None
+        if type(number) is not int or number in self.open or len(self.open) >= self.most or self.left <= 0:
+            return None
+        self.left -= 1
+        self.open[number] = name
+        return form
+
+    def take_back(self, number: int) -> None:
+        """A call that `form` let pass went nowhere."""
+        self.open.pop(number, None)
 
     def answers(self, message: Any) -> bool:
         """Whether this is the complete answer to a plain call, about which nothing is to be done."""
-        if type(message) is not dict or "method" in message:
+        try:
+            number, result = message["id"], message["result"]
+            if type(self.open[number]) is not str:
+                return False
+        except (KeyError, TypeError):
             return False
-        number, result = message.get("id"), message.get("result")
-        if type(number) is not int or type(result) is not dict or "resultType" in result:
+        if type(number) is not int or type(result) is not dict or not result.keys() <= RESULT:
             return False
-        if type(self._open.get(number)) is not str or not self._relays or self._stamp != self._guard.stamp:
+        if len(message) != 3 or "jsonrpc" not in message or result.get("resultType", COMPLETE) != COMPLETE:
             return False
-        del self._open[number]
+        if not self.relays or self.stamp != self.guard.stamp:
+            return False
+        del self.open[number]
         return True
 
     def spend(self) -> None:
         """Forget everything, because something else happens; the calls so far are counted."""
-        if self._stamp >= 0:
-            self._stamp = -1
-            self._uses.count(self._given - self._left)
+        if self.stamp >= 0:
+            self.stamp = -1
+            self._uses.count(self._given - self.left)
 
     def learn(self, now: float) -> None:
         """Know again what may simply be called, if that is known at all."""
         view = self._uses.clear_view(now)
         if view is None:
             return
-        policy = self._guard.policy
+        policy = self.guard.policy
         if view.makers is None:
             passing = [each for each in view.by_key.values() if each.action == ALLOW and each.entity == "tool"]
             view.makers = {each.key: self._journal.maker(each, CALL) for each in passing}
-        self._tools = view.makers
-        self._until = view.at + policy.relist_seconds
-        self._given = self._left = (policy.relist_calls - view.calls - 1) if policy.relist_calls else 1 << 62
-        self._relays = self._answers.relays()
-        self._stamp = self._guard.stamp
+            view.forms = self._journal.forms(passing, CALL)
+        self._tools, self.forms = view.makers, view.forms
+        self.until = min(view.at + policy.relist_seconds, self.guard.look_at)
+        self._given = self.left = (policy.relist_calls - view.calls - 1) if policy.relist_calls else 1 << 62
+        self.relays = self._answers.relays()
+        self.stamp = self.guard.stamp

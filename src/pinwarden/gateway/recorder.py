@@ -44,6 +44,11 @@ class Recorder:
         if step.sightings and self._open is not None:
             self._see(step.sightings)
 
+    @property
+    def log(self) -> AuditLog | None:
+        """Where facts go, for those who pack them themselves."""
+        return self._log
+
     def record_durably(self, step: Step) -> None:
         """Take a step, and return when its facts would survive a power cut."""
         if step.facts and self._log is not None:

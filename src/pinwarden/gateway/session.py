@@ -29,6 +29,7 @@ from pinwarden.gateway.messages import error, is_id
 from pinwarden.gateway.opening import Opening, stateless_meta
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.plain import CALL, PlainCalls
+from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_request
 from pinwarden.gateway.step import NOTHING, Step
 from pinwarden.gateway.uses import Uses
 from pinwarden.gateway.views import Views
@@ -38,6 +39,7 @@ __all__ = ["NOTHING", "Session", "Step"]
 _BATCHES = "2025-03-26"  # the only revision that has them
 _NOTICE = "notifications/"
 _CANCELLED = "notifications/cancelled"
+_DOUBTFUL = "Readers may differ on what this message is."
 
 
 class Session:
@@ -61,7 +63,8 @@ class Session:
         self._answers = Answers(guard, self._journal, self._views, self._opening)
         self._open: dict[Any, Asked | str] = {}
         """Requests by their id; of a plain call only the name of the tool."""
-        self._plain = PlainCalls(guard, self._journal, self._uses, self._answers, self._open)
+        self.plain = PlainCalls(guard, self._journal, self._uses, self._answers, self._open)
+        """The short way, for those who look there before they give us a message."""
         self._held: list[Request | Answer] = []
         self._cancelled: set[Any] = set()
         self._active = False
@@ -90,6 +93,8 @@ class Session:
             try:
                 message = strict_json.parse(frame, self._json)
             except PinwardenError as err:
+                if frame.isspace():
+                    return NOTHING
                 out = Output()
                 self._journal.refused(err.code, "The client sent text that is not strict JSON.", "", "", out)
                 out.to_client.append(error(None, messages.PARSE_ERROR, f"pinwarden: {err.message}"))
@@ -98,14 +103,14 @@ class Session:
             if now >= self.guard.look_at:
                 self.guard.look(now)
             self._active = True
-            step = self._plain.call(frame, message, now)
+            step = self.plain.call(frame, message, now)
             if step is not None:
                 return step
-            self._plain.spend()
+            self.plain.spend()
             out = Output()
             for one, value in self._each(frame.rstrip(), message, out.to_client):
                 self._from_client(one, value, now, out)
-            self._plain.learn(now)
+            self.plain.learn(now)
         return out.step()
 
     def server_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
@@ -118,13 +123,13 @@ class Session:
         with self._lock:
             if now >= self.guard.look_at:
                 self.guard.look(now)
-            if self._plain.answers(message):
+            if self.plain.answers(message):
                 return Step((frame,))
-            self._plain.spend()
+            self.plain.spend()
             out = Output()
             for one, value in self._each(frame.rstrip(), message, None):
                 self._from_server(one, value, now, out)
-            self._plain.learn(now)
+            self.plain.learn(now)
         return out.step()
 
     def tick(self, now: float) -> Step:
@@ -132,7 +137,7 @@ class Session:
         out = Output()
         with self._lock:
             self.guard.look(now)
-            self._plain.spend()
+            self.plain.spend()
             if self._active:
                 self._active = False
                 self._views.due(now, out)
@@ -163,6 +168,8 @@ class Session:
         elif not method.startswith(_NOTICE):
             reason = "A request without an id is no notification; a server might follow it all the same."
             self._journal.refused("request_without_id", reason, method[:100], "", out)
+        elif is_doubtful_request(message):
+            self._journal.refused("message_doubtful", _DOUBTFUL, method[:100], "", out)
         elif method != _CANCELLED or not self._forget(message.get("params")):
             out.to_server.append(frame)
 
@@ -238,6 +245,9 @@ class Session:
                 reason = "A request without an id is no notification; a client might follow it all the same."
                 self._journal.refused("request_without_id", reason, method[:100], "", out)
                 return
+            if is_doubtful_question(message):
+                self._journal.refused("message_doubtful", _DOUBTFUL, method[:100], "", out)
+                return
             for kind in messages.LIST_CHANGED.get(method, ()):
                 self._views.changed(kind, now, out)
             out.to_client.append(frame)
@@ -249,7 +259,7 @@ class Session:
             return
         asked = self._answered(number)
         if asked is None:
-            if number is None and "error" in message:
+            if number is None and "error" in message and not is_doubtful_answer(message):
                 out.to_client.append(frame)  # about a message that the server could not read
                 return
             self._journal.refused("answer_unasked", "The server answered a question that nobody asked.", "", "", out)

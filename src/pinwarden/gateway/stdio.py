@@ -7,18 +7,21 @@ a thread of that side's own, so that neither reader ever waits for the side that
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from functools import partial
+from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
+from pinwarden.gateway.express import Express
+from pinwarden.gateway.outlet import Outlet
 
 if TYPE_CHECKING:
     from pinwarden.adapters.process_tree import ProcessTree
@@ -27,9 +30,9 @@ if TYPE_CHECKING:
     from pinwarden.gateway.session import Session
     from pinwarden.gateway.step import Step
 
-_CHUNK = 1 << 16
 _PIPE = 1 << 20  # what a pipe is made to hold, where the system lets us
 _TICK_SECONDS = 1.0
+_PREPARE_SECONDS = 0.2
 
 
 class Command(Record):
@@ -63,61 +66,6 @@ def start(command: Command) -> subprocess.Popen[bytes]:
     return process
 
 
-class Outlet:
-    """One side's input. Frames of two threads do not mix."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._lock = Lock()
-        self._closed = False
-        self._later: SimpleQueue[Sequence[bytes]] | None = None
-
-    def write(self, frames: Sequence[bytes]) -> None:
-        """Write them now, each on a line. A side that is gone is met by whoever reads from it."""
-        data = frames[0] if len(frames) == 1 else b"\n".join([frame.rstrip() for frame in frames])
-        if data[-1:] != b"\n":
-            data += b"\n"
-        with self._lock:
-            if self._closed:
-                return
-            try:
-                written = os.write(self._descriptor, data)
-                if written < len(data):
-                    rest = memoryview(data)[written:]
-                    while rest:
-                        rest = rest[os.write(self._descriptor, rest) :]
-            except OSError:
-                self._closed = True
-
-    def write_later(self, frames: Sequence[bytes]) -> None:
-        """Let a thread write them, so that the caller does not wait."""
-        with self._lock:
-            if self._later is None:
-                self._later = SimpleQueue()
-                Thread(target=self._run, args=(self._later,), name="outlet", daemon=True).start()
-        self._later.put(frames)
-
-    def close_later(self) -> None:
-        """Close it after everything that is to be written later."""
-        if self._later is None:
-            self.close()
-        else:
-            self._later.put(())
-
-    def close(self) -> None:
-        """Tell the side that nothing more comes."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                with suppress(OSError):
-                    os.close(self._descriptor)
-
-    def _run(self, later: SimpleQueue[Sequence[bytes]]) -> None:
-        while frames := later.get():
-            self.write(frames)
-        self.close()
-
-
 class Relay:
     """One client, one server process, one session."""
 
@@ -133,11 +81,11 @@ class Relay:
         self._process = process
         self._tree: ProcessTree = ProcessTree(process)
         self._say = say
-        self._max_frame = session.guard.limits.max_frame
         self._stdout = process.stdout.fileno()
         self._to_server = Outlet(os.dup(process.stdin.fileno()))
         process.stdin.close()
         self._to_client = Outlet(os.dup(1))
+        self._express = Express(session, recorder.log, self._to_server, self._to_client)
         self._ended = Event()
         self._settled = Event()
         self._client_gone = False
@@ -161,7 +109,8 @@ class Relay:
 
     def _from_client(self) -> None:
         try:
-            self._pump(0, self._session.client_frame, later_to="client")
+            with suppress(OSError):
+                self._express.from_client(0, partial(self._send, later_to="client"))
         except PinwardenError as err:
             self._say(f"the client's connection is closed: {err.message}")
         finally:
@@ -172,6 +121,10 @@ class Relay:
             if not self._ended.wait(self._grace):
                 self._tree.end(self._grace)
 
+    def _close_if_client_gone(self) -> None:
+        if self._client_gone:
+            self._close_if_settled()
+
     def _close_if_settled(self) -> None:
         """Tell the server that the client is gone, once it has everything that the client sent."""
         if not self._session.holds:
@@ -180,31 +133,12 @@ class Relay:
 
     def _from_server(self) -> None:
         try:
-            self._pump(self._stdout, self._session.server_frame, later_to="server")
+            with suppress(OSError):
+                send = partial(self._send, later_to="server")
+                self._express.from_server(self._stdout, send, self._close_if_client_gone)
         except PinwardenError as err:
             self._say(f"the server is stopped: {err.message}")
             self._tree.kill()
-
-    def _pump(self, descriptor: int, take: Callable[[bytes, float], Step], later_to: str) -> None:
-        """Read lines from one side until it ends, and send what the session makes of them."""
-        lines = _Lines(self._max_frame)
-        read, send = os.read, self._send
-        while True:
-            try:
-                chunk = read(descriptor, _CHUNK)
-            except OSError:
-                return
-            if lines.empty and chunk.find(b"\n") == len(chunk) - 1 >= 0:
-                send(take(chunk, monotonic()), later_to)  # one line, as nearly always
-            elif chunk:
-                frames = lines.add(chunk)
-                if frames:
-                    now = monotonic()
-                    send(_together([take(frame, now) for frame in frames]), later_to)
-            else:
-                return  # what stands without a line end is no message
-            if self._client_gone:
-                self._close_if_settled()
 
     def _send(self, step: Step, later_to: str) -> None:
         """Record, then write. What cannot be recorded does not pass."""
@@ -244,6 +178,9 @@ class Relay:
                 self._say(f"blocked {what}: {fact.reason} ({fact.code})")
 
     def _keep_time(self) -> None:
+        if not self._ended.wait(_PREPARE_SECONDS):
+            self._express.prepare()
+            gc.freeze()  # what is there now stays, so nobody has to look through it again
         while not self._ended.wait(_TICK_SECONDS):
             self._send(self._session.tick(monotonic()), later_to="none")
 
@@ -252,41 +189,3 @@ class Relay:
         with suppress(OSError, AttributeError):
             os.killpg(self._process.pid, signal.SIGTERM)
         Thread(target=self._tree.end, args=(self._grace,), name="ending", daemon=True).start()
-
-
-def _together(steps: Sequence[Step]) -> Step:
-    from pinwarden.gateway.step import Step
-
-    return Step(
-        to_client=tuple(frame for step in steps for frame in step.to_client),
-        to_server=tuple(frame for step in steps for frame in step.to_server),
-        facts=tuple(fact for step in steps for fact in step.facts),
-        durable=any(step.durable for step in steps),
-        sightings=tuple(verdict for step in steps for verdict in step.sightings),
-    )
-
-
-class _Lines:
-    """Cuts bytes into lines; empty ones are none."""
-
-    def __init__(self, most: int) -> None:
-        self.empty = True
-        """Whether no line is begun."""
-        self._most = most
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def add(self, chunk: bytes) -> list[bytes]:
-        """The lines that are complete now."""
-        *ended, rest = chunk.split(b"\n")
-        if ended and self._parts:
-            ended[0] = b"".join((*self._parts, ended[0]))
-            self._parts.clear()
-            self._size = 0
-        if rest:
-            self._parts.append(rest)
-            self._size += len(rest)
-            if self._size > self._most:
-                raise PinwardenError("PROBE_LIMIT", f"a message has more than {self._most} bytes")
-        self.empty = not self._parts
-        return [line for line in ended if line and not line.isspace()]

@@ -10,6 +10,7 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import INVALID_REQUEST, LIST_METHODS, encode, error, refusal
 from pinwarden.gateway.opening import Opening
 from pinwarden.gateway.output import Journal, Output
+from pinwarden.gateway.shape import is_doubtful_request
 from pinwarden.gateway.templates import template_fits
 from pinwarden.gateway.views import View, Views
 from pinwarden.rules.drift.changes import REVIEW
@@ -38,6 +39,8 @@ class Uses:
         """What becomes of one request."""
         method, number = message["method"], message["id"]
         params = message.get("params")
+        if is_doubtful_request(message):
+            return self._doubtful(number, method, out)
         if method not in _FREE and (barred := self._opening.barred(method, out)) is not None:
             return self._decided(barred, message, "", out)
         kind = _NAMED.get(method)
@@ -142,14 +145,19 @@ class Uses:
             return Asked(number, method, use, verdict if verdict.action == WARN else None)
         return refusal(number, verdict, self._guard.server, call)
 
+    def _doubtful(self, number: Any, method: str, out: Output) -> bytes:
+        call = self._journal.call_id(number)
+        reason = "Two readers may differ on what this message asks for."
+        self._journal.refused("message_doubtful", reason, method, call, out)
+        data = {"pinwarden": {"code": "message_doubtful", "call": call}}
+        return error(number, INVALID_REQUEST, f"pinwarden: {reason}", data)
+
     def _intercepted(self, message: Any, out: Output) -> bytes | None:
         """Requests to the gates themselves (SEP-2624); None if the server has interceptors of its own."""
         from pinwarden.gateway.interceptors import EXTENSION, InterceptorError
         from pinwarden.gateway.own_interceptor import own_host
 
-        capabilities = (self._opening.facts or {}).get("capabilities")
-        extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
-        if isinstance(extensions, dict) and EXTENSION in extensions:
+        if self._opening.extends(EXTENSION, out):
             return None
 
         def verdict_of(kind: Kind, name: str) -> Verdict:

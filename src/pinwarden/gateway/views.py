@@ -33,7 +33,9 @@ DISCOVER = "server/discover"
 class View:
     """One complete list."""
 
-    __slots__ = ("at", "by_item", "by_key", "calls", "epoch", "items", "kind", "makers", "notices", "problem")
+    __slots__ = (
+        *("at", "by_item", "by_key", "calls", "epoch", "forms", "items", "kind", "makers", "notices", "problem"),
+    )
 
     def __init__(self, kind: Kind, items: tuple[Item, ...], at: float, notices: int) -> None:
         self.kind = kind
@@ -45,6 +47,8 @@ class View:
         self.problem: str | None = None
         self.makers: dict[str, Callable[[int], Fact]] | None = None
         """For what may simply be called, what makes the fact of a call."""
+        self.forms: dict[str, Fact] = {}
+        """For the same, that fact but for its number."""
         self.by_key: dict[str, Verdict] = {}
         self.by_item: dict[tuple[str, bytes], Verdict] = {}
 
@@ -65,7 +69,7 @@ class View:
 class _Asked:
     """A list that is being asked for, page by page."""
 
-    __slots__ = ("cursors", "items", "kind", "notices", "pages", "rounds", "since")
+    __slots__ = ("cursors", "items", "kind", "notices", "pages", "rounds", "since", "size")
 
     def __init__(self, kind: Kind | None, since: float, notices: int, rounds: int = 0) -> None:
         self.kind = kind
@@ -74,6 +78,7 @@ class _Asked:
         self.notices = notices
         self.rounds = rounds
         self.pages = 0
+        self.size = 0
         self.items: list[Item] = []
         self.cursors: set[str] = set()
 
@@ -215,6 +220,10 @@ class Views:
             else:
                 self._failed(asked, now, "The server answered a request for its list with an error.")
             return True
+        asked.size += len(frame)
+        if asked.size > self._guard.limits.max_list:
+            self._failed(asked, now, "The server's list is too long to be judged.")
+            return True
         try:
             page = read_page(frame, message, asked.kind, self._guard)
         except PinwardenError:
@@ -226,9 +235,10 @@ class Views:
         limits = self._guard.limits
         asked.items.extend(items)
         asked.pages += 1
-        if cursor is None:
+        endless = cursor in asked.cursors or asked.pages >= limits.max_pages
+        if cursor is None and len(asked.items) <= limits.max_items:
             return self._complete(asked, tuple(asked.items), now, out)
-        if cursor in asked.cursors or asked.pages >= limits.max_pages or len(asked.items) > limits.max_items:
+        if cursor is None or endless or len(asked.items) > limits.max_items:
             self._failed(asked, now, "The server's list has no end.")
             return True
         asked.cursors.add(cursor)

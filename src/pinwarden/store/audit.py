@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
+from time import time_ns
 from typing import TYPE_CHECKING, Literal, Self
+from zlib import adler32
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.gateway_event import SPOOLED, Fact
-from pinwarden.store.audit_journal import Journal, Mark, left_behind, pack
+from pinwarden.store.audit_journal import STEP, Journal, Mark, left_behind, pack, pack_numbered
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pinwarden.store.database import Database
 
 WhenAway = Literal["refuse", "spool"]
@@ -69,8 +72,13 @@ class AuditLog:
         self._refuses = when_away == "refuse"
         self.source = os.urandom(12).hex()
         """Names this run in the entries of the chain."""
-        self._journal = Journal.create(folder, gateway or _machine(), self.source)
+        step = min(STEP, max(1, limits.batch // 8))
+        self._journal = Journal.create(folder, gateway or _machine(), self.source, step)
         self._lock = threading.Lock()
+        self._forms: dict[int, int] = {}
+        """By the address of a form, its number in the journal."""
+        self._free = 0
+        """Up to which size of the journal events are taken without a further look; 0 if a look is due."""
         self._changed = threading.Condition(self._lock)
         """Told to those who wait for a commit."""
         self._done = self._journal.start
@@ -81,6 +89,8 @@ class AuditLog:
         """Somebody waited in vain for a commit: the database neither answers nor fails. The next do not wait."""
         self._closing = False
         self._told_damage = False
+        self._asleep = False
+        """The thread waits for events."""
         self._work = threading.Event()
         self._urgent = threading.Event()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
@@ -98,20 +108,70 @@ class AuditLog:
 
     def record(self, *facts: Fact) -> None:
         """Take facts about what is let through. Returns at once; raises AUDIT_UNAVAILABLE if it must not pass."""
-        now = time.time_ns()
+        now = time_ns()
         packed = [pack(now, fact) for fact in facts]
         with self._lock:
-            if self._refuses and (self._away is not None or self._stuck or not self._tried):
-                self._refuse_if_away()
-            if self._journal.size > self._limits.backlog:
-                self._make_room()
+            self._admit()
             self._journal.append(packed)
+            self._look()
         if not self._work.is_set():
             self._work.set()
 
+    def note(self, form: Fact, number: int) -> None:
+        """`record` for what is recorded most: a fact that is like others but for its moment and its call's number.
+
+        This is done while a call waits, so it is all in one place: what `record` would look at is known to be well up
+        to the size `_free`, and what `Journal.append` would do is a copy into its map.
+        """
+        with self._lock:
+            known = self._forms.get(id(form))
+            if known is not None:
+                body = b"=%d %d %d" % (time_ns(), known, number)
+                journal = self._journal
+                start = journal.size
+                end = start + 8 + len(body)
+                if end <= self._free:
+                    journal.check = check = adler32(body, journal.check)
+                    journal.map[start:end] = (len(body) << 32 | check).to_bytes(8, "big") + body  # type: ignore[index]
+                    journal.size = end
+                    journal.count += 1
+                    if self._asleep:
+                        self._work.set()
+                    return
+        self.note_all([(form, number)])
+
+    def note_all(self, notes: Sequence[tuple[Fact, int]]) -> None:
+        """`note` for several."""
+        now = time_ns()
+        with self._lock:
+            self._admit()
+            packed = [pack_numbered(now, self._form(form), number) for form, number in notes]
+            self._journal.append(packed)
+            self._look()
+        self._work.set()
+
+    def _form(self, form: Fact) -> int:
+        """By which number the journal has a form. It keeps the form, so that nothing else can be at its address."""
+        known = self._forms.get(id(form))
+        if known is None:
+            known = self._forms[id(form)] = self._journal.add_form(form)
+        return known
+
+    def _admit(self) -> None:
+        """Raise if an event must not pass, or wait until there is room for it."""
+        if self._refuses and (self._away is not None or self._stuck or not self._tried):
+            self._refuse_if_away()
+        if self._journal.size > self._limits.backlog:
+            self._make_room()
+
+    def _look(self) -> None:
+        """Find out how far events may be taken without a look."""
+        well = self._tried and self._away is None and not self._stuck and not self._closing
+        self._free = min(self._journal.room, self._limits.backlog) if well or not self._refuses else 0
+
     def record_durably(self, *facts: Fact) -> None:
         """Take facts, and return when they survive a power cut: committed, or synced where the database is away."""
-        now = time.time_ns()
+        now = time_ns()
         packed = [pack(now, fact) for fact in facts]
         with self._lock:
             if self._journal.size > self._limits.backlog:
@@ -126,6 +186,7 @@ class AuditLog:
             if self._done.nth < mine:
                 self._stuck = self._stuck or not in_time
                 self._journal.sync()
+            self._look()
 
     def close(self) -> None:
         """Bring everything into the database, and end. What it cannot take now stays in the journal for the next."""
@@ -133,6 +194,7 @@ class AuditLog:
             if self._closing:
                 return
             self._closing = True
+            self._free = 0
         self._urgent.set()
         self._work.set()
         self._thread.join(self._limits.wait * 2)
@@ -196,10 +258,18 @@ class AuditLog:
             self._tell(None)
             if self._closing and self.waiting == 0:
                 return
-            self._work.wait()
-            self._work.clear()
+            self._sleep()
             self._urgent.wait(self._limits.gather)
             self._urgent.clear()
+
+    def _sleep(self) -> None:
+        """Wait for events. Those that note them need not tell while nobody sleeps."""
+        with self._lock:
+            self._asleep = self.waiting == 0
+        if self._asleep:
+            self._work.wait()
+            self._asleep = False
+        self._work.clear()
 
     def _recover(self, database: Database) -> None:
         """Take up what killed gateways left. A journal that was tampered with is told in the log, and stays."""
@@ -212,7 +282,8 @@ class AuditLog:
                 self._told_damage = True
                 told = Fact(kind=SPOOLED, code="journal_damaged", reason=err.message)
                 with self._lock:
-                    self._journal.append([pack(time.time_ns(), told)])
+                    self._journal.append([pack(time_ns(), told)])
+                    self._look()
 
     def _drain(self, database: Database) -> None:
         from pinwarden.store.audit_chain import append
@@ -231,10 +302,12 @@ class AuditLog:
             self._done = place
             if place.nth == self._journal.count and place.offset > self._limits.batch:
                 self._journal.reset()
+                self._forms.clear()
                 self._done = self._journal.start
             self._away = None
             self._stuck = False
             self._tried = True
+            self._look()
             self._changed.notify_all()
 
     def _tell(self, problem: PinwardenError | None) -> None:
@@ -242,6 +315,7 @@ class AuditLog:
             self._away = problem
             self._stuck = False
             self._tried = True
+            self._look()
             self._changed.notify_all()
 
 
@@ -286,7 +360,7 @@ def _left_in(folder: Path) -> list[Path]:
             age = path.stat().st_mtime_ns
             if path.suffix == ".journal":
                 found.append((age, path))
-            elif time.time_ns() - age > _FORGOTTEN:
+            elif time_ns() - age > _FORGOTTEN:
                 path.unlink()
     return [path for _, path in sorted(found)]
 

@@ -3,31 +3,38 @@
 An event is in the file when `Journal.append` returns, so that a killed gateway loses none; after `sync` a power cut
 does not lose it either. What the database has taken is cut off again; while the database is away, the file grows.
 
-Each event is framed by its length and by the hash of everything before it, so a file that was tampered with while no
-gateway held it is told, and not read as if nothing were. The file is locked by its gateway: one that nobody holds was
-left behind by a killed process, and whoever comes next takes it up.
+The file is mapped into memory and has its room before it needs it: an event costs a copy and no system call, and what
+is in the map belongs to the system, which keeps it when the process is killed. Room is reserved on the disk, since
+writing to a map of a full disk would end the process.
+
+Each event is framed by its length and by a checksum of everything before it, so a file that was damaged or edited
+while no gateway held it is told, and not read as if nothing were. The checksum is Adler-32: it needs no tables, which
+would have to come from memory while a call waits. The chain that nobody can edit unseen is made when events get their
+places in the database. The file is locked by its gateway: one that nobody holds was left behind by a killed process,
+and whoever comes next takes it up.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import sha256
+from mmap import mmap
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
+from zlib import adler32
 
 from pinwarden.adapters.file_lock import try_lock
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.gateway_event import Fact, encode, parse
 
-_MAGIC = b"pinwarden-journal/1 "
+_MAGIC = b"pinwarden-journal/2 "
 _HEADER = 256  # bytes, filled up with spaces
-_LENGTH = 4
-_HASH = 32
+HEAD = 8  # before each event: four bytes of its length, four of the checksum
 _LONGEST = 8192  # of an event that is packed; what is longer is written as JSON, which cuts it
+STEP = 1 << 17  # bytes of room that are made at once
 _MOST = 1 << 20  # of a framed event at all; what claims to be longer is no event
 
 # Texts one after the other, between characters that they hold only if somebody wants to fool us: then JSON is written.
@@ -44,6 +51,14 @@ class Noted(Record):
 
     at: int
     fact: Fact
+    """Of an event with a number: its form, of which only the end of ``call`` is missing."""
+    number: str = ""
+    """The end of ``call``."""
+
+    @property
+    def whole(self) -> Fact:
+        """The fact with everything in it."""
+        return replace(self.fact, call=self.fact.call + self.number) if self.number else self.fact
 
 
 class Batch(Record):
@@ -67,8 +82,11 @@ def pack(at: int, fact: Fact) -> bytes:
     return b"%d {%s" % (at, encode(fact))
 
 
-def unpack(data: bytes) -> Noted:
-    """Read what `pack` wrote."""
+def unpack(data: bytes, forms: Sequence[Fact] = ()) -> Noted:
+    """Read what `pack` or `pack_numbered` wrote."""
+    if data.startswith(b"="):
+        moment, form, number = data[1:].split(b" ")
+        return Noted(at=int(moment), fact=forms[int(form)], number=number.decode())
     at, _, rest = data.partition(b" ")
     if rest.startswith(b"{"):
         return Noted(at=int(at), fact=parse(rest[1:]))
@@ -77,13 +95,18 @@ def unpack(data: bytes) -> Noted:
     return Noted(at=int(at), fact=Fact(expected=tuple(expected.split(_WITHIN)) if expected else (), **given))
 
 
+def pack_numbered(at: int, form: int, number: int) -> bytes:
+    """An event of a form that the journal has: all but its moment and the number at the end of its call."""
+    return b"=%d %d %d" % (at, form, number)
+
+
 class Mark(Record):
-    """A place in a journal: so many bytes, so many events, and the hash of all of them."""
+    """A place in a journal: so many bytes, so many events, and the checksum of all of them."""
 
     offset: int
     nth: int
     """The count of the last event before the place."""
-    hash: bytes
+    check: int
 
 
 class Journal:
@@ -95,22 +118,31 @@ class Journal:
         self.source = source
         self.start = start
         """Behind the header."""
+        self.room = 0
+        """Where the map ends."""
+        self.map: mmap | None = None
+        self.forms: list[Fact] = []
+        """What numbered events refer to."""
         self._descriptor = descriptor
+        self._step = STEP
         self.end = start
 
     @property
     def end(self) -> Mark:
         """Behind the last event."""
-        return Mark(offset=self.size, nth=self.count, hash=self._hash)
+        return Mark(offset=self.size, nth=self.count, check=self.check)
 
     @end.setter
     def end(self, place: Mark) -> None:
         """Say where the last event ends."""
-        self.size, self.count, self._hash = place.offset, place.nth, place.hash
+        self.size, self.count, self.check = place.offset, place.nth, place.check
 
     @classmethod
-    def create(cls, folder: Path, gateway: str, source: str) -> Journal:
-        """A new file, locked before it has its name, so that nobody takes it for one left behind."""
+    def create(cls, folder: Path, gateway: str, source: str, step: int = STEP) -> Journal:
+        """A new file, locked before it has its name, so that nobody takes it for one left behind.
+
+        It gets room in steps of so many bytes.
+        """
         path = folder / f"{source}.journal"
         new = path.with_suffix(".new")
         try:
@@ -118,35 +150,58 @@ class Journal:
             descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             try_lock(descriptor)
             made = cls(path, descriptor, gateway, source, _write_header(descriptor, gateway, source, 0))
+            made._step = step
+            made._make_room(_HEADER)
             new.rename(path)
-        except OSError as err:
-            raise PinwardenError("AUDIT_UNAVAILABLE", f"{path} cannot be written: {err.strerror or err}") from err
+        except (OSError, ValueError) as err:
+            raise PinwardenError("AUDIT_UNAVAILABLE", f"{path} cannot be written: {err}") from err
         return made
 
     def append(self, packed: list[bytes]) -> int:
-        """Add events in one write, and return the count of the last. Either all of them are in the file, or none."""
-        running = self._hash
+        """Add events, and return the count of the last. Either all of them are in the file, or none."""
+        self._write(packed)
+        self.count += len(packed)
+        return self.count
+
+    def add_form(self, fact: Fact) -> int:
+        """Write down what numbered events have in common, and return by which number they refer to it."""
+        self._write([b"#" + pack(0, fact)])
+        self.forms.append(fact)
+        return len(self.forms) - 1
+
+    def _write(self, packed: list[bytes]) -> None:
+        running = self.check
         frames: list[bytes] = []
         for data in packed:
-            running = sha256(running + data).digest()
-            frames += (len(data).to_bytes(_LENGTH, "big"), data, running)
+            running = adler32(data, running)
+            frames += (framing(data, running), data)
         text = b"".join(frames)
+        end = self.size + len(text)
         try:
-            written = os.write(self._descriptor, text)
-        except OSError as err:
-            self._cut_back()
-            raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err.strerror or err}") from err
-        if written != len(text):
-            self._cut_back()
-            raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: no space is left")
-        self.size += written
-        self.count += len(packed)
-        self._hash = running
-        return self.count
+            if end > self.room:
+                self._make_room(end)
+            self.map[self.size : end] = text  # type: ignore[index]
+        except (OSError, ValueError, TypeError) as err:
+            raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err}") from err
+        self.size = end
+        self.check = running
+
+    def _make_room(self, least: int) -> None:
+        """Have so many bytes of the file in the map, and some more, all of which the disk has."""
+        if self._descriptor < 0:
+            raise ValueError("it is closed")
+        room = -(-least // self._step) * self._step
+        _reserve(self._descriptor, room)
+        before, self.map = self.map, mmap(self._descriptor, room)
+        self.room = room
+        if before is not None:
+            before.close()
 
     def sync(self) -> None:
         """Make sure that what is in the file survives a power cut."""
         try:
+            if self.map is not None:
+                self.map.flush()
             os.fsync(self._descriptor)
         except OSError as err:
             raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err.strerror or err}") from err
@@ -157,7 +212,7 @@ class Journal:
         data = _pread(self._descriptor, min(length, max(most, _MOST)), since.offset)
         events: list[Noted] = []
         place = since
-        for noted, behind in _frames(data, since, self.path):
+        for noted, behind in _frames(data, since, self.path, self.forms, learn=False):
             if events and behind.offset - since.offset > most:
                 break
             events.append(noted)
@@ -168,11 +223,14 @@ class Journal:
         return batch, place
 
     def reset(self) -> None:
-        """Forget the events, which the database has; their count goes on."""
+        """Forget the events, which the database has, and their forms; their count goes on."""
+        self.forms = []
         try:
+            self._unmap()
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             self.start = self.end = _write_header(self._descriptor, self.gateway, self.source, self.count)
+            self._make_room(_HEADER)
         except OSError as err:
             raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err.strerror or err}") from err
 
@@ -181,15 +239,24 @@ class Journal:
         if remove:
             with suppress(OSError):
                 self.path.unlink()
+        else:
+            with suppress(OSError):
+                self._unmap()
+                os.ftruncate(self._descriptor, self.size)
         # The number may be given to another file: who still writes must not write into that one.
+        self._unmap()
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
 
-    def _cut_back(self) -> None:
-        """Take back what was written in part."""
-        with suppress(OSError):
-            os.ftruncate(self._descriptor, self.size)
-            os.lseek(self._descriptor, self.size, os.SEEK_SET)
+    def _unmap(self) -> None:
+        before, self.map, self.room = self.map, None, 0
+        if before is not None:
+            before.close()
+
+
+def framing(data: bytes, check: int) -> bytes:
+    """What stands before an event, given the checksum of everything up to its end."""
+    return (len(data) << 32 | check).to_bytes(HEAD, "big")
 
 
 @contextmanager
@@ -218,44 +285,51 @@ def _opened(path: Path, descriptor: int) -> Journal | None:
     if len(header) < _HEADER:
         return None  # killed while it made the file, or while it cut it off: the database has everything
     gateway, source, count = _read_header(path, header)
-    journal = Journal(path, descriptor, gateway, source, Mark(offset=_HEADER, nth=count, hash=sha256(header).digest()))
+    journal = Journal(path, descriptor, gateway, source, Mark(offset=_HEADER, nth=count, check=adler32(header)))
     place = journal.start
     while place.offset < size:
         data = _pread(descriptor, 4 * _MOST, place.offset)
-        whole = [behind for _, behind in _frames(data, place, path)]
+        whole = [behind for _, behind in _frames(data, place, path, journal.forms, learn=True)]
         if not whole:
-            break  # in part, or nothing but zeros where a power cut came before the data
+            break  # in part, or nothing but zeros: the room that was never used
         place = whole[-1]
     journal.end = place
     return journal
 
 
-def _frames(data: bytes, place: Mark, path: Path) -> Iterator[tuple[Noted, Mark]]:
-    """The whole events at the start of some bytes; one whose hash is not that of what stands there is an error."""
+def _frames(data: bytes, place: Mark, path: Path, forms: list[Fact], *, learn: bool) -> Iterator[tuple[Noted, Mark]]:
+    """The whole events at the start of some bytes. The forms among them are put to the others, if they are new.
+
+    One that does not fit its checksum is the last one, written in part, or the file was damaged: then more follows.
+    """
     at = 0
-    while at + _LENGTH <= len(data):
-        length = int.from_bytes(data[at : at + _LENGTH], "big")
-        end = at + _LENGTH + length + _HASH
-        if length == 0 and not any(data[at:]):
+    while at + HEAD <= len(data):
+        length, check = int.from_bytes(data[at : at + 4], "big"), int.from_bytes(data[at + 4 : at + HEAD], "big")
+        end = at + HEAD + length
+        if length <= _MOST and end > len(data):
             return
-        if length == 0 or length > _MOST:
-            _tampered(path, place)
-        if end > len(data):
+        body = data[at + HEAD : end]
+        if not length or length > _MOST or adler32(body, place.check) != check:
+            # Bytes are copied in any order, so the length itself may be missing from what was written in part. What
+            # was not copied is zero, so a record without a zero was written to its end, by somebody else.
+            written = 0 < length <= _MOST and b"\0" not in data[at + 4 : end]
+            if written or data[end if 0 < length <= _MOST else at + HEAD + _LONGEST :].strip(b"\0"):
+                _tampered(path, place)
             return
-        body = data[at + _LENGTH : end - _HASH]
-        running = sha256(place.hash + body).digest()
-        if running != data[end - _HASH : end]:
-            _tampered(path, place)
-        place = Mark(offset=place.offset + end - at, nth=place.nth + 1, hash=running)
-        yield unpack(body), place
+        is_form = body.startswith(b"#")
+        place = Mark(offset=place.offset + end - at, nth=place.nth + (not is_form), check=check)
         at = end
+        if not is_form:
+            yield unpack(body, forms), place
+        elif learn:
+            forms.append(unpack(body[1:]).fact)
 
 
 def _write_header(descriptor: int, gateway: str, source: str, count: int) -> Mark:
     text = b"%s%s %d %s" % (_MAGIC, source.encode(), count, gateway.encode("utf-8", "backslashreplace")[:128])
     header = text.ljust(_HEADER - 1) + b"\n"
     os.write(descriptor, header)
-    return Mark(offset=_HEADER, nth=count, hash=sha256(header).digest())
+    return Mark(offset=_HEADER, nth=count, check=adler32(header))
 
 
 def _read_header(path: Path, header: bytes) -> tuple[str, str, int]:
@@ -263,6 +337,17 @@ def _read_header(path: Path, header: bytes) -> tuple[str, str, int]:
     if not header.startswith(_MAGIC) or len(words) != 3 or not words[1].isdigit():
         raise PinwardenError("AUDIT_TAMPERED", f"{path} is not a journal of the audit log")
     return words[2].decode("utf-8", "replace").rstrip(), words[0].decode("utf-8", "replace"), int(words[1])
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Make the file so large, with blocks on the disk behind all of it."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    here = os.fstat(descriptor).st_size
+    os.lseek(descriptor, here, os.SEEK_SET)
+    while here < size:
+        here += os.write(descriptor, bytes(min(size - here, STEP)))
 
 
 def _pread(descriptor: int, length: int, offset: int) -> bytes:

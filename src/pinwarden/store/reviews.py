@@ -24,6 +24,7 @@ STATES = (WAITING, APPROVED, REJECTED, SUPERSEDED)
 _MOST_SUPERSEDED = 20  # of one item; a server that says something else each time does not fill the disk
 _MOST_WAITING = 2000  # of one server; what is beyond that is withheld all the same, and in the audit log
 _NAME_LENGTH = 32  # hex digits: a server that makes up both cannot find two changes of one name by trying
+_SHORTEST = 4  # of the beginning of a name that is enough to look at it
 
 
 class Review(Record):
@@ -127,8 +128,10 @@ class Reviews:
 
     def find(self, name: str) -> Review:
         """The review of a name, or of the beginning of one that no other has: to look at it."""
-        if len(name) < 4 or not name.isascii() or not name.isalnum():
+        if not name.isascii() or not name.isalnum():
             raise PinwardenError("REVIEW_NOT_FOUND", f"{name[:80]!a} is not the name of a review")
+        if len(name) < _SHORTEST:
+            raise PinwardenError("REVIEW_NOT_FOUND", f"{name!a} is too short: at least {_SHORTEST} letters are needed")
         rows = self._database.rows(
             f"SELECT {_COLUMNS} FROM review WHERE name >= ? AND name < ? ORDER BY name LIMIT 2",  # noqa: S608
             (name, f"{name}g"),

@@ -54,18 +54,28 @@ def result_of(message: Message) -> dict[str, Any]:
     return _result_object(message.members.get("result"))
 
 
-def page_of(message: Message, kind: Kind, limits: Limits) -> Page:
-    """The items of one list answer; an item that cannot be read strictly is kept as undigestable."""
+def page_of(message: Message, kind: Kind, limits: Limits, most: int | None = None) -> Page:
+    """The items of one list answer, ``most`` at most; one that cannot be read strictly is kept as undigestable."""
     if message.problem is None:
         result = _result_object(message.members.get("result"))
         values = _member(result, kind)
         if not isinstance(values, list):
             raise failed("protocol", f"the server's answer to {kind.method} has no list of {kind.member}")
+        _check_count(values, kind, most)
         return Page(items=[Item.of(kind, value) for value in values], cursor=_cursor(result, kind))
     texts = _members(message.members.get("result", b""), limits, message.problem, cut=kind.member)
     values = _member(texts, kind)
-    items = [Item.of_text(kind, element, limits) for element in _elements(values, message.problem)]
+    elements = _elements(values, message.problem)
+    _check_count(elements, kind, most)
+    items = [Item.of_text(kind, element, limits) for element in elements]
     return Page(items=items, cursor=_cursor(texts, kind))
+
+
+def _check_count(items: list[Any], kind: Kind, most: int | None) -> None:
+    if most is not None and len(items) > most:
+        raise PinwardenError(
+            "PROBE_LIMIT", f"the server's answer to {kind.method} has {len(items)} items; {most} are read"
+        )
 
 
 def _members(text: bytes, limits: Limits, problem: PinwardenError, cut: str | None = None) -> dict[str, Any]:

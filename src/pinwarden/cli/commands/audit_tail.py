@@ -45,6 +45,8 @@ def run(args: Namespace) -> int:
             return emit(tail_report(entries), args.format)
         for entry in entries:
             sys.stdout.write(shown(entry))
+        if not entries:
+            sys.stderr.write("no such event is recorded\n" if args.kind or args.server else "nothing is recorded yet\n")
         if args.follow:
             _follow(state, wanted)
     return 0

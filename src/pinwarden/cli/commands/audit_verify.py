@@ -12,6 +12,7 @@ from pathlib import Path
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.progress import Progress
 from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.core.errors import PinwardenError
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -32,7 +33,10 @@ def run(args: Namespace) -> int:
     from pinwarden.documents.audit_entry import parse_head
     from pinwarden.flows.gateway.auditing import head_of_export, verify_export, verify_log
 
-    heads = [parse_head(text) for text in args.head]
+    try:
+        heads = [parse_head(text) for text in args.head]
+    except PinwardenError as err:
+        raise PinwardenError("USAGE", f"--head: {err.message}", hint="Write NUMBER:sha256:HEX.") from err
     heads += [head_of_export(Path(name)) for name in args.against]
     if args.file is not None:
         return emit(verify_export(Path(args.file), heads), args.format)

@@ -21,7 +21,7 @@ _HEADINGS = ("ID", "CLIENT", "SERVERS", "MADE", "REVOKED")
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
-    parser.add_argument("action", choices=["add", "list", "revoke"], help="what to do")
+    parser.add_argument("action", nargs="?", choices=["add", "list", "revoke"], help="what to do")
     parser.add_argument("name", nargs="?", help="the client that a token is for; to revoke also the id of a token")
     parser.add_argument(
         "--server", action="append", default=[], metavar="NAME", help="a server that the client may see (all of them)"
@@ -35,6 +35,8 @@ def run(args: Namespace) -> int:
     from pinwarden.adapters.clock import now
     from pinwarden.flows.gateway.tokens import add_token, list_tokens, revoke_tokens
 
+    if args.action is None:
+        raise PinwardenError("USAGE", "gateway token is followed by one of: add, list, revoke")
     if (args.action == "list") != (args.name is None):
         raise PinwardenError("USAGE", f"{args.action} takes {'no name' if args.name else 'the name of a client'}")
     state = state_from(args)

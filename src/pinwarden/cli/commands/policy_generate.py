@@ -41,4 +41,6 @@ def run(args: Namespace) -> int:
     sys.stdout.write(made.text)
     sys.stdout.flush()
     sys.stderr.write(f"{made.report.summary}\n")
+    for note in made.report.notes:
+        sys.stderr.write(f"note: {note}\n")
     return made.report.exit_code

@@ -1,8 +1,9 @@
 """Start a server behind the gateway: nothing that was not approved reaches the client on its standard streams.
 
 With the name of a locked server, exactly its verified bytes are started; what stands after -- are then its own
-arguments, for clients that fill in values of theirs. Without a name, what stands after -- is any command. What no lock
-holds is trusted as it is when it is used for the first time, unless --require-lock is given.
+arguments, for clients that fill in values of theirs. Without a name, what stands after -- is any command. With --name
+it is held to what the lock approves for that name. What no lock holds is trusted as it is when it is used for the first
+time, unless --require-lock is given.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--sandbox", action="store_true", help="start it in bubblewrap, without network, also if no policy says so"
     )
-    parser.add_argument("--name", metavar="NAME", help="under which name a command is remembered (made from its words)")
+    parser.add_argument("--name", metavar="NAME", help="the name of a command: in the lock, or to remember it by")
     parser.add_argument(
         "--require-lock",
         action="store_true",
@@ -65,7 +66,7 @@ def run(args: Namespace) -> int:
     """Find out what to start, then start it behind the gateway."""
     project = project_of(args)
     if args.server is None:
-        behind = _any_command(args)
+        behind = _any_command(args, project)
     else:
         from pinwarden.flows.artifacts.running import prepare
 
@@ -82,17 +83,22 @@ def run(args: Namespace) -> int:
     return run_behind(project, behind, _say)
 
 
-def _any_command(args: Namespace) -> Behind:
+def _any_command(args: Namespace, project: Project) -> Behind:
     from pinwarden.gateway.running import Behind, name_of_command
     from pinwarden.gateway.stdio import Command
 
     if not args.command:
         raise PinwardenError("USAGE", "name a locked server, or write a command after --")
-    if args.sandbox or args.client:
+    locked = args.name is not None and _is_approved(project, args.name, args.client)
+    if args.sandbox or (args.client and not locked):
         raise PinwardenError("USAGE", "--sandbox and --client are for locked servers")
     words = tuple(args.command)
-    if args.require_lock:
-        raise PinwardenError("SERVER_NOT_LOCKED", f"{words[0][:120]!a} is a command that no lock speaks of")
+    if args.require_lock and not locked:
+        raise PinwardenError(
+            "SERVER_NOT_LOCKED",
+            f"{(args.name or words[0])[:120]!a} is a command that no lock speaks of",
+            hint="Give it the name that it has in the lock with --name; pinwarden list shows what is locked.",
+        )
     from pinwarden.adapters.programs import find_program
 
     program = words[0] if "/" in words[0] else find_program(words[0], os.environ.get("PATH", ""))
@@ -102,9 +108,25 @@ def _any_command(args: Namespace) -> Behind:
     return Behind(
         server=args.name or name_of_command(words, str(Path.cwd())),
         command=Command(words=(str(program), *words[1:]), environment=environment),
-        locked=False,
+        locked=locked,
+        client=args.client,
         options=_options(args),
     )
+
+
+def _is_approved(project: Project, name: str, client: str | None) -> bool:
+    """Whether a lock says what a server of this name may tell. A lock that cannot be read is no first use."""
+    if not project.lock.exists():
+        return False
+    from pinwarden.flows.artifacts.running import find_entry
+    from pinwarden.flows.gateway.approved_from_lock import has_surface
+
+    try:
+        return has_surface(find_entry(project, name, client))
+    except PinwardenError as err:
+        if err.code != "SERVER_NOT_LOCKED":
+            raise
+        return False
 
 
 def _locked(args: Namespace, project: Project, started: Started) -> Behind:

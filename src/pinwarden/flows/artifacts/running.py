@@ -63,9 +63,7 @@ def prepare(
     if is_bundle(entry):
         return _bundle_start(project, entry, launch, given, say)
     if launch.runs.wrappers:
-        raise PinwardenError(
-            "NOTHING_TO_RUN", f"{name[:120]!a} is started by {launch.runs.wrappers[0]}, whose effect cannot be repeated"
-        )
+        raise _nothing_to_run(name, f"is started by {launch.runs.wrappers[0]}, whose effect cannot be repeated")
     runs = launch.runs.via or launch.runs  # a package that connects to an address is what is started
     arguments = tuple(given) or runs.arguments
     _refuse_other_arguments(runs.arguments, arguments)
@@ -75,7 +73,7 @@ def prepare(
         line = _container_line(entry, launch, project, environment, say)
         return Started(command=(*line, *arguments), environment=environment)
     if runs.kind not in ("npm", "pypi"):
-        raise PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} starts {runs.identity[:120]!a}, which is no package")
+        raise _nothing_to_run(name, f"starts {runs.identity[:120]!a}, which is no package")
     closure, digest = pinned_closure(project, entry)
     store = Store(store_folder(project))
     scripts = Scripts(approved=approved_digests(extension_of(entry)))
@@ -130,6 +128,7 @@ def _bundle_start(
     )
 
 
+<<<<<<< HEAD
 def _say_revoked(project: Project, pin: BundlePin, say: Callable[[str], None]) -> None:
     """Tell if somebody vouched whose key was revoked since. A key that was only replaced is revoked as well, so this is
     no reason not to start what was accepted."""
@@ -140,6 +139,11 @@ def _say_revoked(project: Project, pin: BundlePin, say: Callable[[str], None]) -
         gone = trusted.is_revoked(str(key_id))
         if gone is not None:
             say(f"{gone.name or key_id} vouched for {pin.tool}, and that key was revoked: {gone.why}; pinwarden update")
+=======
+def _nothing_to_run(name: str, why: str) -> PinwardenError:
+    hint = f"Write its command: pinwarden run --name {name:.120} -- COMMAND. What it tells is still held to the lock."
+    return PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} {why}", hint=hint)
+>>>>>>> 25961a25d02d2dfcd6f2154303425e14e5380224
 
 
 def find_entry(project: Project, name: str, client: str | None) -> Entry:

@@ -147,7 +147,7 @@ def _verified(subject: str, outcome: Verified, heads: Sequence[Head]) -> Report:
         for each in outcome.breaks
     )
     notes = () if heads or rows else (_NO_HEAD,)
-    whole = "in its order and unchanged" if not rows else "the log is not what was written"
+    whole = "in order and unchanged" if not rows else "the log is not what was written"
     return Report(
         command="audit verify",
         subject=subject,

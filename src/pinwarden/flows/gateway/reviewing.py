@@ -126,7 +126,11 @@ def _place(review: Review) -> tuple[str, str]:
 
 def _waiting(review: Review) -> Review:
     if review.state != WAITING:
-        raise PinwardenError("REVIEW_STALE", f"{review.name} does not wait any more: it is {review.state}")
+        raise PinwardenError(
+            "REVIEW_STALE",
+            f"{review.name} does not wait any more: it is {review.state}",
+            hint="pinwarden review list shows what still waits.",
+        )
     return review
 
 

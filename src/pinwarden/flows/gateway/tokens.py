@@ -43,7 +43,7 @@ def list_tokens(state: GatewayState) -> Report:
     return Report(
         command=_COMMAND,
         subject="tokens",
-        summary=f"{counted(good, 'token')} let clients in, {len(found) - good} revoked",
+        summary=f"{counted(good, 'token')} in use, {len(found) - good} revoked",
         exit_code=EXIT_CLEAN,
         facts={"tokens": [_facts(token) for token in found]},
     )
@@ -55,7 +55,7 @@ def revoke_tokens(state: GatewayState, name: str, now: str) -> Report:
     return Report(
         command=_COMMAND,
         subject=name,
-        summary=f"{counted(len(revoked), 'token')} revoked; running gateways shut it out within seconds",
+        summary=f"{counted(len(revoked), 'token')} revoked; running gateways shut out who shows it within seconds",
         exit_code=EXIT_CLEAN,
         facts={"tokens": [{**_facts(token), "revoked_at": now} for token in revoked]},
     )

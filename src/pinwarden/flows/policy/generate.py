@@ -39,6 +39,11 @@ block-at = "review"
 _KEY_OF = {kind.entity: kind.key for kind in KINDS}
 
 
+_NOTHING_OBSERVED = (
+    "nothing of this was observed yet; use the servers through pinwarden run or pinwarden gateway for a while first"
+)
+
+
 class Generated(Record):
     """A proposed policy as text, and the report about it."""
 
@@ -48,7 +53,8 @@ class Generated(Record):
 
 def generate_policy(state: GatewayState, servers: tuple[str, ...] = ()) -> Generated:
     """Propose a policy for these servers, or for all that were observed."""
-    proposal = propose(_observations(state, servers))
+    observed = _observations(state, servers)
+    proposal = propose(observed)
     text = policy_text(proposal)
     policy = parse_policy(text.encode())  # what is proposed can be read back, whatever the servers call their tools
     rows = tuple(
@@ -69,6 +75,7 @@ def generate_policy(state: GatewayState, servers: tuple[str, ...] = ()) -> Gener
         summary=told,
         exit_code=EXIT_CLEAN,
         rows=rows,
+        notes=() if observed else (_NOTHING_OBSERVED,),
         facts={
             "policy": text,
             "digest": policy.digest.sri,

@@ -44,12 +44,15 @@ class Access:
         self._admitted: dict[bytes, Client] = {}
         self._sites: set[bytes] = set()
         self.denied = 0
+        self.turn = 0
+        """Counts the changes of who is let in."""
 
     def set_clients(self, clients: Mapping[str, Client]) -> None:
         """Let these in from now on, by the digest of their token."""
         if clients != self._clients:
             self._clients = dict(clients)
             self._admitted.clear()
+            self.turn += 1
 
     def check_site(self, request: Request) -> None:
         """Refuse a host or an origin that is not ours."""

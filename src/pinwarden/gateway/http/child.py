@@ -7,7 +7,7 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Container
 from contextlib import suppress
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
@@ -17,12 +17,37 @@ from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id
 from pinwarden.gateway.stdio import Command
 
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.call import Call
+
+
+class Places:
+    """How many processes may run at once, of all servers together."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.taken = 0
+
+    def take(self) -> bool:
+        """Take a place for a process, if there is one."""
+        if self.taken >= self._most:
+            return False
+        self.taken += 1
+        return True
+
+    def give_back(self) -> None:
+        """The process is gone."""
+        self.taken -= 1
+
 
 class Supervisor:
     """Starts the processes of one server, and waits longer each time that one ends soon after its start."""
 
-    def __init__(self, name: str, command: Callable[[], Command], limits: HttpLimits) -> None:
+    def __init__(
+        self, name: str, command: Callable[[], Command], limits: HttpLimits, places: Places | None = None
+    ) -> None:
         self.name = name
+        self.places = places or Places(limits.max_children)
         self._command = command
         self.limits = limits
         self.running: set[ChildLink] = set()
@@ -88,9 +113,17 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._task = self._loop.create_task(self._start())
 
     def send(self, frame: Frame, parameters: bytes) -> None:
-        """Write one line. Line ends inside a message stand between its tokens, and can be left out."""
+        """Write one line."""
         del parameters
-        data = frame.data
+        self._write(frame.data)
+
+    def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
+        """Write one line."""
+        del call, message, name
+        self._write(body)
+
+    def _write(self, data: bytes) -> None:
+        """Line ends inside a message stand between its tokens, and can be left out."""
         if b"\n" in data or b"\r" in data:
             data = data.replace(b"\r", b" ").replace(b"\n", b" ")
         if self._stdin is None:
@@ -141,11 +174,16 @@ class ChildLink(asyncio.SubprocessProtocol):
             self._pausing = False
         if self._closed:
             return
+        if not self._supervisor.places.take():
+            self._end(wanted=True)  # it is no fault of this server
+            self._owner.server_lost("too many servers run already; end a session, or try again later")
+            return
         try:
             # Building the command may mean hashing files.
             command = await self._loop.run_in_executor(None, self._supervisor.command)
             process = await self._loop.run_in_executor(None, _started, command)
         except Exception as err:  # noqa: BLE001  whatever it is, the server is not there, and that is what is told
+            self._supervisor.places.give_back()
             self._begun = self._loop.time()
             self._lose(f"the server could not be started: {err}")
             return
@@ -195,6 +233,7 @@ class ChildLink(asyncio.SubprocessProtocol):
             ending.add_done_callback(self._close_pipes)
 
     def _close_pipes(self, _: Any) -> None:
+        self._supervisor.places.give_back()
         for transport in self._transports:
             transport.close()
 

@@ -19,12 +19,33 @@ _STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\n"
     b"x-accel-buffering: no\r\nx-content-type-options: nosniff\r\ntransfer-encoding: chunked\r\n"
 )
+_END = b"\r\n\r\n"
 _PING = b": \r\n\r\n"
 JSON = "application/json"
 
 
+class Short(Protocol):
+    """A short way for requests that begin with a head that is known."""
+
+    length: int
+
+    def take(self, body: bytes, connection: ClientConnection) -> bool:
+        """Answer the request, unless it has to go the general way."""
+
+
+class InWork(Protocol):
+    """What a connection is to answer next."""
+
+    def gone(self) -> None:
+        """The client went away."""
+
+
 class Answering(Protocol):
     """Who answers requests."""
+
+    @property
+    def ways(self) -> Mapping[bytes, Short]:
+        """Short ways by the exact bytes of a head."""
 
     def answer(self, request: Request, reply: Reply) -> None:
         """Answer one request, now or later, through its reply."""
@@ -35,6 +56,7 @@ class Connections:
 
     def __init__(self, answering: Answering, limits: HttpLimits) -> None:
         self.answering = answering
+        self.ways = answering.ways
         self.limits = limits
         self.open: set[ClientConnection] = set()
         self.draining = False
@@ -62,9 +84,9 @@ class Connections:
 class Reply:
     """The answer to one request: one document, or a stream of events."""
 
-    def __init__(self, connection: ClientConnection, request: Request) -> None:
-        self._connection: ClientConnection | None = connection
-        self._keep_alive = request.keep_alive
+    def __init__(self, connection: ClientConnection | None, *, keep_alive: bool) -> None:
+        self._connection = connection
+        self._keep_alive = keep_alive
         self._chunked = False
         self.on_gone: Callable[[], None] | None = None
         """Called if the client goes away before the answer is complete."""
@@ -158,7 +180,8 @@ class ClientConnection(asyncio.Protocol):
         self._limits = owner.limits
         self._reader = RequestReader(owner.limits)
         self._waiting: deque[Request] = deque()
-        self._reply: Reply | None = None
+        self._reply: InWork | None = None
+        self._ways = owner.ways
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pinger: asyncio.TimerHandle | None = None
@@ -201,6 +224,11 @@ class ClientConnection(asyncio.Protocol):
         """Bytes of a request."""
         if self._closing:
             return
+        if self._reply is None and not self._waiting and not self._reader.begun:
+            end = data.find(_END) + 4
+            way = self._ways.get(data[:end])
+            if way is not None and len(data) - end == way.length and way.take(data[end:], self):
+                return
         was_in_body = self._reader.in_body
         try:
             requests = self._reader.feed(data)
@@ -225,6 +253,21 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends no more; without that, it is gone for us."""
         return False
+
+    def in_work(self, reply: InWork) -> None:
+        """What is answered next. It has its own time."""
+        self._reply = reply
+        self._deadline = 0.0
+
+    def result(self, body: bytes) -> None:
+        """The whole answer to a call: what nearly always is sent."""
+        transport = self._transport
+        if self._waiting or self.owner.draining or transport is None or transport.get_write_buffer_size():
+            Reply(self, keep_alive=True).send(200, body)
+            return
+        transport.write(_USUAL % len(body) + body)
+        self._reply = None
+        self._wait(self._limits.idle_seconds)
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the reader is too slow for what waits already."""
@@ -277,8 +320,8 @@ class ClientConnection(asyncio.Protocol):
         if self._paused and self._transport is not None and len(self._waiting) <= self._limits.max_pipelined:
             self._transport.resume_reading()
             self._paused = False
-        self._reply = Reply(self, request)
-        self.owner.answering.answer(request, self._reply)
+        reply = self._reply = Reply(self, keep_alive=request.keep_alive)
+        self.owner.answering.answer(request, reply)
 
     def _refuse(self, refused: Refused) -> None:
         """Say why, and end the connection: where the next request begins is not known any more."""

@@ -15,6 +15,9 @@ import orjson
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.strict_json import parse
+from pinwarden.gateway.http.call import Call
+from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link
@@ -27,12 +30,15 @@ from pinwarden.gateway.http.messages import (
     error_frame,
     key_of,
     read_server,
+    with_id,
     with_value,
 )
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.recorder import unrecorded
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
+
+_FIRST_NUMBER = 1 << 40  # ids that nobody is likely to choose, and that every reader takes for a whole number
 
 
 class Hearing(Protocol):
@@ -55,7 +61,7 @@ class Hearing(Protocol):
 class _Pending:
     """A request that waits for its answer."""
 
-    __slots__ = ("deadline", "own_id", "own_token", "parameters", "renumbered", "sent", "token", "waiting")
+    __slots__ = ("deadline", "given_up", "own_id", "own_token", "parameters", "renumbered", "sent", "token", "waiting")
 
     def __init__(self, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
         self.waiting = waiting
@@ -64,6 +70,8 @@ class _Pending:
         self.own_id = frame.members.get("id")
         self.own_token = frame.meta.get("progressToken")
         self.token: Id | None = None
+        self.given_up: Callable[[], None] | None = None
+        """Called if nobody waits any more."""
         self.renumbered = False
 
 
@@ -79,23 +87,33 @@ class Conversation:
         on_closed: Callable[[str], None],
     ) -> None:
         self.session = session
+        self._plain = session.plain
+        self._notes = recording.notes
         self.link: Link | None = None
         self._recording = recording
         self._limits = limits
         self._json = Limits(max_bytes=limits.max_answer_bytes)
         self._clock = clock
         self._on_closed = on_closed
-        self._pending: dict[Id, _Pending] = {}
+        self._pending: dict[Id, _Pending | Call] = {}
         self._tokens: dict[Id, Id] = {}
         self._abandoned: set[Id] = set()
         self._numbers = 0
         self._stream: Hearing | None = None
-        self._unheard: deque[bytes] = deque(maxlen=limits.max_waiting_frames)
+        self._unheard: deque[bytes] = deque()
+        self._unheard_bytes = 0
+        self._waiting_steps = 0
+        """Refusals that have no effect yet, because they are not on disk."""
         self.closed = False
         self.answered_once = False
         """Whether the server ever said anything."""
         self.used = clock()
         self.heard = clock()
+
+    @property
+    def traced(self) -> bool:
+        """Whether somebody wants spans of requests."""
+        return self._recording.tracing is not None
 
     # From clients
 
@@ -116,12 +134,62 @@ class Conversation:
             frame = self._renumbered(frame, pending)
             number, token = frame.id, frame.progress_token
             assert number is not None  # noqa: S101  it was just made
+        if self._recording.tracing is not None:
+            call = f"{self.session.name}/{number[1]}"
+            traced = self._recording.tracing.traced(
+                waiting, frame, self.session.guard.server, self.session.client, call
+            )
+            pending.waiting, pending.given_up = traced, traced.given_up
         pending.token = token
         self._pending[number] = pending
         if token is not None:
             self._tokens[token] = number
         self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
         return number
+
+    def call(  # noqa: PLR0913  what is known about it already
+        self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, modern: bool
+    ) -> bool:
+        """A call of a tool without a token for progress. False if it has to be a request as any other."""
+        link, own = self.link, message["id"]
+        if self.closed or link is None or len(self._pending) >= self._limits.max_in_flight:
+            return False
+        number: Id = (int, own)
+        if number in self._pending or number in self._abandoned:
+            self._numbers += 1
+            number = (int, _FIRST_NUMBER + self._numbers)
+            changed = None if number in self._pending else with_id(body, own, number[1])
+            if changed is None:
+                return False
+            body, message["id"] = changed, number[1]
+        now = self.used = self._clock()
+        call = Call(self, connection, number, own, parameters, now, modern=modern)
+        call.deadline = now + self._limits.answer_seconds
+        connection.in_work(call)
+        self._pending[number] = call
+        if self._notes:
+            form = self._plain.form(message, now)
+            if form is not None:
+                try:
+                    self._recording.note(form, number[1])
+                except PinwardenError:
+                    self._plain.take_back(number[1])  # the session finds out as well, and says why
+                else:
+                    link.call(call, body, message, name)
+                    return True
+        step = self.session.client_frame(body, now, message)
+        sent = step.to_server
+        if len(sent) != 1 or sent[0] is not body or step.to_client or step.durable or step.sightings:
+            self._take(step, Frame(body, message), None, 0)
+            return True
+        if step.facts:
+            try:
+                self._recording.soon(step)
+            except PinwardenError as err:
+                self._unrecorded(step, err)
+                return True
+        link.call(call, body, message, name)
+        return True
 
     def tell(self, frame: Frame) -> None:
         """A notification, or an answer to something that the server asked."""
@@ -132,7 +200,11 @@ class Conversation:
     def give_up(self, number: Id | None) -> None:
         """The client does not wait for an answer any more."""
         pending = None if number is None else self._forget(number)
-        if pending is None or number is None or self.closed:
+        if pending is None or number is None:
+            return
+        if type(pending) is _Pending and pending.given_up is not None:
+            pending.given_up()
+        if self.closed:
             return
         note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number[1]}}
         now = self._clock()
@@ -154,6 +226,7 @@ class Conversation:
         reply.start_events()
         while self._unheard:
             reply.event(self._unheard.popleft())
+        self._unheard_bytes = 0
 
     # From the server
 
@@ -163,12 +236,36 @@ class Conversation:
             return True
         now = self.heard = self._clock()
         self.answered_once = True
-        frame = read_server(data, self._json)
+        try:
+            message = parse(data, self._json)
+        except PinwardenError:
+            message = None  # the session judges it
+        if type(message) is dict and not status and "method" not in message:
+            number = message.get("id")
+            call = self._pending.get((int, number)) if type(number) is int else None
+            if type(call) is Call and (asked is None or asked == call.number):
+                self._answered(call, data, message, now)
+                return "result" in message or "error" in message
+        frame = Frame(data, message)
         if self._abandoned and frame.is_answer and frame.id in self._abandoned:
             self._abandoned.discard(frame.id)
             return True
-        self._take(self.session.server_frame(data, now, frame.message), frame, asked, status)
-        return frame.message is None or (frame.is_answer and frame.id == asked)
+        self._take(self.session.server_frame(data, now, message), frame, asked, status)
+        return message is None or (frame.is_answer and frame.id == asked)
+
+    def _answered(self, call: Call, data: bytes, message: Any, now: float) -> None:
+        """The answer to a call."""
+        if self._plain.answers(message):
+            del self._pending[call.number]
+            call.result(data, message)
+            return
+        step = self.session.server_frame(data, now, message)
+        sent = step.to_client
+        if len(sent) != 1 or sent[0] is not data or step.to_server or step.facts or "result" not in message:
+            self._take(step, Frame(data, message), call.number, 0)
+            return
+        del self._pending[call.number]
+        call.result(data, message)
 
     def unanswered(self, number: Id, why: str) -> None:
         """The server ended its answer without answering."""
@@ -236,9 +333,7 @@ class Conversation:
         if step.facts or step.sightings:
             try:
                 if step.durable:
-                    self._recording.durably(
-                        step, lambda: self._send(step, frame, asked, status), lambda err: self._unrecorded(step, err)
-                    )
+                    self._refuse(step, lambda: self._send(step, frame, asked, status))
                     return
                 self._recording.soon(step)
             except PinwardenError as err:
@@ -246,22 +341,42 @@ class Conversation:
                 return
         self._send(step, frame, asked, status)
 
+    def _refuse(self, step: Step, then: Callable[[], None]) -> None:
+        """Let a refusal have its effect when it is on disk. Who causes them faster than that is ended."""
+        if self._waiting_steps >= self._limits.max_in_flight:
+            self.close("the server causes refusals faster than they can be recorded")
+            return
+        self._waiting_steps += 1
+
+        def recorded() -> None:
+            self._waiting_steps -= 1
+            then()
+
+        def failed(err: PinwardenError) -> None:
+            self._waiting_steps -= 1
+            self._unrecorded(step, err)
+
+        self._recording.durably(step, recorded, failed)
+
     def _unrecorded(self, step: Step, err: PinwardenError) -> None:
         """What cannot be recorded does not happen: it is answered with the reason, and reaches nobody."""
         for data in unrecorded((*step.to_client, *step.to_server), err):
-            answer = read_server(data, self._json)
+            answer = Frame(data, read_server(data, self._json))
             self.session.server_frame(data, self._clock(), answer.message)  # it is answered, as far as it knows
             self._deliver(answer, None, 0)
 
     def _send(self, step: Step, frame: Frame | None, asked: Id | None, status: int) -> None:
         if step.to_server and self.link is not None and not self.closed:
             for data in step.to_server:
-                sent = frame if frame is not None and data is frame.data else read_server(data, self._json)
+                sent = self._read(data, frame)
                 pending = self._pending.get(sent.id) if sent.is_request else None  # type: ignore[arg-type]
                 self.link.send(sent, b"" if pending is None else pending.parameters)
         for data in step.to_client:
-            own = frame if frame is not None and data is frame.data else read_server(data, self._json)
+            own = self._read(data, frame)
             self._deliver(own, asked, status if own is frame else 0)
+
+    def _read(self, data: bytes, known: Frame | None) -> Frame:
+        return known if known is not None and data is known.data else Frame(data, read_server(data, self._json))
 
     def _deliver(self, frame: Frame, asked: Id | None, status: int) -> None:
         members = frame.members
@@ -281,16 +396,24 @@ class Conversation:
             # No stream is open; whoever waits longest is the likeliest reason for it.
             next(iter(self._pending.values())).waiting.message(frame)
         else:
-            self._unheard.append(frame.data)
+            self._keep(frame.data)
 
-    def _belongs_to(self, frame: Frame, asked: Id | None) -> _Pending | None:
+    def _keep(self, data: bytes) -> None:
+        """Keep a message until somebody listens; the oldest go when there are too many, or too much of them."""
+        self._unheard.append(data)
+        self._unheard_bytes += len(data)
+        limits = self._limits
+        while len(self._unheard) > limits.max_waiting_frames or self._unheard_bytes > limits.max_unsent_bytes:
+            self._unheard_bytes -= len(self._unheard.popleft())
+
+    def _belongs_to(self, frame: Frame, asked: Id | None) -> _Pending | Call | None:
         token = frame.progress_token if frame.method == "notifications/progress" else None
         number = self._tokens.get(token) if token is not None else None
         if number is None:
             number = key_of(frame.meta.get(SUBSCRIPTION_META))
         return self._pending.get(number if number in self._pending else asked)  # type: ignore[arg-type]
 
-    def _forget(self, number: Id) -> _Pending | None:
+    def _forget(self, number: Id) -> _Pending | Call | None:
         pending = self._pending.pop(number, None)
         if pending is not None and pending.token is not None:
             self._tokens.pop(pending.token, None)
@@ -315,7 +438,7 @@ def _changed(frame: Frame, number: str) -> dict[str, Any]:
     return message
 
 
-def _restored(frame: Frame, pending: _Pending) -> Frame:
+def _restored(frame: Frame, pending: _Pending | Call) -> Frame:
     """A message of the server under the id and the token that the client chose."""
     if not pending.renumbered:
         return frame

@@ -9,8 +9,9 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.gateway.http.access import Access, Client, Denied
 from pinwarden.gateway.http.connection import Reply
+from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.exchange import HttpExchange
-from pinwarden.gateway.http.hub import Hub, Place
+from pinwarden.gateway.http.hub import Conversing, Hub, Place
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.messages import (
     HEADER_MISMATCH,
@@ -26,6 +27,8 @@ from pinwarden.gateway.http.messages import (
     read,
 )
 from pinwarden.gateway.http.request import Request
+from pinwarden.gateway.http.ways import LONGEST_HEAD, MOST_WAYS, Way
+from pinwarden.gateway.plain import CALL
 
 _PREFIX = "/mcp/"
 _EVENTS = "text/event-stream"
@@ -57,8 +60,15 @@ class Endpoint:
         self.open_pages: dict[str, Page] = {}
         """Pages for which no token is needed."""
         self.pages: dict[str, Page] = {}
+        self.ways: dict[bytes, Way] = {}
+        """Where heads lead that came before."""
         self.requests = 0
         self.failures = 0
+
+    @property
+    def turn(self) -> int:
+        """Changes with everything that decides who is let in, and where to."""
+        return self.access.turn + self._hub.turn
 
     def answer(self, request: Request, reply: Reply) -> None:
         """Answer one request. Whatever goes wrong in it, the client is told, and the gateway goes on."""
@@ -144,6 +154,7 @@ class Endpoint:
             reply.send(202)
             return
         conversation = self._hub.shared(place, client)
+        self._remember(request, place, conversation, frame, modern=True)
         exchange = HttpExchange(reply, frame.members.get("id"), modern=True)
         number = conversation.request(frame, exchange, request.parameters)
         if number is not None and reply.open:
@@ -169,11 +180,27 @@ class Endpoint:
         if session is None:
             reply.send(404, _refusal(INVALID_REQUEST, "there is no such session"))
         elif frame.is_request:
+            self._remember(request, place, session.conversation, frame, modern=False)
             exchange = HttpExchange(reply, frame.members.get("id"))
             session.conversation.request(frame, exchange, request.parameters)
         else:
             session.conversation.tell(frame)
             reply.send(202)
+
+    def _remember(
+        self, request: Request, place: Place, conversation: Conversing, frame: Frame, *, modern: bool
+    ) -> None:
+        """The next calls with the same head need not be looked at so closely."""
+        head = request.head
+        if frame.method != CALL or not head or len(head) > LONGEST_HEAD or not isinstance(conversation, Conversation):
+            return
+        if conversation.traced:
+            return  # each is looked at
+        if len(self.ways) >= MOST_WAYS:
+            self.ways.clear()
+        way = self.ways[head] = Way(self, place, conversation, request.parameters, self._json, len(request.body))
+        if modern:
+            way.only_for(frame.meta[VERSION_META], frame.params["name"])
 
     # The stream of what belongs to no request, and the end of a session.
 

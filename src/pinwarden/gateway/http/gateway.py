@@ -24,6 +24,7 @@ from pinwarden.gateway.http.locked import Locked, LockedServers, Permissions
 from pinwarden.gateway.http.merged import merged_place
 from pinwarden.gateway.http.metrics import Figures, audit_problem
 from pinwarden.gateway.http.serving import Listening, Serving
+from pinwarden.gateway.http.tracing import tracing_of
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.running import gateway_policy_of
 
@@ -77,6 +78,7 @@ class HttpGateway:
         self._once = {token_digest(one_time_token): Client(name="local")} if one_time_token else {}
         self._policy = gateway_policy_of(self._project, settings.policy)
         self._locked.set_policy(self._policy)
+        self._locked.tracing = tracing_of(self._project.variables, self._say)
         self._stamps = self._seen()
         locked = await loop.run_in_executor(None, self._locked.read)
         if not locked.upstreams:
@@ -98,6 +100,8 @@ class HttpGateway:
         """End what is left."""
         self._locked.close()
         loop = asyncio.get_running_loop()
+        if self._locked.tracing is not None:
+            await loop.run_in_executor(None, self._locked.tracing.close)
         for recorder in self._recorders:
             await loop.run_in_executor(None, recorder.close)
         await loop.run_in_executor(None, self.log.close)

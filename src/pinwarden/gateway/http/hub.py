@@ -113,6 +113,8 @@ class Hub:
         self._shared: dict[tuple[str, str, tuple[str, ...]], Conversing] = {}
         self._sessions: dict[str, ClientSession] = {}
         self._all: set[Conversing] = set()
+        self.turn = 0
+        """Counts the changes of what is served."""
 
     def shared(self, place: Place, client: Client) -> Conversing:
         """The conversation for all requests of a client that stand for themselves."""
@@ -168,6 +170,7 @@ class Hub:
         """Other servers from now on. Conversations with those that are gone or changed end."""
         gone = [each for slug, each in self.upstreams.items() if upstreams.get(slug) is not each]
         self.upstreams = dict(upstreams)
+        self.turn += 1
         for conversation in self.conversations():
             if isinstance(conversation, Conversation):
                 changed = any(conversation.session.guard is each.guard for each in gone)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.gateway.http.messages import Frame, Id
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.call import Call
 
 
 class Link(Protocol):
@@ -13,6 +16,9 @@ class Link(Protocol):
 
     def send(self, frame: Frame, parameters: bytes) -> None:
         """Send a message; ``parameters`` are header lines of the client that belong to it, for HTTP only."""
+
+    def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
+        """Send a plain call of the tool of that name."""
 
     def cancel(self, number: Id) -> None:
         """Nobody waits for the answer to a request any more."""

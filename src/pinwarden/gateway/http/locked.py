@@ -19,19 +19,21 @@ from pinwarden.documents.target import Address, HttpTarget, StdioTarget, fill_in
 from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.flows.live_targets import live_target
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.http.child import Supervisor
+from pinwarden.gateway.http.child import Places, Supervisor
 from pinwarden.gateway.http.hub import Opener, Upstream
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.names import slugs_of
 from pinwarden.gateway.http.pool import Pool
-from pinwarden.gateway.http.recording import Recorder, Recording
+from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
+from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.stdio import Command
 
 if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry
     from pinwarden.documents.lock.lockfile import Lock
     from pinwarden.flows.project import Project
+    from pinwarden.gateway.http.tracing import Tracing
 
 _LOCAL_NAMES = ("localhost",)
 # What `run` says of servers that are not started from verified bytes.
@@ -75,7 +77,9 @@ class LockedServers:
         self._say = say
         self._made: dict[str, tuple[Digest, Upstream]] = {}
         self._pools: dict[str, Pool] = {}
+        self._places = Places(limits.max_children)
         self.policy: GatewayPolicy = DEFAULT_POLICY
+        self.tracing: Tracing | None = None
 
     def read(self) -> Locked:
         """The servers of the lock as it is now. A lock that cannot be read or was edited raises."""
@@ -116,7 +120,10 @@ class LockedServers:
     def _upstream(self, name: str, slug: str, entry: Entry) -> Upstream:
         guard = Guard(name, ApprovedByLock(self._project.lock, name), self.policy)
         opener = self._opener(name, entry)
-        return Upstream(name, slug, guard, Recording(self._recorder(name)), opener)
+        recorder = self._recorder(name)
+        recording = Recording(recorder, None if recorder.log is None else recorder.log.note)
+        recording.tracing = self.tracing
+        return Upstream(name, slug, guard, recording, opener)
 
     def _opener(self, name: str, entry: Entry) -> Opener:
         target = live_target(entry, self._project.configs())
@@ -129,7 +136,7 @@ class LockedServers:
     def _child(self, name: str, target: StdioTarget) -> Opener:
         command = self._command(name, target)
         command()  # what cannot be started is told now, and not to the first client
-        supervisor = Supervisor(name, command, self._limits)
+        supervisor = Supervisor(name, command, self._limits, self._places)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
     def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:

@@ -55,6 +55,7 @@ _ROUTED = {
     "resources/subscribe": "uri",
     "resources/unsubscribe": "uri",
 }
+_SUBSCRIPTIONS = frozenset({"resources/subscribe", "resources/unsubscribe"})
 _OPENING_SECONDS = 30.0  # a server that has to be started first may take that long
 _AGAIN_SECONDS = 5.0  # between tries to begin with a server that did not answer
 _OWN_INFO = {"name": "pinwarden", "title": "Pinwarden gateway"}
@@ -95,7 +96,9 @@ class Merged:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stream: Reply | None = None
         self._asked: dict[str, tuple[Backend, Any]] = {}
-        self._in_flight: dict[Id, tuple[Backend, Id]] = {}
+        self._work: dict[Id, _Work] = {}
+        """By a number of our own: programs of one client may use the same id at once."""
+        self._numbers = 0
         self._long_names: dict[str, tuple[str, str]] = {}
         self._info: Any = {"name": client.name, "version": "0"}
         self._capabilities: Any = {}
@@ -106,8 +109,12 @@ class Merged:
     def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
         """A request, answered by us or by the server that it names."""
         self.used = self._hub.clock()
-        self._begin(self._answer(frame, waiting, parameters))
-        return frame.id
+        self._numbers += 1
+        number: Id = (_Work, self._numbers)
+        work = self._work[number] = _Work(frame.id)
+        work.task = self._begin(self._answer(frame, waiting, parameters, work))
+        work.task.add_done_callback(lambda _: self._work.pop(number, None))
+        return number
 
     def tell(self, frame: Frame) -> None:
         """A notification goes to all servers, an answer to the one that asked."""
@@ -124,10 +131,10 @@ class Merged:
                 backend.tell(frame)
 
     def give_up(self, number: Id | None) -> None:
-        """The client hung up."""
-        backend, own = self._in_flight.pop(number, (None, None)) if number is not None else (None, None)
-        if backend is not None and backend.conversation is not None:
-            backend.conversation.give_up(own)
+        """The client of one request hung up."""
+        work = self._work.pop(number, None) if number is not None else None
+        if work is not None:
+            work.give_up()
 
     def listen(self, reply: Reply) -> None:
         """Open the stream for what belongs to no request."""
@@ -162,12 +169,13 @@ class Merged:
 
     # Answering
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _answer(self, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
+    async def _answer(self, frame: Frame, waiting: Waiting, parameters: bytes, work: _Work) -> None:
         try:
             self._introduce(frame)
             if frame.method == "ping":
@@ -182,11 +190,11 @@ class Merged:
                 await self._everywhere(frame, "logging")
                 self._reply(frame, waiting, {})
             else:
-                await self._route(frame, waiting, parameters)
+                await self._route(frame, waiting, parameters, work)
         except BackendError as err:
             waiting.failed(err.code, err.why)
         except asyncio.CancelledError:
-            waiting.failed(SERVER_AWAY, "the session was ended")
+            waiting.failed(SERVER_AWAY, "the request was cancelled" if work.given_up else "the session was ended")
             raise
         except Exception as err:
             waiting.failed(INTERNAL_ERROR, f"the gateway failed ({type(err).__name__})")
@@ -249,7 +257,7 @@ class Merged:
             given = [each for each in self._backends.values() if each.offers(name)]
             if given:
                 capabilities[name] = {} if name in ("completions", "logging") or self._modern else {"listChanged": True}
-                if name == "resources" and not self._modern:
+                if name == "resources" and not self._modern and any(not each.modern for each in given):
                     capabilities[name]["subscribe"] = True
         told = {slug: each.about.get("instructions") for slug, each in sorted(self._backends.items())}
         text = "\n\n".join(f"{slug}: {each}" for slug, each in told.items() if isinstance(each, str) and each)
@@ -299,26 +307,24 @@ class Merged:
 
     # Requests that name a server
 
-    async def _route(self, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
+    async def _route(self, frame: Frame, waiting: Waiting, parameters: bytes, work: _Work) -> None:
         path, slug, own = self._target(frame)
         backend = self._backends.get(slug)
         if backend is None or not backend.open_now:
             known = slug in self._hub.upstreams and self._client.sees(self._hub.upstreams[slug].name)
             why = f"the server {slug} is not there" if known else f"unknown {path[-1]}: it begins with no server's name"
             raise BackendError(SERVER_AWAY if known else INVALID_PARAMS, why)
+        if frame.method in _SUBSCRIPTIONS and (self._modern or backend.modern):
+            # In the newest revision a subscription is a request with a stream of its own.
+            raise BackendError(
+                METHOD_NOT_FOUND, f"subscriptions to {slug} are not served here, but on the server's own address"
+            )
         sent = _with(frame, path, own)
         if backend.modern and not self._modern:
             sent = with_meta(sent, {VERSION_META: MODERN[0], INFO_META: self._info, CAPABILITIES_META: {}})
         answer = Answer(waiting.message)
-        number = frame.id
-        inner = backend.relay(sent, answer, parameters)
-        if number is not None and inner is not None:
-            self._in_flight[number] = backend, inner
-        try:
-            made: Frame = await answer
-        finally:
-            if number is not None:
-                self._in_flight.pop(number, None)
+        work.backend, work.inner = backend, backend.relay(sent, answer, parameters)
+        made: Frame = await answer
         result = made.members.get("result")
         if not self._modern and isinstance(result, dict) and result.get("resultType") == "input_required":
             raise BackendError(INVALID_PARAMS, "the server wants input in a way that this client's revision has not")
@@ -346,10 +352,15 @@ class Merged:
         return path, *(split_name(name) if path[-1] == "name" else split_uri(name))
 
     def _cancelled(self, frame: Frame) -> None:
+        """A client of the handshake era cancels a request of its session."""
         number = key_of(frame.params.get("requestId"))
-        found = self._in_flight.get(number) if number is not None else None
-        if found is not None:
-            found[0].tell(frame)
+        for work in [each for each in self._work.values() if number is not None and each.own == number]:
+            if work.backend is None or work.backend.modern:
+                work.give_up()
+            elif work.inner is not None:
+                own = work.inner[1]
+                data = with_value(frame.data, ("params", "requestId"), orjson.dumps(own))
+                work.backend.tell(Frame(data, {**frame.members, "params": {**frame.params, "requestId": own}}))
 
     # What servers tell
 
@@ -364,6 +375,29 @@ class Merged:
             frame = Frame(data=with_value(frame.data, ("params", "uri"), orjson.dumps(uri)), message=frame.message)
         if self._stream is not None and self._stream.open:
             self._stream.event(frame.data)
+
+
+class _Work:
+    """A request of a client, from when it came until it is answered."""
+
+    __slots__ = ("backend", "given_up", "inner", "own", "task")
+
+    def __init__(self, own: Id | None) -> None:
+        self.own = own
+        """Its id for the client."""
+        self.backend: Backend | None = None
+        self.inner: Id | None = None
+        """Its id on the way to the server."""
+        self.task: asyncio.Task[None] | None = None
+        self.given_up = False
+
+    def give_up(self) -> None:
+        """Nobody waits for it."""
+        self.given_up = True
+        if self.backend is not None and self.backend.conversation is not None:
+            self.backend.conversation.give_up(self.inner)
+        if self.task is not None:
+            self.task.cancel()
 
 
 def _fresh() -> dict[str, Any]:

@@ -86,12 +86,12 @@ def read(data: bytes, limits: Limits) -> Frame:
     return Frame(data=data, message=strict_json.parse(data, limits))
 
 
-def read_server(data: bytes, limits: Limits) -> Frame:
-    """A message of a server. The session judges those that cannot be read strictly."""
+def read_server(data: bytes, limits: Limits) -> Any:
+    """A message of a server; None if it cannot be read strictly, which the session judges."""
     try:
-        return Frame(data=data, message=strict_json.parse(data, limits))
+        return strict_json.parse(data, limits)
     except PinwardenError:
-        return Frame(data=data, message=None)
+        return None
 
 
 def key_of(given: Any) -> Id | None:
@@ -131,6 +131,34 @@ def plain_value(value: str) -> str | None:
         return base64.b64decode(found[1], validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return None
+
+
+_BEFORE_ID = frozenset({b"{", b'{"jsonrpc":"2.0",', b'{"jsonrpc": "2.0", '})
+_ID = b'"id":'
+
+
+def with_id(data: bytes, number: int, instead: int) -> bytes | None:
+    """A message with another id, where that is at its very beginning or end, as nearly everybody writes it; else None.
+
+    The message must be well-formed, and have this id. At the end: a quote that no backslash precedes and that is not
+    the end of a string begins one, and what the last brace closes is the message itself.
+    """
+    text = b"%d" % number
+    start = data.find(_ID)
+    if data[:start] in _BEFORE_ID:
+        place = start + 6 if data[start + 5 : start + 6] == b" " else start + 5
+        end = place + len(text)
+        if data[place:end] != text or data[end : end + 1] not in (b",", b"}"):
+            return None
+        return data[:place] + b"%d" % instead + data[end:]
+    place = len(data) - len(text) - 1
+    if data[place:] != text + b"}":
+        return None
+    before = data[place - 1 : place] == b" "
+    start = place - before - 5
+    if start < 2 or data[start : start + 5] != _ID or data[start - 1 : start] not in (b",", b" "):
+        return None
+    return data[:place] + b"%d}" % instead
 
 
 def with_value(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:

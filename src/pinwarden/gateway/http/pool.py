@@ -18,7 +18,8 @@ from pinwarden.gateway.http.limits import HttpLimits
 
 EVENTS = b"text/event-stream"
 _END = b"\r\n\r\n"
-_REMEMBERED = 32  # heads of one connection
+_REMEMBERED = 256  # heads of one server
+_LONGEST_HEAD = 2048  # of a head that is remembered
 
 
 class Listener(Protocol):
@@ -33,35 +34,54 @@ class Listener(Protocol):
     def on_end(self) -> None:
         """The answer is complete."""
 
+    def on_whole(self, status: int, session: str, body: bytes) -> None:
+        """Head, message and end at once."""
+
     def on_lost(self, why: str, *, sent: bool) -> None:
         """There is no complete answer. Unless it was sent, the server has not seen the request."""
 
 
-class Outgoing:
+class Sending(Protocol):
     """One request on its way. Whoever asked may give it up."""
 
-    __slots__ = ("_connection", "_given_up", "data", "listener")
+    data: bytes
+    listener: Listener
+    given_up: bool
+    """Whether nobody waits any more."""
+    upstream: UpstreamConnection | None
+    """The connection that it is sent on."""
+
+    def give_up(self) -> None:
+        """Cut it off."""
+
+
+class Outgoing:
+    """Any request on its way."""
+
+    __slots__ = ("data", "given_up", "listener", "upstream")
 
     def __init__(self, data: bytes, listener: Listener) -> None:
         self.data = data
         self.listener = listener
-        self._connection: UpstreamConnection | None = None
-        self._given_up = False
-
-    @property
-    def given_up(self) -> bool:
-        """Whether nobody waits any more."""
-        return self._given_up
-
-    def on(self, connection: UpstreamConnection | None) -> None:
-        """The connection that it is sent on."""
-        self._connection = connection
+        self.upstream: UpstreamConnection | None = None
+        self.given_up = False
 
     def give_up(self) -> None:
         """Cut it off: the server sees that nobody waits for the answer."""
-        self._given_up = True
-        if self._connection is not None:
-            self._connection.abort()
+        self.given_up = True
+        if self.upstream is not None:
+            self.upstream.abort()
+
+
+class _Head:
+    """What the head of an answer means that was read before."""
+
+    __slots__ = ("length", "session", "status")
+
+    def __init__(self, status: int, length: int, session: str) -> None:
+        self.status = status
+        self.length = length
+        self.session = session
 
 
 class Pool:
@@ -74,27 +94,34 @@ class Pool:
         self._idle: list[UpstreamConnection] = []
         self._open: set[UpstreamConnection] = set()
         self._opening = 0
-        self._line: deque[Outgoing] = deque()
+        self._line: deque[Sending] = deque()
         self._places: tuple[Destination, ...] = ()
         self._tls = ssl.create_default_context() if address.scheme == "https" else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.heads: dict[bytes, _Head] = {}
+        """What heads mean that httptools has read before, by their exact bytes: servers repeat theirs, and reading one
+        takes longer than all else that is done about an answer."""
 
     def send(self, data: bytes, listener: Listener) -> Outgoing:
         """Send one request, on a connection that is free or on a new one."""
         outgoing = Outgoing(data, listener)
+        self.start(outgoing)
+        return outgoing
+
+    def start(self, outgoing: Sending) -> None:
+        """Send one request that whoever asks keeps by himself."""
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
                 connection.start(outgoing)
-                return outgoing
+                return
         self._line.append(outgoing)
         if len(self._open) + self._opening < self._limits.max_upstream_connections and not self._closed:
             self._opening += 1
             task = asyncio.get_running_loop().create_task(self._connect())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return outgoing
 
     def free(self, connection: UpstreamConnection) -> None:
         """A connection has nothing to do."""
@@ -188,28 +215,34 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool = pool
         self._limits = limits
         self._transport: asyncio.Transport | None = None
-        self._outgoing: Outgoing | None = None
+        self._outgoing: Sending | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._idle_until = 0.0
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
-        self._heads: dict[bytes, tuple[int, int, str]] = {}
+        self._heads = pool.heads
+        self._fresh = True
+        self._begin()
 
     @property
     def usable(self) -> bool:
         """Whether a request can be sent."""
         return self._transport is not None and not self._transport.is_closing() and self._outgoing is None
 
-    def start(self, outgoing: Outgoing) -> None:
-        """Send a request."""
-        self._idle_until = 0.0
-        self._outgoing = outgoing
-        outgoing.on(self)
+    def _begin(self) -> None:
+        """Be ready for an answer that is read in parts."""
         self._headers: dict[bytes, bytes] = {}
         self._size = 0
         self._body: list[bytes] = []
         self._events: EventParser | None = None
         self._complete = self._keep = False
+
+    def start(self, outgoing: Sending) -> None:
+        """Send a request."""
+        self._idle_until = 0.0
+        self._outgoing = outgoing
+        outgoing.upstream = self
+        self._fresh = True
         if self._transport is None:
             self._fail("the connection was closed", sent=False)
         else:
@@ -245,17 +278,25 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer."""
-        if self._outgoing is None:
+        outgoing = self._outgoing
+        if outgoing is None:
             self.abort()  # nobody asked
             return
+        whole = self._fresh
+        if whole:
+            self._fresh = False
+            end = data.find(_END) + 4
+            head = self._heads.get(data[:end])
+            if head is not None and len(data) - end == head.length:
+                self._outgoing = outgoing.upstream = None
+                self._pool.free(self)
+                outgoing.listener.on_whole(head.status, head.session, data[end:])
+                return
+            self._begin()
         self._size += len(data)
         if self._size > self._limits.max_answer_bytes:
             self._fail("the server sent more than is taken for one answer", sent=True)
             self.abort()
-            return
-        whole = self._size == len(data)
-        if whole and self._is_known(data):
-            self._finish()
             return
         try:
             self._parser.feed_data(data)
@@ -276,30 +317,16 @@ class UpstreamConnection(asyncio.Protocol):
                     self._remember(data)
                 self._finish()
 
-    def _is_known(self, data: bytes) -> bool:
-        """Whether the answer has a head that httptools has read on this connection before, and comes in one piece.
-
-        See `RequestReader`: reading heads is most of the work, and servers repeat them.
-        """
-        end = data.find(_END) + 4
-        head = self._heads.get(data[:end]) if end > 3 else None
-        if head is None or self._outgoing is None or len(data) - end != head[1]:
-            return False
-        self._keep = True
-        self._body.append(data[end:])
-        self._outgoing.listener.on_head(head[0], head[2])
-        return True
-
     def _remember(self, data: bytes) -> None:
         end = data.find(_END) + 4
         headers = self._headers
         length = sum(map(len, self._body))
         plain = self._events is None and self._keep and b"content-length" in headers and len(data) - end == length
-        if plain:
+        if plain and end <= _LONGEST_HEAD:
             if len(self._heads) >= _REMEMBERED:
                 self._heads.clear()  # they have the time of day in them
             session = headers.get(b"mcp-session-id", b"").decode("latin-1")
-            self._heads[data[:end]] = self._parser.get_status_code(), length, session
+            self._heads[data[:end]] = _Head(self._parser.get_status_code(), length, session)
 
     # What httptools calls.
 
@@ -352,22 +379,22 @@ class UpstreamConnection(asyncio.Protocol):
         outgoing, self._outgoing = self._outgoing, None
         if outgoing is None:
             return
-        outgoing.on(None)
+        outgoing.upstream = None
         if self._keep and self._transport is not None:
             self._pool.free(self)
         elif self._transport is not None:
             self._transport.close()
         if self._events is None:
-            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            body = (self._body[0] if len(self._body) == 1 else b"".join(self._body)).strip()
             self._body = []
-            if body.strip():
-                outgoing.listener.on_frame(body.strip())
+            if body:
+                outgoing.listener.on_frame(body)
         outgoing.listener.on_end()
 
     def _fail(self, why: str, *, sent: bool) -> None:
         outgoing, self._outgoing = self._outgoing, None
         if outgoing is not None:
-            outgoing.on(None)
+            outgoing.upstream = None
             if not outgoing.given_up:
                 outgoing.listener.on_lost(why, sent=sent)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.gateway_event import CALLED, Fact
 from pinwarden.gateway.step import Step
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.tracing import Tracing
 
 
 class Recorder(Protocol):
@@ -23,9 +27,12 @@ class Recorder(Protocol):
 class Recording:
     """A recorder for the event loop."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, note: Callable[[Fact, int], None] | None = None) -> None:
         self._recorder = recorder
+        self._note = note
         self._tasks: set[asyncio.Task[None]] = set()
+        self.tracing: Tracing | None = None
+        """Who makes spans of requests, if anybody wants them."""
         self.steps = 0
         self.refusals = 0
         self.kinds: dict[str, int] = {}
@@ -35,6 +42,18 @@ class Recording:
         """Record a step whose effect needs no proof."""
         self._count(step)
         self._recorder.record(step)
+
+    @property
+    def notes(self) -> bool:
+        """Whether calls can be recorded by `note`."""
+        return self._note is not None
+
+    def note(self, form: Fact, number: int) -> None:
+        """`soon` for a plain call, whose fact is like others but for its number."""
+        assert self._note is not None  # noqa: S101  see `notes`
+        self._note(form, number)
+        self.steps += 1
+        self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
 
     def durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
         """Record a step, and let it have its effect when it is on disk."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -13,7 +13,10 @@ from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import MODERN, NAMED_BY, VERSION_META, Frame, Id, header_value, key_of
-from pinwarden.gateway.http.pool import Outgoing, Pool
+from pinwarden.gateway.http.pool import Listener, Pool, Sending
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.call import Call
 
 _MAX_SESSION_ID = 1024
 _REMEMBERED = 256  # headers of methods and names that were sent before
@@ -48,9 +51,10 @@ class RemoteLink:
         self._session = b""
         self._version = b""
         self._heads: dict[tuple[str, str | None], bytes] = {}
-        self._posts: dict[Id, tuple[Outgoing, float]] = {}
+        self._calls: dict[tuple[str, bytes, str], bytes] = {}
+        self._posts: dict[Id, tuple[Sending, float]] = {}
         self._clock = asyncio.get_running_loop().time
-        self._stream: Outgoing | None = None
+        self._stream: Sending | None = None
         self._closed = False
         self._fixed = b" HTTP/1.1\r\n" + server.head
         self._post = (
@@ -73,6 +77,23 @@ class RemoteLink:
             self._posts[number] = outgoing, self._clock()
         if frame.method == "notifications/initialized":
             self._listen()
+
+    def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
+        """Post a call. Its head is the one of the last call of the same tool."""
+        if self._closed:
+            return
+        meta = message["params"].get("_meta")
+        key = name, call.parameters, "" if meta is None else meta.get(VERSION_META, "")
+        head = self._calls.get(key)
+        if head is None:
+            if len(self._calls) >= _REMEMBERED:
+                self._calls.clear()
+            head = self._post + self._headers_of(Frame(body, message)) + call.parameters + b"content-length: "
+            self._calls[key] = head
+        call.link = self
+        call.data = b"%b%d\r\n\r\n%b" % (head, len(body), body)
+        self._posts[call.number] = call, call.sent
+        self._server.pool.start(call)
 
     def cancel(self, number: Id) -> None:
         """Hang up: that is how the newest revision cancels; the older ones also get a message from the client."""
@@ -103,6 +124,10 @@ class RemoteLink:
         """The answer to a post is complete."""
         self._posts.pop(number, None)
 
+    def listener(self, number: Id) -> Listener:
+        """Who listens to the answer to a call that is not as plain as the call."""
+        return _Post(self, self._owner, number, initialize=False)
+
     def named_session(self, session: str) -> None:
         """The server named a session in its answer to initialize."""
         if (
@@ -113,11 +138,13 @@ class RemoteLink:
             and session.isprintable()
         ):
             self._session = f"mcp-session-id: {session}\r\n".encode("latin-1")
+            self._calls.clear()
 
     def negotiated(self, version: Any) -> None:
         """The revision that the server answered initialize with."""
         if isinstance(version, str) and version.isascii() and version.isprintable() and len(version) < 64:
             self._version = f"mcp-protocol-version: {version}\r\n".encode("latin-1")
+            self._calls.clear()
 
     def session_gone(self) -> None:
         """The server does not know our session any more."""
@@ -156,7 +183,32 @@ class RemoteLink:
         self._stream = self._server.pool.send(data, _Stream(self._owner))
 
 
-class _Post:
+class _Listener:
+    """Takes an answer in one piece as one in parts."""
+
+    __slots__ = ()
+
+    def on_head(self, status: int, session: str) -> None:
+        pass
+
+    def on_frame(self, frame: bytes) -> None:
+        pass
+
+    def on_end(self) -> None:
+        pass
+
+    def on_whole(self, status: int, session: str, body: bytes) -> None:
+        self.on_head(status, session)
+        body = body.strip()
+        if body:
+            self.on_frame(body)
+        self.on_end()
+
+    def on_lost(self, why: str, *, sent: bool) -> None:
+        pass
+
+
+class _Post(_Listener):
     """Waits for the answer to one message."""
 
     __slots__ = ("_answered", "_initialize", "_link", "_number", "_owner", "_status")
@@ -231,7 +283,7 @@ class _Post:
             return b""
 
 
-class _Stream:
+class _Stream(_Listener):
     """Waits for what an older server tells without being asked."""
 
     __slots__ = ("_owner", "_status")
@@ -248,24 +300,6 @@ class _Stream:
         if self._status == 200:
             self._owner.from_server(frame)
 
-    def on_end(self) -> None:
-        pass
 
-    def on_lost(self, why: str, *, sent: bool) -> None:
-        pass
-
-
-class _Nobody:
+class _Nobody(_Listener):
     """Nobody waits."""
-
-    def on_head(self, status: int, session: str) -> None:
-        pass
-
-    def on_frame(self, frame: bytes) -> None:
-        pass
-
-    def on_end(self) -> None:
-        pass
-
-    def on_lost(self, why: str, *, sent: bool) -> None:
-        pass

@@ -19,7 +19,6 @@ _PARAMETER = b"mcp-param-"
 _UNUSUAL = frozenset({b"transfer-encoding", b"content-encoding", b"expect"})
 _SPOKEN = ("1.1", "1.0")
 _END = b"\r\n\r\n"
-_REMEMBERED = 32  # heads of one connection
 
 
 class Refused(Exception):  # noqa: N818  an answer to give, not a failure to report
@@ -34,7 +33,7 @@ class Refused(Exception):  # noqa: N818  an answer to give, not a failure to rep
 class Request:
     """A request whose body is complete."""
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "parameters", "path")
+    __slots__ = ("body", "head", "headers", "keep_alive", "method", "parameters", "path")
 
     def __init__(self, method: str, path: str, headers: dict[bytes, bytes], body: bytes) -> None:
         self.method = method
@@ -46,23 +45,13 @@ class Request:
         self.keep_alive = True
         self.parameters = b""
         """The header lines of arguments that a tool wants as headers too."""
+        self.head = b""
+        """Its exact bytes, if the request came in one piece and has no framing but a length: the same bytes with a body
+        of the same length behind them are the same request with another body."""
 
     def header(self, name: bytes) -> str:
         """One header, or nothing."""
         return self.headers.get(name, b"").decode("latin-1")
-
-
-class _Head:
-    """What a head means that was read before."""
-
-    __slots__ = ("headers", "length", "method", "parameters", "path")
-
-    def __init__(self, request: Request, length: int) -> None:
-        self.method = request.method
-        self.path = request.path
-        self.headers = request.headers
-        self.parameters = request.parameters
-        self.length = length
 
 
 class RequestReader:
@@ -72,7 +61,6 @@ class RequestReader:
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         self._ready: list[Request] = []
-        self._heads: dict[bytes, _Head] = {}
         self._head_bytes = 0
         self._in_head = True
         self.begun = False
@@ -89,10 +77,6 @@ class RequestReader:
     def feed(self, data: bytes) -> list[Request]:
         """The requests that these bytes complete."""
         fresh = not self.begun
-        if fresh:
-            known = self._known(data)
-            if known is not None:
-                return [known]
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self._limits.max_head_bytes and self._is_head_too_long(data):
@@ -109,29 +93,8 @@ class RequestReader:
             raise Refused(400, f"not a request: {err}") from None
         ready, self._ready = self._ready, []
         if fresh and len(ready) == 1 and not self.begun:
-            self._remember(data, ready[0])
+            ready[0].head = _head_of(data, ready[0])
         return ready
-
-    def _known(self, data: bytes) -> Request | None:
-        """A request whose head is, byte for byte, one that httptools has read on this connection before.
-
-        Clients that keep a connection send the same few heads again and again, and reading one takes longer than all
-        else that is done about it. Only a head and its body that come in one piece, whole, are taken so.
-        """
-        end = data.find(_END) + 4
-        head = self._heads.get(data[:end]) if end > 3 else None
-        if head is None or len(data) - end != head.length:
-            return None
-        request = Request(head.method, head.path, head.headers, data[end:])
-        request.parameters = head.parameters
-        return request
-
-    def _remember(self, data: bytes, request: Request) -> None:
-        end = data.find(_END) + 4
-        length = request.headers.get(b"content-length")
-        usual = length is not None and request.keep_alive and _UNUSUAL.isdisjoint(request.headers)
-        if usual and len(data) - end == len(request.body) and len(self._heads) < _REMEMBERED and data[:1] != b"\r":
-            self._heads[data[:end]] = _Head(request, len(request.body))
 
     def _is_head_too_long(self, data: bytes) -> bool:
         """A head and a long body may come in one piece, so the end of the head is looked for."""
@@ -223,3 +186,10 @@ class RequestReader:
         self.begun = self.continues = False
         self._in_head = True
         self._head_bytes = 0
+
+
+def _head_of(data: bytes, request: Request) -> bytes:
+    end = data.find(_END) + 4
+    headers = request.headers
+    plain = b"content-length" in headers and request.keep_alive and _UNUSUAL.isdisjoint(headers)
+    return data[:end] if plain and len(data) - end == len(request.body) and data[:1] not in (b"\r", b"\n") else b""

@@ -14,7 +14,6 @@ from pinwarden.core.digest import Digest
 from pinwarden.documents.digest_policy import LEVELS, AllowedDigest, DigestPolicy
 from pinwarden.documents.surface import TOOL, Item, Kind, Surface
 from pinwarden.rules.drift.changes import CHANGE_KINDS, CRITICAL, REVIEW, SEVERITIES, Change
-from pinwarden.rules.drift.surface import compare
 from pinwarden.rules.gates.digests import digest_or_none
 from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
@@ -160,6 +159,9 @@ def _changes_by_name(
     kind: Kind, items: Sequence[Item], approved: Surface, server: Mapping[str, Any] | None
 ) -> dict[str, list[Change]]:
     """The changes of items by the name that they go by in changes. Several resources may share one, and its changes."""
+    # Only now: a server that is as it was approved starts without everything that judges differences.
+    from pinwarden.rules.drift.surface import compare
+
     before = Surface(server=approved.server, items={kind.member: approved.list_of(kind)}, observed={})
     after = Surface(server=server, items={kind.member: tuple(items)}, observed={})
     found: dict[str, list[Change]] = {}

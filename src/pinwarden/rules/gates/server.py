@@ -12,7 +12,6 @@ from pinwarden.documents.digest_policy import DigestPolicy
 from pinwarden.documents.gateway_event import SERVER_ITEM
 from pinwarden.documents.surface import SERVER_MEMBERS, Surface
 from pinwarden.rules.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, SEVERITIES, Change
-from pinwarden.rules.drift.server import server_changes
 from pinwarden.rules.gates.lists import enforced
 from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, Verdict
 
@@ -30,14 +29,25 @@ CAPABILITY_OF_METHOD = {
 def judge_server(now: Mapping[str, Any], approved: Surface, policy: DigestPolicy) -> tuple[Verdict, ...]:
     """A verdict for each member that is there now or was approved."""
     changes: dict[str, list[Change]] = {}
-    for change in server_changes(approved.server, now):
-        changes.setdefault(change.field, []).append(change)
+    if not _is_as_approved(now, approved):
+        from pinwarden.rules.drift.server import server_changes
+
+        for change in server_changes(approved.server, now):
+            changes.setdefault(change.field, []).append(change)
     before = approved.server or {}
     return tuple(
         _verdict(name, before.get(name, ABSENT), now.get(name, ABSENT), tuple(changes.get(name, ())), policy)
         for name in SERVER_MEMBERS
         if name in now or name in before
     )
+
+
+def _is_as_approved(now: Mapping[str, Any], approved: Surface) -> bool:
+    """Whether nothing at all differs; what has no canonical form does."""
+    try:
+        return canonicalize(dict(now)) == canonicalize(dict(approved.server or {}))
+    except PinwardenError:
+        return False
 
 
 def approved_capabilities(now: Any, approved: Surface) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""Messages that one reader takes for one thing and another reader for another.
+
+Some readers of JSON, among them the one that comes with Go, take ``Tools`` for ``tools``, and so a long s for an s; the
+last one counts. Some clients look at ``result`` first and some at ``method``. A message that relies on such a
+difference would be judged as one thing here and used as another behind us, so it goes no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pinwarden.core.record import Record
+
+
+class Names(Record):
+    """The members of one object that somebody acts on."""
+
+    exact: frozenset[str]
+    folded: frozenset[str]
+
+
+def names(*words: str) -> Names:
+    """These members."""
+    return Names(exact=frozenset(words), folded=frozenset(word.casefold() for word in words))
+
+
+_MESSAGE = names("jsonrpc", "id", "method", "params", "result", "error")
+_PARAMS = names("name", "uri", "cursor", "ref", "arguments", "_meta")
+_REF = names("type", "name", "uri")
+_RESULT = names(
+    *("tools", "prompts", "resources", "resourceTemplates", "nextCursor", "ttlMs", "cacheScope", "_meta"),
+    *("serverInfo", "capabilities", "instructions", "protocolVersion", "resultType", "inputRequests"),
+)
+_ERROR = names("code", "data")
+_ELICITATIONS = names("elicitations")
+_ASKED = names("mode", "url")
+
+
+def is_doubtful_request(message: Mapping[str, Any]) -> bool:
+    """Whether readers may differ on which request of the client this is, or on what it uses."""
+    if "result" in message or "error" in message or _looks_alike(message, _MESSAGE):
+        return True
+    params = message.get("params")
+    if type(params) is not dict:
+        return False
+    return _looks_alike(params, _PARAMS) or _looks_alike(params.get("ref"), _REF)
+
+
+def is_doubtful_question(message: Mapping[str, Any]) -> bool:
+    """The same for what a server asks of the client."""
+    if "result" in message or "error" in message or _looks_alike(message, _MESSAGE):
+        return True
+    return _looks_alike(message.get("params"), _ASKED)
+
+
+def is_doubtful_answer(message: Mapping[str, Any]) -> bool:
+    """Whether readers may differ on what an answer of the server says."""
+    if ("result" in message) is ("error" in message) or _looks_alike(message, _MESSAGE):
+        return True
+    if "result" in message:
+        result = message["result"]
+        return _looks_alike(result, _RESULT) or _doubtful_requests(result)
+    error = message["error"]
+    if type(error) is not dict:
+        return False
+    data = error.get("data")
+    return _looks_alike(error, _ERROR) or _looks_alike(data, _ELICITATIONS) or _any(data, "elicitations", _ASKED)
+
+
+def is_doubtful_result(result: Any) -> bool:
+    """The same for the result alone."""
+    return _looks_alike(result, _RESULT)
+
+
+def _doubtful_requests(result: Any) -> bool:
+    """Whether a question that stands in a result (``input_required``) is doubtful."""
+    requests = result.get("inputRequests") if type(result) is dict else None
+    if type(requests) is not dict:
+        return False
+    return any(type(each) is dict and is_doubtful_question(each) for each in requests.values())
+
+
+def _any(value: Any, member: str, read: Names) -> bool:
+    found = value.get(member) if type(value) is dict else None
+    return type(found) is list and any(_looks_alike(each, read) for each in found)
+
+
+def _looks_alike(value: Any, read: Names) -> bool:
+    """Whether an object has a member that is none of those, but that a careless reader takes for one."""
+    members: Iterable[str] = value if type(value) is dict else ()
+    return any(name not in read.exact and name.casefold() in read.folded for name in members)

@@ -1,0 +1,191 @@
+"""The short way of calls over stdio: as strict as the long one, and in the log before anybody sees an answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import orjson
+import pytest
+
+from benchmarks import echo_server
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.express import SHORT
+from pinwarden.store.audit import recover
+from pinwarden.store.audit_chain import audit_schema, entries, verify
+from pinwarden.store.database import open_database
+
+CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo","arguments":{"text":"x"}}}\n'
+ANSWER = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"hi"}]}}\n'
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+
+
+def rewritten(text: bytes) -> tuple[bool, Any]:
+    """Whether the short way reads it, and as what."""
+    try:
+        value = orjson.loads(text)
+        return len(text) < SHORT and orjson.dumps(value) == text, value
+    except (ValueError, TypeError):
+        return False, None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":1,"a":1}',
+        b'{"a":{"b":[{"c":1,"c":2}]}}',
+        rb'{"a":1,"\u0061":2}',
+        b"[1e999]",
+        b"[-1e400]",
+        b"[123456789012345678901234567890]",
+        b"[1.00000000000000000000001]",
+        b"[NaN]",
+        b"[-0]",
+        rb'["\ud800"]',
+        b'["\xff"]',
+        b"\xef\xbb\xbf[]",
+        b"[" * 199 + b"]" * 199 + b"  ",
+        b"[1]\n[2]",
+        b'["a\nb"]',
+        b" [1]",
+    ],
+)
+def test_what_two_readers_could_understand_differently_is_not_read_on_the_short_way(text: bytes) -> None:
+    assert not rewritten(text)[0]
+
+
+def test_what_the_short_way_reads_the_strict_reader_reads_as_the_same() -> None:
+    chance = random.Random(7)
+    seeds = [
+        CALL[:-1] % 7,
+        ANSWER[:-1] % 7,
+        rb'{"a":[1.5,-2e-7,"\u00e9\n",true,null,{"b":{}}],"c":"\"\\"}'.replace(b" ", b""),
+    ]
+    read = 0
+    for _ in range(20_000):
+        text = bytearray(chance.choice(seeds))
+        for _ in range(chance.randrange(3)):
+            place = chance.randrange(len(text))
+            text[place : place + chance.randrange(3)] = chance.choice(
+                [b"", b"0", b"e", b'"', b'"a":1,', b"\\", b"{}", b"[", b"1", b"-", b"\x00", b"\xc3\xa9", b"E9"]
+            )
+        taken, value = rewritten(bytes(text))
+        if taken:
+            read += 1
+            assert strict_json.parse(bytes(text)) == value
+    assert read > 1000
+
+
+class Running:
+    """A gateway with a client that writes as most clients do: without spaces."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.process, self._in, self._out = process, process.stdin, process.stdout
+
+    def send(self, *lines: bytes) -> None:
+        self._in.write(b"".join(lines))
+        self._in.flush()
+
+    def line(self) -> bytes:
+        return self._out.readline()
+
+    def warm(self) -> int:
+        """Call until the short way is open for sure; the last id."""
+        number, end = 1, monotonic() + 0.7
+        while monotonic() < end:
+            number += 1
+            self.send(CALL % number)
+            assert self.line() == ANSWER % number
+        return number
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Running]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pinwarden", "run", "--", sys.executable, str(Path(echo_server.__file__))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        env={**os.environ, "PINWARDEN_STATE": str(folder / "state")},
+    )
+    try:
+        gateway = Running(process)
+        opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+        gateway.send(orjson.dumps(opening) + b"\n")
+        assert b'"result"' in gateway.line()
+        gateway.send(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        yield gateway
+    finally:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.kill()
+        process.wait(30)
+        process.stdin.close()
+        process.stdout.close()
+
+
+def called(folder: Path) -> list[int]:
+    """The numbers of the calls in the log, after what killed gateways left was brought in."""
+    (url,) = (folder / "state").glob("**/*.sqlite")
+    database = open_database(url, audit_schema())
+    for journals in {path.parent for path in (folder / "state").glob("**/*.journal")}:
+        recover(database, journals)
+    assert verify(database).breaks == ()
+    found = [int(each.fact.call.partition("/")[2]) for each in entries(database) if each.fact.kind == "called"]
+    database.close()
+    return found
+
+
+def test_every_call_whose_answer_came_before_the_gateway_was_killed_is_in_the_log(tmp_path: Path) -> None:
+    with running(tmp_path) as gateway:
+        last = gateway.warm()
+        gateway.send(*(CALL % number for number in range(last + 1, last + 201)))
+        for number in range(last + 1, last + 151):
+            assert gateway.line() == ANSWER % number
+        gateway.process.kill()
+        gateway.process.wait(30)
+    found = called(tmp_path)
+    assert found[: last + 149] == list(range(2, last + 151))
+    assert len(set(found)) == len(found)
+
+
+def test_after_thousands_of_plain_calls_a_message_that_is_not_plain_is_judged_as_ever(tmp_path: Path) -> None:
+    with running(tmp_path) as gateway:
+        last = gateway.warm()
+        twice = b'{"jsonrpc":"2.0","id":1000001,"id":1000002,"method":"tools/call","params":{"name":"echo"}}\n'
+        inner = b'{"jsonrpc":"2.0","id":1000003,"method":"tools/call","params":{"name":"echo","name":"evil"}}\n'
+        large = b'{"jsonrpc":"2.0","id":1000004,"method":"tools/call","params":{"name":"echo","x":1e999}}\n'
+        for bad in (twice, inner, large):
+            gateway.send(bad)
+            assert json.loads(gateway.line())["error"]["code"] == -32700
+        gateway.send(CALL.replace(b"echo", b"evil") % 1000005)
+        assert json.loads(gateway.line())["error"]["data"]["pinwarden"]["name"] == "evil"
+        gateway.send(CALL % (last + 1), twice, CALL % (last + 2))
+        lines = sorted(gateway.line() for _ in range(3))
+        assert sorted((ANSWER % (last + 1), ANSWER % (last + 2))) == [line for line in lines if b"result" in line]
+        whole = CALL % (last + 3)
+        gateway.send(whole[:40])
+        gateway.send(whole[40:] + (CALL % (last + 4))[:50])
+        assert gateway.line() == ANSWER % (last + 3)
+        gateway.send((CALL % (last + 4))[50:])
+        assert gateway.line() == ANSWER % (last + 4)
+        assert gateway.process.poll() is None
+    assert called(tmp_path) == list(range(2, last + 5))
+
+
+def test_the_strict_reader_refuses_what_the_short_way_leaves_to_it() -> None:
+    for text in (b'{"a":1,"a":1}', b"[1e999]", rb'["\ud800"]'):
+        with pytest.raises(PinwardenError):
+            strict_json.parse(text)

@@ -1,0 +1,417 @@
+"""Messages that mean one thing to the gateway and another behind it, or that cost it more than they should."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.interceptors import EXTENSION
+from pinwarden.gateway.limits import SessionLimits
+from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, refused
+from tests.gateway.http_world import Kept
+from tests.gateway.test_drift_sequences_stdio import gateway
+
+HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
+ERAS = ("2025-11-25", "2026-07-28")
+POISON = json.dumps(POISONED)
+SECRET = b"id_rsa"  # only the poisoned tool speaks of it
+EVIL_URL = {"mode": "url", "url": "https://evil.example/id_rsa", "message": "x", "elicitationId": "1"}
+
+
+def open_list(era: str = ERAS[0]) -> Desk:
+    """A desk at which the client waits for a list that the test answers by hand."""
+    desk = Desk(HONEST, {**HONEST, "deaf": ["tools/list"]}, HONEST, era=era)
+    desk.open()
+    desk.names()
+    desk.turn()
+    assert desk.ask("tools/list") == {}
+    desk.server.place = 2
+    return desk
+
+
+def open_call(method: str, params: dict[str, Any]) -> Desk:
+    """A desk at which the client waits for the answer to a request."""
+    state = {**HONEST, "prompts": [{"name": "p"}]}
+    desk = Desk(state, {**state, "deaf": [method]})
+    desk.open()
+    desk.names()
+    desk.turn()
+    assert desk.ask(method, params) == {}
+    return desk
+
+
+def poison_seen(desk: Desk) -> bool:
+    return any(SECRET in frame for frame in desk.to_client)
+
+
+# Answers
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        '"Result":{"tools":[POISON]}',
+        '"result":{"tools":[]},"Result":{"tools":[POISON]}',
+        '"result":{"tools":[],"Tools":[POISON]}',
+        '"result":{"tools":[],"tool\u017f":[POISON]}',
+        '"result":{"tools":[{"name":"\\ud800"}],"TOOLS":[POISON]}',
+        '"result":{"tools":[{"name":"\\ud800"}]},"RESULT":{"tools":[POISON]}',
+        '"result":{"tools":[]},"error":{"code":1,"message":"POISON"}'.replace("POISON", "id_rsa"),
+    ],
+)
+def test_a_list_that_a_careless_reader_finds_elsewhere_in_the_answer_reaches_nobody(era: str, body: str) -> None:
+    """Attack: JSON readers that do not tell upper from lower case, and take the last member."""
+    desk = open_list(era)
+    desk.say(f'{{"jsonrpc":"2.0","id":{desk._last},{body.replace("POISON", POISON)}}}'.encode())
+    assert not poison_seen(desk)
+    assert refused(desk.answer(desk._last)) in ("JSON_CANONICALIZATION_ERROR", "PROBE_FAILED")
+    assert "blocked" in [fact.kind for fact in desk.facts if fact.method == "tools/list" and not fact.item]
+
+
+def test_the_list_that_the_gateway_asks_for_itself_is_read_just_as_strictly() -> None:
+    """Attack: the private list is honest for one reader and not for another."""
+    double = {**HONEST, "hints": {"Tools": [POISONED]}}
+    desk = Desk(HONEST, double)
+    desk.open()
+    desk.server.place = 1
+    assert refused(desk.call("search_notes")) == "list_failed"
+    assert desk.served("search_notes") == []
+
+
+@pytest.mark.parametrize("extra", ['"method":"ping"', '"method":"sampling/createMessage","params":{}'])
+def test_an_answer_in_the_clothes_of_a_question_does_not_reach_the_client(extra: str) -> None:
+    """Attack: a client that looks at ``result`` first takes it for the answer to its list."""
+    desk = open_list()
+    desk.say(f'{{"jsonrpc":"2.0","id":{desk._last},{extra},"result":{{"tools":[{POISON}]}}}}'.encode())
+    assert not poison_seen(desk)
+    assert [fact.code for fact in desk.facts if fact.kind == "blocked"] == ["message_doubtful"]
+
+
+@pytest.mark.parametrize("extra", ["", '"Id":{number},', '"ID":{number},"Method":null,'])
+def test_an_answer_in_the_clothes_of_a_notification_does_not_reach_the_client(extra: str) -> None:
+    desk = open_list()
+    clothes = extra.replace("{number}", str(desk._last))
+    result = f'"result":{{"tools":[{POISON}]}}'
+    desk.say(f'{{"jsonrpc":"2.0",{clothes}"method":"notifications/message",{result}}}'.encode())
+    assert not poison_seen(desk)
+
+
+@pytest.mark.parametrize("number", ['"id":null,', "", '"id":null,"Id":2,'])
+def test_an_error_about_no_request_brings_no_result_along(number: str) -> None:
+    desk = open_list()
+    error = '"error":{"code":1,"message":"x"}'
+    desk.say(f'{{"jsonrpc":"2.0",{number}{error},"result":{{"tools":[{POISON}]}}}}'.encode())
+    assert not poison_seen(desk)
+
+
+BOTH = {"result": {"content": []}, "error": {"code": -32042, "message": "", "data": {"elicitations": [EVIL_URL]}}}
+
+
+ASKING = {"a": {"method": "elicitation/create", "params": EVIL_URL}}
+SPELT = {"result": {"content": [], "ResultType": "input_required", "InputRequests": ASKING}}
+
+
+@pytest.mark.parametrize("body", [BOTH, SPELT])
+def test_a_result_that_is_something_else_too_sends_nobody_anywhere(body: dict[str, Any]) -> None:
+    """Attack: the policy looks at the one, and the client at the other."""
+    desk = open_call("prompts/get", {"name": "p"})
+    desk.say({"jsonrpc": "2.0", "id": desk._last, **body})
+    assert not poison_seen(desk)
+    assert refused(desk.answer(desk._last)) == "JSON_CANONICALIZATION_ERROR"
+
+
+@pytest.mark.parametrize("body", [BOTH, SPELT])
+def test_a_result_of_a_plain_call_that_is_something_else_too_sends_nobody_anywhere(body: dict[str, Any]) -> None:
+    desk = open_call("tools/call", {"name": "search_notes"})
+    desk.say({"jsonrpc": "2.0", "id": desk._last, **body})
+    assert not poison_seen(desk)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_asks_for_nothing_while_it_says_who_it_is(era: str) -> None:
+    """Attack: ``input_required`` where nobody expects it."""
+    asks = {"a": {"method": "elicitation/create", "params": EVIL_URL}}
+    greedy = {**HONEST, "server": {"resultType": "input_required", "inputRequests": asks}}
+    desk = Desk(HONEST, greedy, era=era)
+    desk.server.place = 1
+    assert refused(desk.open()) == "PROBE_FAILED"
+    assert not poison_seen(desk)
+
+
+def test_an_address_under_another_spelling_is_not_shown_to_the_user() -> None:
+    desk = Desk(HONEST)
+    desk.open()
+    params = {"mode": "form", "message": "x", "requestedSchema": {}, "Mode": "url", "Url": EVIL_URL["url"]}
+    desk.say({"jsonrpc": "2.0", "id": "s", "method": "elicitation/create", "params": params})
+    assert not poison_seen(desk)
+    assert json.loads(desk.to_server[-1])["error"]["data"]["pinwarden"] == {"code": "message_doubtful"}
+
+
+def test_a_server_cannot_ask_for_ever_once_its_tools_are_known() -> None:
+    """Attack: samples of the client's model without end, during one call."""
+    desk = Desk(HONEST, {**HONEST, "deaf": ["tools/call"]})
+    desk.open()
+    desk.names()
+    desk.turn()
+    desk.call("search_notes")
+    for number in range(30):
+        desk.say({"jsonrpc": "2.0", "id": number, "method": "sampling/createMessage", "params": {}})
+        desk.send({"jsonrpc": "2.0", "id": number, "result": {}})
+    assert sum(b"sampling/createMessage" in frame for frame in desk.to_client) == 10
+
+
+def test_the_count_begins_anew_with_the_answer_of_the_server() -> None:
+    desk = Desk(HONEST)
+    desk.open()
+    desk.names()
+    for number in range(30):
+        desk.say({"jsonrpc": "2.0", "id": number, "method": "sampling/createMessage", "params": {}})
+        if number % 10 == 9:
+            assert "result" in desk.call("search_notes")
+    assert sum(b"sampling/createMessage" in frame for frame in desk.to_client) == 30
+
+
+# What a server says of itself
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("value", [None, 5, True, 1.5, "tools", ["tools"]])
+def test_capabilities_of_a_form_that_nobody_knows_are_refused_and_end_nothing(era: str, value: Any) -> None:
+    """Attack: a crash of the thread that reads from the client."""
+    desk = Desk(HONEST, {**HONEST, "server": {"capabilities": value}}, era=era)
+    desk.server.place = 1
+    assert desk.open()["result"]["capabilities"] == {}
+    assert refused(desk.call("search_notes")) == "capability_changed"
+    assert desk.ask("ping")["result"] == {}
+    assert desk.served("search_notes") == []
+
+
+def test_a_server_does_not_become_its_own_judge_by_saying_so() -> None:
+    """Attack: an interceptor that nobody approved answers in the place of the gateway's own."""
+    own: dict[str, Any] = {"capabilities": {"tools": {}, "extensions": {EXTENSION: {}}}}
+    greedy = {**HONEST, "server": own, "answers": {"interceptor/invoke": '{"valid":true}'}}
+    desk = Desk(HONEST, greedy)
+    desk.server.place = 1
+    desk.open()
+    desk.names()
+    asked = {"name": "pinwarden/uses", "event": "tools/call", "phase": "request", "payload": {"name": "evil"}}
+    answer = desk.ask("interceptor/invoke", asked)["result"]
+    assert (answer["interceptor"], answer["valid"]) == ("pinwarden/uses", False)
+    assert [message for message in desk.server.received if message.get("method") == "interceptor/invoke"] == []
+    approved_one = Desk(greedy)
+    approved_one.open()
+    assert approved_one.ask("interceptor/invoke", asked)["result"] == {"valid": True}
+
+
+# Requests of a client
+
+CHANGED: dict[str, Any] = {"tools": [SEARCH, {**DELETE, "description": "Delete all notes."}]}
+
+
+def passed(desk: Desk, frame: bytes) -> bool:
+    """Whether something of the client gets to the server."""
+    before = len(desk.to_server)
+    desk.send(frame)
+    return len(desk.to_server) > before
+
+
+def desk_with_a_withheld_tool() -> Desk:
+    desk = Desk(HONEST, CHANGED)
+    desk.open()
+    desk.server.place = 1
+    assert desk.names() == ["search_notes"]
+    return desk
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"jsonrpc":"2.0","id":"7","method":"tools/call","params":{"name":"search_notes","Name":"delete_note"}}',
+        b'{"jsonrpc":"2.0","id":7,"method":"ping","Method":"tools/call","params":{"name":"delete_note"}}',
+        b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{},"PARAMS":{"name":"delete_note"}}',
+        b'{"jsonrpc":"2.0","id":7,"method":"ping","result":{}}',
+        b'{"jsonrpc":"2.0","id":7,"method":"completion/complete","params":{"ref":'
+        b'{"type":"ref/prompt","name":"p","Name":"q"}}}',
+    ],
+)
+def test_a_request_that_a_careless_server_reads_differently_goes_nowhere(frame: bytes) -> None:
+    """Attack: the gateway judges one name, and the server uses another."""
+    desk = desk_with_a_withheld_tool()
+    assert not passed(desk, frame)
+    answer = json.loads(desk.to_client[-1])
+    assert (refused(answer), answer["error"]["code"]) == ("message_doubtful", -32600)
+    assert desk.facts[-1].code == "message_doubtful"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"search_notes","Name":"delete_note"}}',
+        b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"search_notes"},"Params":{}}',
+    ],
+)
+def test_a_plain_call_that_a_careless_server_reads_differently_goes_nowhere(frame: bytes) -> None:
+    assert not passed(desk_with_a_withheld_tool(), frame)
+
+
+def test_a_call_in_the_clothes_of_a_notification_goes_nowhere() -> None:
+    frame = b'{"jsonrpc":"2.0","method":"notifications/x","Id":7,"Method":"tools/call","params":{"name":"delete_note"}}'
+    assert not passed(desk_with_a_withheld_tool(), frame)
+
+
+# Bytes
+
+# Reads lines as Windows, Java, C# and Node's readline do: a carriage return ends one.
+UNIVERSAL = """
+import json
+called = []
+for line in open(0, newline=None):
+    try:
+        message = json.loads(line)
+    except ValueError:
+        continue
+    method, number = message.get("method"), message.get("id")
+    if method == "tools/call":
+        called.append(message["params"]["name"])
+    if number is None:
+        continue
+    result = {"tools": [{"name": "echo", "inputSchema": {}}], "called": called}
+    if method == "initialize":
+        about = {"serverInfo": {"name": "u", "version": "1"}, "capabilities": {"tools": {}}}
+        result = {"protocolVersion": "2025-11-25", **about}
+    print(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}), flush=True)
+"""
+HIDDEN_CALL = (
+    b'{"jsonrpc":"2.0","method":"notifications/x","params":{"x":\r'
+    b'{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"never_approved"}}\r}}\n'
+)
+
+
+def test_a_message_between_two_carriage_returns_is_no_message_for_the_server(tmp_path: Path) -> None:
+    """Attack: what is white space to JSON ends a line for many readers."""
+    with gateway(tmp_path, sys.executable, "-c", UNIVERSAL) as (client, _):
+        assert client.names() == ["echo"]
+        client._in.write(HIDDEN_CALL)
+        called = client.ask("tools/call", {"name": "echo"})["result"]["called"]
+    assert called == ["echo"]
+
+
+@pytest.mark.parametrize("line", [b"\n", b"\r\n", b" \t\n"])
+def test_an_empty_line_is_no_message(line: bytes) -> None:
+    desk = Desk(HONEST)
+    desk.open()
+    before = len(desk.facts)
+    desk.send(line)
+    assert (len(desk.facts), desk.got()[-1]["id"]) == (before, 1)
+
+
+# What it costs
+
+
+def test_a_list_of_more_items_than_anybody_reads_is_refused_before_any_is_looked_at() -> None:
+    """Attack: three bytes of the server for a kilobyte of ours."""
+    many = {"tools": ["{}"] * 51}
+    desk = Desk(HONEST, many, limits=SessionLimits(max_items=50))
+    desk.open()
+    desk.server.place = 1
+    assert refused(desk.ask("tools/list")) == "PROBE_LIMIT"
+    assert refused(desk.call("search_notes")) == "list_failed"
+    assert desk.sightings == [each for each in desk.sightings if each.entity == "server"]
+
+
+def test_many_items_on_the_last_page_are_too_many_too() -> None:
+    many = {"tools": [{"name": f"t{number}", "inputSchema": {}} for number in range(60)], "page": 40}
+    desk = Desk(HONEST, many, limits=SessionLimits(max_items=50))
+    desk.open()
+    desk.server.place = 1
+    assert refused(desk.call("t1")) == "list_failed"
+
+
+def test_a_list_of_many_large_pages_is_given_up() -> None:
+    large = {"tools": [{"name": f"t{number}", "description": "x" * 10_000} for number in range(20)], "page": 1}
+    desk = Desk(large, limits=SessionLimits(max_list=100_000))
+    desk.open()
+    assert refused(desk.call("t1")) == "list_failed"
+    assert len([message for message in desk.server.received if message.get("method") == "tools/list"]) == 10
+
+
+def test_a_long_list_that_cannot_be_read_as_a_whole_is_not_taken_apart() -> None:
+    """Attack: nesting that makes every step of the taking apart slow."""
+    deep = '{"name":"d","x":' + "[" * 3000 + "]" * 3000 + "}"
+    desk = Desk(HONEST, {"tools": [SEARCH, deep]}, limits=SessionLimits(max_unread=6000))
+    desk.open()
+    desk.server.place = 1
+    assert refused(desk.ask("tools/list")) == "PROBE_LIMIT"
+    short = Desk(HONEST, {"tools": [SEARCH, deep]})
+    short.open()
+    short.server.place = 1
+    assert short.names() == ["search_notes"]
+
+
+def test_what_is_remembered_of_lists_is_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack: another huge list each time."""
+    from pinwarden.gateway import guard
+
+    monkeypatch.setattr(guard, "_REMEMBERED_BYTES", 100_000)
+    states = [{"tools": [{**SEARCH, "description": str(place) * 30_000}]} for place in range(8)]
+    desk = Desk(HONEST, *states)
+    desk.open()
+    for _ in states:
+        desk.turn()
+        desk.ask("tools/list")
+    kept = desk.guard._bodies.values()
+    assert sum(size for _, _, size in kept) == desk.guard._remembered <= 100_000
+    assert len(kept) == 3
+
+
+def conversation(limits: HttpLimits, recorder: Kept) -> Conversation:
+    """A conversation over HTTP with nobody at its ends."""
+    desk = Desk(HONEST)
+    desk.open()
+    return Conversation(desk.session, Recording(recorder), limits, lambda: 0.0, lambda _: None)
+
+
+def in_a_loop(work: Callable[[], None]) -> None:
+    async def made() -> None:
+        work()
+
+    asyncio.run(made())
+
+
+def test_messages_that_nobody_hears_yet_take_no_more_than_one_connection_may() -> None:
+    """Attack: a thousand messages of a hundred megabytes each before the client opens its stream."""
+    note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"' + b"x" * 10_000 + b'"}}'
+    kept: list[int] = []
+
+    def work() -> None:
+        made = conversation(HttpLimits(max_unsent_bytes=100_000), Kept())
+        for _ in range(100):
+            made.from_server(note)
+        kept.append(sum(map(len, made._unheard)))
+
+    in_a_loop(work)
+    assert kept[0] <= 100_000
+
+
+def test_a_server_that_causes_refusals_faster_than_they_are_recorded_is_ended() -> None:
+    """Attack: refused requests without end; the records of all servers wait in one line."""
+    ended: list[bool] = []
+
+    def work() -> None:
+        made = conversation(HttpLimits(max_in_flight=100), Kept())
+        for number in range(300):
+            made.from_server(b'{"jsonrpc":"2.0","id":%d,"method":"evil/ask"}' % number)
+        ended.append(made.closed or len(made._recording._tasks) <= 100)
+
+    in_a_loop(work)
+    assert ended == [True]

@@ -1,0 +1,156 @@
+"""Remote servers behind the gateway: bytes pass as they came, and nobody is sent anywhere else."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pinwarden.adapters.net.network_guard import NetworkRules
+from pinwarden.documents.target import Address
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.links import Link, LinkOwner
+from pinwarden.gateway.http.pool import Pool
+from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
+from tests.gateway.http_world import Behind, Raw, gateway, guard, modern
+
+ODD = (
+    b'{ "result" : {"content":[ {"type" :"text","text":"\\u00e9\\/ \\ud83d\\ude00 1.0e2"}],"x":1.50, "big":'
+    b'123456789012345678901234567890 , "resultType":"complete" }\t, "id":%s , "jsonrpc":"2.0" }'
+)
+META = {"io.modelcontextprotocol/serverInfo": {"name": "odd", "version": "1"}}
+HINTS = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+class World:
+    """A server of a few lines that writes exactly the bytes that the test wants, and keeps those that it got."""
+
+    def __init__(self, wrap: Callable[[bytes], list[bytes]]) -> None:
+        self._wrap = wrap
+        self.got: list[bytes] = []
+        self.sent: list[bytes] = []
+        self.connections = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}/mcp"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as reader:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while line := reader.readline():
+                length = 0
+                while (line := reader.readline()) not in (b"\r\n", b""):
+                    if line.lower().startswith(b"content-length:"):
+                        length = int(line.partition(b":")[2])
+                for part in self._wrap(self._answer(reader.read(length))):
+                    connection.sendall(part)
+
+    def _answer(self, body: bytes) -> bytes:
+        message = json.loads(body)
+        if message["method"] == "tools/call":
+            self.got.append(body)
+            made = ODD % json.dumps(message["id"]).encode()
+            self.sent.append(made)
+            return made
+        results: dict[str, Any] = {
+            "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "_meta": META},
+            "tools/list": {"tools": [{"name": "odd", "inputSchema": {"type": "object"}}]},
+        }
+        result = {**results[message["method"]], **HINTS}
+        return json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+
+
+def as_json(body: bytes) -> list[bytes]:
+    return [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body]
+
+
+def in_parts(body: bytes) -> list[bytes]:
+    """Chunks that end in the middle of everything."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return [head, b"7\r\n" + body[:7] + b"\r\n", b"%x\r\n" % len(body[7:]) + body[7:] + b"\r\n0\r\n", b"\r\n"]
+
+
+def as_events(body: bytes) -> list[bytes]:
+    text = b": hello\r\n\r\nid: 7\r\nevent: message\r\ndata: " + body + b"\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    first, rest = (b"%x\r\n%b\r\n" % (len(part), part) for part in (text[:40], text[40:]))
+    return [head + first, rest + b"0\r\n\r\n"]
+
+
+@contextmanager
+def world(wrap: Callable[[bytes], list[bytes]]) -> Iterator[World]:
+    made = World(wrap)
+    try:
+        yield made
+    finally:
+        made.listener.close()
+
+
+@pytest.mark.parametrize("wrap", [as_json, in_parts, as_events])
+def test_a_call_to_a_remote_and_its_answer_are_the_same_bytes_at_both_ends(
+    wrap: Callable[[bytes], list[bytes]],
+) -> None:
+    body, headers = modern("tools/call", {"name": "odd", "arguments": {"a": "\u00e9", "n": 1.5}}, 7)
+    odd = body.replace(b'"n": 1.5', b'"n":1.50,\t"m" : -0.0').replace(b'"id": 7', b'"id" :7')
+    with world(wrap) as there, gateway({"odd": Behind(guard("odd"), url=there.url)}) as made, Raw(made, "odd") as raw:
+        for sent in (odd, body, body, odd, body):
+            status, names, got = raw.send(sent, headers)
+            assert (status, names["content-type"]) == (200, "application/json")
+            assert (there.got[-1], there.sent[-1]) == (sent, got)
+        assert len(there.got) == 5
+
+
+def _behind(url: str, rules: NetworkRules) -> Behind:
+    behind = Behind(guard("odd"), url=url)
+
+    def opener(limits: HttpLimits) -> Callable[[LinkOwner], Link]:
+        address = Address.parse(url)
+        behind.pool = Pool(address, rules, limits)
+        server = RemoteServer.of(behind.pool, address, {"Authorization": "Bearer secret"})
+        return lambda owner: RemoteLink(server, owner, limits)
+
+    behind.opener = opener  # type: ignore[method-assign]
+    return behind
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_attack_a_redirect_of_a_remote_is_not_followed_and_its_credentials_go_nowhere(status: int) -> None:
+    with world(as_json) as elsewhere:
+
+        def redirect(_: bytes) -> list[bytes]:
+            return [f"HTTP/1.1 {status} Go\r\nLocation: {elsewhere.url}\r\nContent-Length: 0\r\n\r\n".encode()]
+
+        with (
+            world(redirect) as there,
+            gateway({"odd": _behind(there.url, NetworkRules(allow_private=True))}) as made,
+            Raw(made, "odd") as raw,
+        ):
+            error = raw.ask("server/discover")["error"]
+            assert (error["code"], "redirects" in error["message"]) == (-32000, True)
+        assert elsewhere.connections == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254"])
+def test_attack_a_remote_that_leads_to_a_private_address_is_not_contacted(host: str) -> None:
+    with world(as_json) as there:
+        url = there.url.replace("127.0.0.1", host)
+        with gateway({"odd": _behind(url, NetworkRules())}) as made, Raw(made, "odd") as raw:
+            error = raw.ask("server/discover")["error"]
+            assert error["code"] == -32000
+            assert "not a public address" in error["message"]
+            assert "error" in raw.ask("tools/call", {"name": "odd", "arguments": {}}, 2)
+        assert there.connections == 0

@@ -1,0 +1,266 @@
+"""The short way of a call does what the general way does: what is known about a head never counts for a body."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinwarden.flows.gateway.tokens import token_digest
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.messages import with_id, with_value
+from pinwarden.gateway.recorder import Recorder
+from pinwarden.store.audit import AuditLog
+from pinwarden.store.audit_chain import audit_schema, entries
+from pinwarden.store.database import open_database
+from tests.gateway.desk import DELETE, SEARCH, approved
+from tests.gateway.http_world import OTHER, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
+from tests.servers import talking
+from tests.servers.turning_http import TurningWorld, turning_http
+
+STATE: dict[str, Any] = {"tools": [SEARCH, DELETE, {**SEARCH, "name": "search_notez"}]}
+APPROVED = approved({"tools": [SEARCH, DELETE]})
+
+
+class Scene:
+    """A gateway, a remote server behind it, and how many requests went the general way."""
+
+    def __init__(self, world: TurningWorld, gateway: Gateway, kept: Kept) -> None:
+        self.world = world
+        self.gateway = gateway
+        self.kept = kept
+        self.general = 0
+        answer = gateway.endpoint.answer
+
+        def counted(*given: Any) -> None:
+            self.general += 1
+            answer(*given)
+
+        gateway.endpoint.answer = counted  # type: ignore[method-assign,assignment]
+
+
+@pytest.fixture
+def at() -> Iterator[Scene]:
+    kept = Kept()
+    with (
+        turning_http({"states": [STATE]}) as world,
+        gateway({"notes": Behind(guard("notes", APPROVED), url=world.url)}, kept) as made,
+    ):
+        yield Scene(world, made, kept)
+
+
+CALL, HEADERS = modern("tools/call", {"name": "search_notes", "arguments": {"query": "x"}})
+
+
+def known(raw: Raw) -> None:
+    """Send the head once, so that it is known."""
+    assert raw.send(CALL, HEADERS)[0] == 200
+
+
+def test_a_call_with_a_known_head_goes_the_short_way_and_is_recorded_all_the_same(at: Scene) -> None:
+    with Raw(at.gateway, "notes") as raw:
+        known(raw)
+        assert at.general == 1
+        before = at.kept.facts[-1]
+        status, headers, body = raw.send(CALL.replace(b'"query": "x"', b'"query": "y"'), HEADERS)
+    assert (status, headers["content-type"], at.general) == (200, "application/json", 1)
+    assert body == at.world.sent[-1]
+    assert at.world.bodies[-1] == CALL.replace(b'"query": "x"', b'"query": "y"')
+    fact = at.kept.facts[-1]
+    assert (fact.kind, fact.item, fact.client) == ("called", "search_notes", "tester")
+    assert fact is not before
+    assert at.gateway.endpoint.requests == 2
+    assert at.gateway.hub.upstreams["notes"].requests == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "code"),
+    [
+        (b'"name": "search_notes"', b'"name": "search_notez"', 400, -32020),
+        (b'"method": "tools/call"', b'"method": "tools/kall"', 400, -32020),
+        (b'"2026-07-28"', b'"2026-07-29"', 400, -32020),
+        (b'{"query": "x"}', b'{"q":1,"q":2} ', 400, -32700),
+        (b'"id": 1', b'"id":[]', 400, -32600),
+    ],
+    ids=["another tool", "another method", "another revision", "two meanings", "no id"],
+)
+def test_attack_a_known_head_before_another_body_of_its_length_gains_nothing(
+    at: Scene, old: bytes, new: bytes, status: int, code: int
+) -> None:
+    body = CALL.replace(old, new)
+    assert (len(body), body != CALL) == (len(CALL), True)
+    with Raw(at.gateway, "notes") as raw:
+        known(raw)
+        before = len(at.world.bodies)
+        found, _, answer = raw.send(body, HEADERS)
+        assert (found, json.loads(answer)["error"]["code"]) == (status, code)
+        assert len(at.world.bodies) == before, "nothing reached the server"
+        known(raw)
+
+
+def test_attack_a_tool_that_is_not_approved_is_refused_behind_a_known_head(at: Scene) -> None:
+    body, headers = modern("tools/call", {"name": "search_notez", "arguments": {}})
+    with Raw(at.gateway, "notes") as raw:
+        known(raw)
+        for _ in range(3):
+            status, _, answer = raw.send(body, headers)
+            assert (status, json.loads(answer)["error"]["code"]) == (400, -32602)
+    assert at.world.calls("search_notez") == 0
+    assert sum(fact.kind == "blocked" and fact.method == "tools/call" for fact in at.kept.facts) == 3
+
+
+def test_attack_a_revoked_token_opens_no_known_way(at: Scene) -> None:
+    with Raw(at.gateway, "notes") as raw:
+        known(raw)
+        known(raw)
+        calls = at.world.calls("search_notes")
+        others = {token_digest(OTHER): Client(name="other")}
+        at.gateway.call(lambda: at.gateway.endpoint.access.set_clients(others))
+        assert raw.send(CALL, HEADERS)[0] == 401
+    assert at.world.calls("search_notes") == calls
+
+
+def test_a_server_that_is_gone_from_the_lock_is_not_reached_by_a_known_way(at: Scene) -> None:
+    with Raw(at.gateway, "notes") as raw:
+        known(raw)
+        calls = at.world.calls("search_notes")
+        at.gateway.call(lambda: at.gateway.hub.replace({}))
+        assert raw.send(CALL, HEADERS)[0] == 404
+    assert at.world.calls("search_notes") == calls
+
+
+def test_a_call_that_cannot_be_recorded_does_not_pass_the_short_way_either(at: Scene) -> None:
+    from pinwarden.core.errors import PinwardenError
+
+    def refuse(_: Any) -> None:
+        raise PinwardenError("AUDIT_UNAVAILABLE", "no room")
+
+    with Raw(at.gateway, "notes") as raw:
+        known(raw)
+        at.kept.record = refuse  # type: ignore[method-assign,assignment]
+        before = at.world.calls("search_notes")
+        answer = json.loads(raw.send(CALL, HEADERS)[2])
+        assert answer["error"]["data"] == {"pinwarden": {"code": "AUDIT_UNAVAILABLE"}}
+        assert (at.general, at.world.calls("search_notes")) == (1, before)
+
+
+@pytest.mark.parametrize("wire", ["json", "stdio"])
+def test_programs_of_one_client_that_use_the_same_id_at_once_get_their_own_answers(wire: str, tmp_path: Path) -> None:
+    if wire == "json":
+        with turning_http({"states": [STATE]}) as world:
+            _ask_at_once(Behind(guard("notes", APPROVED), url=world.url), "search_notes")
+    else:
+        command = [sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")]
+        _ask_at_once(Behind(guard("notes"), command=command), "echo")
+
+
+def _ask_at_once(behind: Behind, tool: str) -> None:
+    wrong: list[Any] = []
+
+    def one(made: Gateway, mine: int) -> None:
+        with Raw(made, "notes") as raw:
+            for turn in range(15):
+                text = f"{mine:03}-{turn:03}"
+                answer = raw.ask("tools/call", {"name": tool, "arguments": {"query": text}}, 1)
+                if answer.get("id") != 1 or text not in json.dumps(answer.get("result")):
+                    wrong.append((text, answer))
+
+    with gateway({"notes": behind}) as made:
+        with Raw(made, "notes") as raw:
+            raw.ask("tools/list")
+        threads = [threading.Thread(target=one, args=(made, mine)) for mine in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_a_session_of_the_handshake_has_a_short_way_that_ends_with_it(at: Scene) -> None:
+    body = json.dumps(rpc("tools/call", {"name": "search_notes", "arguments": {"query": "x"}}, 5)).encode()
+    with Raw(at.gateway, "notes") as raw:
+        raw.initialize()
+        assert raw.send(body)[0] == 200
+        general = at.general
+        assert raw.send(body)[0] == 200
+        assert at.general == general
+        with Raw(at.gateway, "notes") as second:
+            second.session = raw.session
+            assert second.send(b"", method="DELETE")[0] == 200
+        assert raw.send(body)[0] == 404
+        with Raw(at.gateway, "notes", OTHER) as other:
+            other.session = raw.session
+            assert other.send(body)[0] == 404, "nor is it another client's"
+
+
+def test_a_notification_of_the_same_length_goes_the_general_way(at: Scene) -> None:
+    note = b'{"jsonrpc": "2.0", "method": "notifications/x", "params": {}}'
+    with Raw(at.gateway, "notes") as raw:
+        known(raw)
+        general = at.general
+        assert raw.send(note.ljust(len(CALL)), {**HEADERS})[0] in (202, 400)
+        assert at.general == general + 1
+        known(raw)
+
+
+NUMBERS = st.integers(-(1 << 53), 1 << 53)
+TEXTS = st.text(alphabet='ab"\\{}:,id 1', max_size=12)
+
+
+@given(
+    number=NUMBERS,
+    instead=NUMBERS,
+    before=st.dictionaries(TEXTS.filter(lambda name: name != "id"), TEXTS, max_size=3),
+    after=st.dictionaries(TEXTS.filter(lambda name: name != "id"), TEXTS, max_size=3),
+    compact=st.booleans(),
+)
+def test_an_id_that_is_changed_in_place_is_the_id_of_the_message(
+    number: int, instead: int, before: dict[str, str], after: dict[str, str], compact: bool
+) -> None:
+    rest = {name: value for name, value in after.items() if name not in before}
+    message = {"jsonrpc": "2.0", **before, "id": number, **rest}
+    data = json.dumps(message, separators=(",", ":") if compact else None).encode()
+    made = with_id(data, number, instead)
+    assert made is None or made == with_value(data, ("id",), orjson.dumps(instead))
+    if not before or not rest:
+        assert made is not None, "at either end it is found"
+
+
+def test_an_id_inside_of_a_string_or_of_another_object_is_left_alone() -> None:
+    for data in (
+        b'{"a":"\\"id\\":1}","id":2,"b":3}',
+        b'{"id" :1,"a":2}',
+        b'{"a":{"id":1}}',
+        b'{"a":{"id":1},"b":2,"id":1 }',
+        b'{"a":1,"x\\"id":1}',
+    ):
+        assert with_id(data, 1, 9) is None, data
+    assert with_id(b'{"a":{"id":1},"id":1}', 1, 9) == b'{"a":{"id":1},"id":9}'
+
+
+def test_every_call_of_the_short_way_is_in_the_audit_log(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.db", tmp_path, gateway="test")
+    recorder = Recorder(log, None, lambda _: None)
+    with (
+        turning_http({"states": [STATE]}) as world,
+        gateway({"notes": Behind(guard("notes", APPROVED), url=world.url)}, recorder, note=log.note) as made,
+        Raw(made, "notes") as raw,
+    ):
+        for number in range(1, 8):
+            assert "result" in raw.ask("tools/call", {"name": "search_notes", "arguments": {"query": "x"}}, number)
+        assert made.call(lambda: made.hub.upstreams["notes"].recording.kinds["called"]) == 7
+    log.close()
+    with closing(open_database(tmp_path / "audit.db", audit_schema())) as database:
+        facts = [entry.fact for entry in entries(database)]
+    called = [fact for fact in facts if fact.kind == "called"]
+    assert [fact.call.rpartition("/")[2] for fact in called] == [str(number) for number in range(1, 8)]
+    assert {(fact.item, fact.client, fact.server) for fact in called} == {("search_notes", "tester", "notes")}

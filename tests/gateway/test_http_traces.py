@@ -1,0 +1,104 @@
+"""Traces with the real OpenTelemetry SDK: one span for each relayed call, joined to the audit log."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from pinwarden.gateway.http.tracing import Tracing, tracing_of
+from tests.gateway.http_world import TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, modern
+from tests.gateway.test_http_enforcement import poll
+from tests.servers import talking
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+class Scene:
+    def __init__(self, gateway: Gateway, kept: Kept, spans: InMemorySpanExporter, record: Path) -> None:
+        self.gateway = gateway
+        self.kept = kept
+        self._spans = spans
+        self.record = record
+
+    def calls(self) -> list[ReadableSpan]:
+        """The spans of calls."""
+        found = self._spans.get_finished_spans()
+        return [each for each in found if (each.attributes or {}).get("mcp.method.name") == "tools/call"]
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Scene]:
+    spans, kept, provider = InMemorySpanExporter(), Kept(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    record = tmp_path / "record"
+    behind = Behind(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
+    with gateway({"talking": behind}, kept, tracing=Tracing(provider.get_tracer("test"))) as made:
+        yield Scene(made, kept, spans, record)
+    provider.shutdown()
+
+
+def test_each_call_has_a_span_under_the_id_that_the_audit_log_has_for_it(at: Scene) -> None:
+    parent: dict[str, Any] = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+    with Raw(at.gateway, "talking") as raw:
+        for number in (1, 2):
+            params = {"name": "echo", "arguments": {"secret": "hunter2"}, "_meta": parent}
+            assert "result" in raw.ask("tools/call", params, number)
+        assert "error" in raw.ask("tools/call", {"name": "unknown", "arguments": {}}, 3)
+    spans = at.calls()
+    facts = {fact.call: fact for fact in at.kept.facts if fact.method == "tools/call"}
+    assert [facts[str((each.attributes or {})["pinwarden.call"])].item for each in spans] == ["echo", "echo", "unknown"]
+    assert [each.status.status_code for each in spans] == [StatusCode.UNSET, StatusCode.UNSET, StatusCode.ERROR]
+    assert [f"{each.context.trace_id:032x}" == TRACE for each in spans if each.context] == [True, True, False]
+    assert dict(spans[0].attributes or {}) == {
+        "mcp.method.name": "tools/call",
+        "gen_ai.tool.name": "echo",
+        "pinwarden.server": "talking",
+        "pinwarden.client": "tester",
+        "pinwarden.call": next(iter(facts)),
+    }
+    assert "hunter2" not in "".join(each.to_json() for each in spans)
+
+
+def test_the_span_of_a_call_that_is_hung_up_on_ends_as_cancelled(at: Scene) -> None:
+    body, headers = modern("tools/call", {"name": "slow", "arguments": {}}, 8)
+    lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", **headers, "Content-Type": "application/json"}
+    head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
+    with socket.create_connection((at.gateway.host, at.gateway.port), timeout=10) as connection:
+        connection.sendall(f"POST /mcp/talking HTTP/1.1\r\n{head}\r\n".encode() + body)
+        poll(lambda: at.record.exists() and body in at.record.read_bytes())
+    poll(lambda: len(at.calls()) == 1)
+    assert (at.calls()[0].attributes or {})["error.type"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({}, []),
+        ({"OTEL_TRACES_EXPORTER": "none"}, []),
+        ({"OTEL_TRACES_EXPORTER": "console", "OTEL_SDK_DISABLED": "true"}, []),
+        (
+            {"OTEL_TRACES_EXPORTER": "carrier-pigeon"},
+            ["there will be no traces: no OpenTelemetry exporter 'carrier-pigeon' is installed"],
+        ),
+    ],
+)
+def test_without_a_place_to_send_them_there_are_no_traces(variables: dict[str, str], said: list[str]) -> None:
+    told: list[str] = []
+    assert tracing_of(variables, told.append) is None
+    assert told == said
+
+
+def test_traces_go_where_the_variables_of_opentelemetry_say(capfd: pytest.CaptureFixture[str]) -> None:
+    made = tracing_of({"OTEL_TRACES_EXPORTER": "console"}, lambda _: None)
+    assert made is not None
+    made.close()
+    assert capfd.readouterr().out == ""

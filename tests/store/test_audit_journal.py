@@ -1,0 +1,174 @@
+"""The journal in its map: what a killed gateway leaves is whole, and what somebody changed is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.audit_entry import Entry, parse
+from pinwarden.documents.gateway_event import Fact
+from pinwarden.store.audit import AuditLimits, AuditLog, recover
+from pinwarden.store.audit_chain import audit_schema, lines, verify
+from pinwarden.store.audit_journal import Journal, left_behind, pack, pack_numbered
+from pinwarden.store.database import Database, open_database
+
+FORM = Fact(kind="called", server="50% %d \\ \x1f ü", session="s", call="s/", item="echo", expected=("a", "b"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "journals"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return open_database(tmp_path / "audit.sqlite", audit_schema())
+
+
+def entries(database: Database) -> list[Entry]:
+    return [parse(line) for _, line in lines(database)]
+
+
+def calls(database: Database) -> list[str]:
+    return [entry.fact.call for entry in entries(database)]
+
+
+def killed(folder: Path, count: int = 3) -> Path:
+    """The file of a gateway that was killed after so many calls: with all its room, as nobody could cut it off."""
+    journal = Journal.create(folder, "desk", "s1")
+    form = journal.add_form(FORM)
+    for number in range(count):
+        journal.append([pack_numbered(number, form, number)])
+    data = journal.path.read_bytes()
+    journal.close(remove=False)
+    journal.path.write_bytes(data)
+    return journal.path
+
+
+def edit(path: Path, old: bytes, new: bytes) -> bytes:
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    edited = data.replace(old, new)
+    path.write_bytes(edited)
+    return edited
+
+
+def test_calls_that_were_written_by_their_form_say_all_that_the_form_says(database: Database, folder: Path) -> None:
+    killed(folder)
+    assert recover(database, folder) == 1
+    server = "50% %d \\ \x1f ü"
+    assert [entry.fact for entry in entries(database)] == [
+        Fact(kind="called", server=server, session="s", call=f"s/{number}", item="echo", expected=("a", "b"))
+        for number in range(3)
+    ]
+    assert [entry.nth for entry in entries(database)] == [1, 2, 3]
+    assert verify(database).breaks == ()
+
+
+@pytest.mark.parametrize("kept", [0, 3, 7, 8, 10])
+@pytest.mark.parametrize("tail_first", [False, True])
+def test_a_record_that_was_copied_in_part_is_no_event_and_costs_no_other(
+    kept: int, tail_first: bool, database: Database, folder: Path
+) -> None:
+    """Killed in the middle of a copy, whichever end the processor began with."""
+    path = killed(folder)
+    data = path.read_bytes()
+    end = len(data.rstrip(b"\0"))
+    start = end - 14  # eight bytes before it and "=2 0 2"
+    torn = bytes(14 - kept) + data[end - kept : end] if tail_first else data[start : start + kept] + bytes(14 - kept)
+    path.write_bytes(data[:start] + torn + data[end:])
+    assert recover(database, folder) == 1
+    assert calls(database) == ["s/0", "s/1"]
+    assert verify(database).breaks == ()
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"=0 0 0", b"=0 0 9"), (b"=2 0 2", b"=2 0 1"), (b"echo", b"evil")])
+def test_a_record_whose_checksum_does_not_fit_is_told_and_the_file_is_kept(
+    old: bytes, new: bytes, database: Database, folder: Path
+) -> None:
+    path = killed(folder)
+    edited = edit(path, old, new)
+    with pytest.raises(PinwardenError) as caught:
+        recover(database, folder)
+    assert caught.value.code == "AUDIT_TAMPERED"
+    assert (path.read_bytes(), entries(database)) == (edited, [])
+
+
+def test_a_removed_record_is_told(database: Database, folder: Path) -> None:
+    path = killed(folder)
+    data = path.read_bytes()
+    place = data.index(b"=1 0 1") - 8
+    path.write_bytes(data[:place] + data[place + 14 :])
+    with pytest.raises(PinwardenError) as caught:
+        recover(database, folder)
+    assert caught.value.code == "AUDIT_TAMPERED"
+
+
+def test_a_full_file_gets_more_room_and_starts_anew_without_losing_a_call(database: Database, folder: Path) -> None:
+    limits = AuditLimits(batch=2000, backlog=8000, gather=0.001)
+    other = Fact(kind="called", call="t/")
+    with AuditLog(folder.parent / "audit.sqlite", folder, limits=limits) as log:
+        log.record_durably(Fact(kind="called", call="first"))
+        for number in range(600):
+            log.note(FORM if number % 3 else other, number)
+        assert next(folder.glob("*.journal")).stat().st_size < 9000
+    assert calls(database) == ["first", *(f"{'s' if number % 3 else 't'}/{number}" for number in range(600))]
+    assert verify(database).breaks == ()
+    assert list(folder.iterdir()) == []
+
+
+def test_calls_are_in_the_file_before_note_returns(folder: Path) -> None:
+    with AuditLog(folder.parent / "audit.sqlite", folder, limits=AuditLimits(gather=60.0)) as log:
+        log.record_durably(Fact(kind="called", call="first"))
+        (path,) = folder.glob("*.journal")
+        for number in (7001, 7002):
+            log.note(FORM, number)
+            assert path.read_bytes().rstrip(b"\0").endswith(b" 0 %d" % number)
+
+
+def test_a_log_that_must_not_pass_events_takes_no_call(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "file").touch()
+    limits = AuditLimits(retry=0.02, longest_retry=0.02)
+    with AuditLog(tmp_path / "file" / "audit.sqlite", folder, when_away="refuse", limits=limits) as log:
+        log.record_durably(Fact(kind="blocked"))
+        for _ in range(2):
+            with pytest.raises(PinwardenError) as caught:
+                log.note(FORM, 1)
+            assert caught.value.code == "AUDIT_UNAVAILABLE"
+        assert log.waiting == 1
+
+
+def test_a_closed_log_takes_no_call(tmp_path: Path, folder: Path) -> None:
+    log = AuditLog(tmp_path / "audit.sqlite", folder)
+    log.record_durably(Fact(kind="called"))
+    log.note(FORM, 1)
+    log.close()
+    with pytest.raises(PinwardenError) as caught:
+        log.note(FORM, 2)
+    assert caught.value.code == "AUDIT_UNAVAILABLE"
+
+
+def test_two_gateways_never_share_a_journal(folder: Path) -> None:
+    journal = Journal.create(folder, "desk", "s1")
+    journal.append([pack(1, FORM)])
+    before = journal.path.read_bytes()
+    taking = "import sys; from pathlib import Path; from pinwarden.store.audit_journal import *\n"
+    taking += "with left_behind(Path(sys.argv[1])) as found: print(found)"
+    other = subprocess.run(
+        [sys.executable, "-c", taking, str(journal.path)], capture_output=True, text=True, check=True
+    )
+    assert other.stdout == "None\n"
+    os.link(journal.path, journal.path.with_suffix(".new"))  # somebody else makes one of the same name
+    with pytest.raises(PinwardenError) as caught:
+        Journal.create(folder, "desk", "s1")
+    assert caught.value.code == "AUDIT_UNAVAILABLE"
+    assert journal.path.read_bytes() == before
+    journal.close(remove=False)
+    with left_behind(journal.path) as found:
+        assert found is not None
+        assert found.end.nth == 1
