@@ -128,7 +128,6 @@ def _bundle_start(
     )
 
 
-<<<<<<< HEAD
 def _say_revoked(project: Project, pin: BundlePin, say: Callable[[str], None]) -> None:
     """Tell if somebody vouched whose key was revoked since. A key that was only replaced is revoked as well, so this is
     no reason not to start what was accepted."""
@@ -139,11 +138,11 @@ def _say_revoked(project: Project, pin: BundlePin, say: Callable[[str], None]) -
         gone = trusted.is_revoked(str(key_id))
         if gone is not None:
             say(f"{gone.name or key_id} vouched for {pin.tool}, and that key was revoked: {gone.why}; pinwarden update")
-=======
+
+
 def _nothing_to_run(name: str, why: str) -> PinwardenError:
     hint = f"Write its command: pinwarden run --name {name:.120} -- COMMAND. What it tells is still held to the lock."
     return PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} {why}", hint=hint)
->>>>>>> 25961a25d02d2dfcd6f2154303425e14e5380224
 
 
 def find_entry(project: Project, name: str, client: str | None) -> Entry:
