@@ -39,7 +39,8 @@ unit: $(VENV)/.dev $(OLD)/.ready
 	@echo "==> npm packages for the tests"
 	@tools/npm-packages.sh
 	@echo "==> pytest"
-	@$(RUN)/pytest -rs
+	@# Many tests wait for servers that start; one worker more than cores fills those gaps.
+	@$(RUN)/pytest -rs -n $$(( $$(nproc 2>/dev/null || echo 2) + 1 ))
 
 soak: $(VENV)/.dev $(OLD)/.ready
 	@tools/system-packages.sh
