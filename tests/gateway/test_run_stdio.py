@@ -108,6 +108,8 @@ def test_a_damaged_store_is_not_a_first_use(tmp_path: Path, script: str) -> None
     with gateway(tmp_path, sys.executable, str(SERVER), script) as (client, _):
         assert client.names() == ["search_notes", "delete_note"]
     database = tmp_path / "state" / "gateway.sqlite"
+    for beside in ("-wal", "-shm"):  # what SQLite has not merged yet would heal the file
+        database.with_name(database.name + beside).unlink(missing_ok=True)
     database.write_bytes(b"garbage" * 1000)
     with gateway(tmp_path, sys.executable, str(SERVER), script) as (client, stderr):
         answer = client.ask("tools/call", {"name": "search_notes"})
