@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 # Hundreds of tests start the program anew; without bytecode each start would compile all of it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Behind a mirror with a certificate of its own, uv has to look where every other client does.
+os.environ.setdefault("UV_SYSTEM_CERTS", "1")
+os.environ.setdefault("UV_NATIVE_TLS", "1")
+
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
 settings.register_profile("local", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "local")

@@ -33,7 +33,7 @@ pip=("$folder/bin/python" -m pip --disable-pip-version-check --no-input)
 install=(--quiet --require-hashes -r "requirements/$name.txt")
 with_uv() {
   "${pip[@]}" install --quiet --require-hashes -r requirements/uv.txt &&
-    "$folder/bin/python" -m uv pip install --python "$folder/bin/python" "${install[@]}"
+    UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1 "$folder/bin/python" -m uv pip install --python "$folder/bin/python" "${install[@]}"
 }
 # uv takes a tenth of the time, but does not know an index that only pip's settings name.
 if [ "$name" = base ] || ! with_uv 2>/dev/null; then
