@@ -528,7 +528,8 @@ class TestInstallScripts:
     SCRIPT = (
         "node -e \"const fs = require('fs'); fs.writeFileSync('made.js', 'module.exports = ' + JSON.stringify("
         "Object.keys(require('os').networkInterfaces()).filter((each) => each !== 'lo')));"
-        "try { fs.chmodSync('../acme-host/index.js', 0o644); fs.writeFileSync('../acme-host/index.js', 'evil') } catch { }\""
+        "try { fs.chmodSync('../acme-host/index.js', 0o644);"
+        "fs.writeFileSync('../acme-host/index.js', 'evil') } catch { }\""
     )
 
     @pytest.fixture
