@@ -161,6 +161,17 @@ def test_every_call_whose_answer_came_before_the_gateway_was_killed_is_in_the_lo
     assert len(set(found)) == len(found)
 
 
+@pytest.mark.parametrize("beside", [b'"Params":{"name":"evil"}', b'"Method":"tools/list"', b'"result":{}'])
+def test_attack_a_plain_call_with_a_look_alike_beside_it_leaves_the_short_way(tmp_path: Path, beside: bytes) -> None:
+    """Some readers take ``Params`` for ``params``; what they would call is not what is judged here."""
+    with running(tmp_path) as gateway:
+        last = gateway.warm()
+        gateway.send((CALL % (last + 1)).replace(b'"method"', beside + b',"method"'))
+        assert json.loads(gateway.line())["error"]["data"]["pinwarden"]["code"] == "message_doubtful"
+        gateway.send((CALL % (last + 2)).replace(b'"name"', b'"Name":"evil","name"'))
+        assert json.loads(gateway.line())["error"]["data"]["pinwarden"]["code"] == "message_doubtful"
+
+
 def test_after_thousands_of_plain_calls_a_message_that_is_not_plain_is_judged_as_ever(tmp_path: Path) -> None:
     with running(tmp_path) as gateway:
         last = gateway.warm()
