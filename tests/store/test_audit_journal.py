@@ -14,7 +14,7 @@ from pinwarden.documents.audit_entry import Entry, parse
 from pinwarden.documents.gateway_event import Fact
 from pinwarden.store.audit import AuditLimits, AuditLog, recover
 from pinwarden.store.audit_chain import audit_schema, lines, verify
-from pinwarden.store.audit_journal import Journal, left_behind, pack, pack_numbered
+from pinwarden.store.audit_journal import Journal, left_behind, pack
 from pinwarden.store.database import Database, open_database
 
 FORM = Fact(kind="called", server="50% %d \\ \x1f ü", session="s", call="s/", item="echo", expected=("a", "b"))
@@ -43,7 +43,7 @@ def killed(folder: Path, count: int = 3) -> Path:
     journal = Journal.create(folder, "desk", "s1")
     form = journal.add_form(FORM)
     for number in range(count):
-        journal.append([pack_numbered(number, form, number)])
+        journal.add_call(form, number, 1000 + number)
     data = journal.path.read_bytes()
     journal.close(remove=False)
     journal.path.write_bytes(data)
@@ -70,24 +70,60 @@ def test_calls_that_were_written_by_their_form_say_all_that_the_form_says(databa
     assert verify(database).breaks == ()
 
 
-@pytest.mark.parametrize("kept", [0, 3, 7, 8, 10])
-@pytest.mark.parametrize("tail_first", [False, True])
-def test_a_record_that_was_copied_in_part_is_no_event_and_costs_no_other(
-    kept: int, tail_first: bool, database: Database, folder: Path
+def call(number: int) -> bytes:
+    """The second and third word of a call in the file of `killed`."""
+    return number.to_bytes(8, sys.byteorder) + (1000 + number).to_bytes(8, sys.byteorder)
+
+
+@pytest.mark.parametrize("words", [(), (1,), (2,), (1, 2)])
+def test_a_call_that_was_copied_in_part_is_no_event_and_costs_no_other(
+    words: tuple[int, ...], database: Database, folder: Path
 ) -> None:
-    """Killed in the middle of a copy, whichever end the processor began with."""
+    """Killed before the word that makes it an event, which comes last."""
     path = killed(folder)
-    data = path.read_bytes()
-    end = len(data.rstrip(b"\0"))
-    start = end - 14  # eight bytes before it and "=2 0 2"
-    torn = bytes(14 - kept) + data[end - kept : end] if tail_first else data[start : start + kept] + bytes(14 - kept)
-    path.write_bytes(data[:start] + torn + data[end:])
+    data = bytearray(path.read_bytes())
+    start = data.index(call(2)) - 8
+    for word in {0, 1, 2} - set(words):
+        data[start + 8 * word : start + 8 * word + 8] = bytes(8)
+    path.write_bytes(data)
     assert recover(database, folder) == 1
     assert calls(database) == ["s/0", "s/1"]
     assert verify(database).breaks == ()
 
 
-@pytest.mark.parametrize(("old", "new"), [(b"=0 0 0", b"=0 0 9"), (b"=2 0 2", b"=2 0 1"), (b"echo", b"evil")])
+@pytest.mark.parametrize("kept", [0, 3, 4, 8, 10, 30])
+@pytest.mark.parametrize("tail_first", [False, True])
+def test_an_event_that_was_copied_in_part_is_no_event_and_costs_no_other(
+    kept: int, tail_first: bool, database: Database, folder: Path
+) -> None:
+    """Killed in the middle of a copy, whichever end the processor began with."""
+    path = killed(folder)
+    with left_behind(path) as journal:
+        assert journal is not None
+        start = journal.end.offset
+    data = path.read_bytes()
+    torn_from = Journal.create(folder, "desk", "s2")
+    torn_from.append([pack(5, FORM)])
+    record = torn_from.path.read_bytes()[256:].rstrip(b"\0")
+    torn_from.close(remove=True)
+    lost = bytes(len(record) - kept)
+    torn = lost + record[len(record) - kept :] if tail_first else record[:kept] + lost
+    path.write_bytes(data[:start] + torn + data[start + len(torn) :])
+    assert recover(database, folder) == 1
+    assert calls(database) == ["s/0", "s/1", "s/2"]
+    assert verify(database).breaks == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (call(0), call(9)),
+        (call(2), call(1)),
+        (call(2), call(2)[:8] + bytes(8)),
+        (b"echo", b"evil"),
+    ],
+    ids=["a number", "the last number", "a moment", "a form"],
+)
 def test_a_record_whose_checksum_does_not_fit_is_told_and_the_file_is_kept(
     old: bytes, new: bytes, database: Database, folder: Path
 ) -> None:
@@ -102,11 +138,32 @@ def test_a_record_whose_checksum_does_not_fit_is_told_and_the_file_is_kept(
 def test_a_removed_record_is_told(database: Database, folder: Path) -> None:
     path = killed(folder)
     data = path.read_bytes()
-    place = data.index(b"=1 0 1") - 8
-    path.write_bytes(data[:place] + data[place + 14 :])
+    place = data.index(call(1)) - 8
+    path.write_bytes(data[:place] + data[place + 24 :])
     with pytest.raises(PinwardenError) as caught:
         recover(database, folder)
     assert caught.value.code == "AUDIT_TAMPERED"
+
+
+def test_a_call_of_a_form_that_is_not_in_the_file_is_told(database: Database, folder: Path) -> None:
+    journal = Journal.create(folder, "desk", "s1")
+    journal.have_room(1000)
+    journal.add_call(1 << 63 | 7 << 32, 1, 1)
+    journal.close(remove=False)
+    with pytest.raises(PinwardenError) as caught:
+        recover(database, folder)
+    assert caught.value.code == "AUDIT_TAMPERED"
+
+
+@pytest.mark.parametrize("number", [0, 2**64 - 1, 2**64, -1, -(2**63), 10**40])
+def test_a_call_of_any_number_is_recorded(number: int, database: Database, folder: Path) -> None:
+    with AuditLog(folder.parent / "audit.sqlite", folder) as log:
+        log.record_durably(Fact(kind="called", call="first"))
+        log.note(FORM, 5)
+        log.note(FORM, number)
+        log.note_all([(FORM, number), (FORM, 6)])
+    assert calls(database) == ["first", "s/5", f"s/{number}", f"s/{number}", "s/6"]
+    assert verify(database).breaks == ()
 
 
 def test_a_full_file_gets_more_room_and_starts_anew_without_losing_a_call(database: Database, folder: Path) -> None:
@@ -128,7 +185,7 @@ def test_calls_are_in_the_file_before_note_returns(folder: Path) -> None:
         (path,) = folder.glob("*.journal")
         for number in (7001, 7002):
             log.note(FORM, number)
-            assert path.read_bytes().rstrip(b"\0").endswith(b" 0 %d" % number)
+            assert number.to_bytes(8, sys.byteorder) in path.read_bytes()
 
 
 def test_a_log_that_must_not_pass_events_takes_no_call(tmp_path: Path, folder: Path) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.plain import CALL, COMPLETE, PARAMS, RESULT
+from pinwarden.gateway.plain import ARGUMENTS, CALL, COMPLETE, CONTENT, PARAMS, RESULT
 
 if TYPE_CHECKING:
     from pinwarden.documents.gateway_event import Fact
@@ -63,7 +63,8 @@ class Express:
         lines, plain, guard = Lines(self._max_frame), self._plain, self._plain.guard
         open_requests, most = plain.open, plain.most
         note: Any = None if self._log is None else self._log.note
-        read, write, size = os.read, self._to_server.write_line, _CHUNK
+        outlet, read, write, size = self._to_server, os.read, os.write, _CHUNK
+        lock, out = outlet.lock, outlet.descriptor
         loads, dumps, quick = self._loads, self._dumps, False
         while chunk := read(descriptor, size):
             if quick:
@@ -86,17 +87,22 @@ class Express:
                             type(number) is int
                             and number not in open_requests
                             and len(open_requests) < most
-                            and params.keys() <= PARAMS
+                            and ((len(params) == 2 and ARGUMENTS in params) or params.keys() <= PARAMS)
                         ):
+                            note(form, number)
                             plain.left -= 1
                             open_requests[number] = name
-                            note(form, number)
-                            write(chunk)
+                            with lock:
+                                if not outlet.closed and (written := write(out, chunk)) != len(chunk):
+                                    outlet.finish(chunk, written)
                             continue
                 except (ValueError, KeyError, TypeError, AttributeError):
                     pass  # several lines, part of one, no JSON, or no call of a tool
                 except PinwardenError:
-                    plain.take_back(number)  # the long way finds the log closed, too, and says so
+                    pass  # the long way finds the log closed, too, and says so
+                except OSError:
+                    outlet.closed = True  # who reads from the server meets its end
+                    continue
             frames = lines.add(chunk)
             self._calls(frames, send)
             loads, dumps = self._loads, self._dumps
@@ -107,7 +113,8 @@ class Express:
         """Relay what the server says until it ends; ``settled`` is called whenever something was not plain."""
         lines, plain, guard = Lines(self._max_frame), self._plain, self._plain.guard
         open_requests = plain.open
-        read, write, size = os.read, self._to_client.write_line, _CHUNK
+        outlet, read, write, size = self._to_client, os.read, os.write, _CHUNK
+        lock, out = outlet.lock, outlet.descriptor
         loads, dumps, quick = self._loads, self._dumps, False
         while chunk := read(descriptor, size):
             if quick:
@@ -120,18 +127,25 @@ class Express:
                             type(number) is int
                             and type(open_requests[number]) is str
                             and type(result) is dict
-                            and result.keys() <= RESULT
-                            and result.get("resultType", COMPLETE) == COMPLETE
+                            and (
+                                (len(result) == 1 and CONTENT in result)
+                                or (result.keys() <= RESULT and result.get("resultType", COMPLETE) == COMPLETE)
+                            )
                             and len(message) == 3
                             and "jsonrpc" in message
                             and plain.stamp == guard.stamp
                             and plain.relays
                         ):
                             del open_requests[number]
-                            write(chunk)
+                            with lock:
+                                if not outlet.closed and (written := write(out, chunk)) != len(chunk):
+                                    outlet.finish(chunk, written)
                             continue
                 except (ValueError, KeyError, TypeError):
                     pass
+                except OSError:
+                    outlet.closed = True  # who reads from the client meets its end
+                    continue
             frames = lines.add(chunk)
             self._answers(frames, send)
             settled()

@@ -13,9 +13,10 @@ class Outlet:
     """One side's input. Frames of two threads do not mix."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._lock = Lock()
-        self._closed = False
+        self.descriptor = descriptor
+        self.lock = Lock()
+        """Who writes has it; who writes without `write_line` does what that does."""
+        self.closed = False
         self._later: SimpleQueue[Sequence[bytes]] | None = None
 
     def write(self, frames: Sequence[bytes]) -> None:
@@ -27,21 +28,24 @@ class Outlet:
 
     def write_line(self, data: bytes) -> None:
         """Write whole lines now."""
-        with self._lock:
-            if self._closed:
+        with self.lock:
+            if self.closed:
                 return
             try:
-                written = os.write(self._descriptor, data)
-                if written < len(data):
-                    rest = memoryview(data)[written:]
-                    while rest:
-                        rest = rest[os.write(self._descriptor, rest) :]
+                self.finish(data, os.write(self.descriptor, data))
             except OSError:
-                self._closed = True
+                self.closed = True
+
+    def finish(self, data: bytes, written: int) -> None:
+        """Write what is left of some bytes, so many of which were taken."""
+        if written < len(data):
+            rest = memoryview(data)[written:]
+            while rest:
+                rest = rest[os.write(self.descriptor, rest) :]
 
     def write_later(self, frames: Sequence[bytes]) -> None:
         """Let a thread write them, so that the caller does not wait."""
-        with self._lock:
+        with self.lock:
             if self._later is None:
                 self._later = SimpleQueue()
                 Thread(target=self._run, args=(self._later,), name="outlet", daemon=True).start()
@@ -56,11 +60,11 @@ class Outlet:
 
     def close(self) -> None:
         """Tell the side that nothing more comes."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
+        with self.lock:
+            if not self.closed:
+                self.closed = True
                 with suppress(OSError):
-                    os.close(self._descriptor)
+                    os.close(self.descriptor)
 
     def _run(self, later: SimpleQueue[Sequence[bytes]]) -> None:
         while frames := later.get():

@@ -21,8 +21,10 @@ from pinwarden.rules.gates.verdict import ALLOW
 
 CALL = "tools/call"
 COMPLETE = "complete"
-PARAMS = frozenset({"name", "arguments", "_meta", "task"})
-RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
+ARGUMENTS = "arguments"
+CONTENT = "content"
+PARAMS = frozenset({"name", ARGUMENTS, "_meta", "task"})
+RESULT = frozenset({CONTENT, "structuredContent", "isError", "_meta", "resultType"})
 """All that a plain call and its answer may have. A member beside these may be one that another reader takes for one of
 them (``gateway/shape.py``), so the long way looks at it."""
 

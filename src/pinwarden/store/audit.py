@@ -17,12 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, Literal, Self
-from zlib import adler32
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.gateway_event import SPOOLED, Fact
-from pinwarden.store.audit_journal import STEP, Journal, Mark, left_behind, pack, pack_numbered
+from pinwarden.store.audit_journal import CALL, STEP, SUM, Journal, Mark, left_behind, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from pinwarden.store.database import Database
 
 WhenAway = Literal["refuse", "spool"]
+_LARGEST = 2**64 - 1  # number of a call that is a word of the journal
 
 
 class AuditLimits(Record):
@@ -125,28 +125,35 @@ class AuditLog:
         """
         with self._lock:
             known = self._forms.get(id(form))
-            if known is not None:
-                body = b"=%d %d %d" % (time_ns(), known, number)
-                journal = self._journal
-                start = journal.size
-                end = start + 8 + len(body)
-                if end <= self._free:
-                    journal.check = check = adler32(body, journal.check)
-                    journal.map[start:end] = (len(body) << 32 | check).to_bytes(8, "big") + body  # type: ignore[index]
-                    journal.size = end
-                    journal.count += 1
-                    if self._asleep:
-                        self._work.set()
-                    return
+            journal = self._journal
+            size = journal.size
+            if known is not None and size < self._free and 0 <= number <= _LARGEST:
+                at = time_ns()
+                journal.check = check = (journal.check + number + at) & SUM
+                words, place = journal.words, size >> 3
+                words[place + 1] = number
+                words[place + 2] = at
+                words[place] = known | check
+                journal.size = size + CALL
+                journal.count += 1
+                if self._asleep:
+                    self._work.set()
+                return
         self.note_all([(form, number)])
 
     def note_all(self, notes: Sequence[tuple[Fact, int]]) -> None:
-        """`note` for several."""
+        """`note` for several: all of them, or none."""
         now = time_ns()
         with self._lock:
             self._admit()
-            packed = [pack_numbered(now, self._form(form), number) for form, number in notes]
-            self._journal.append(packed)
+            journal = self._journal
+            known = [self._form(form) for form, _ in notes]
+            journal.have_room(len(notes) * CALL)
+            for (form, number), first in zip(notes, known, strict=True):
+                if 0 <= number <= _LARGEST:
+                    journal.add_call(first, number, now)
+                else:
+                    journal.append([pack(now, replace(form, call=f"{form.call}{number}"))])
             self._look()
         self._work.set()
 
@@ -167,7 +174,7 @@ class AuditLog:
     def _look(self) -> None:
         """Find out how far events may be taken without a look."""
         well = self._tried and self._away is None and not self._stuck and not self._closing
-        self._free = min(self._journal.room, self._limits.backlog) if well or not self._refuses else 0
+        self._free = min(self._journal.room, self._limits.backlog) - CALL if well or not self._refuses else 0
 
     def record_durably(self, *facts: Fact) -> None:
         """Take facts, and return when they survive a power cut: committed, or synced where the database is away."""

@@ -7,21 +7,23 @@ The file is mapped into memory and has its room before it needs it: an event cos
 is in the map belongs to the system, which keeps it when the process is killed. Room is reserved on the disk, since
 writing to a map of a full disk would end the process.
 
-Each event is framed by its length and by a checksum of everything before it, so a file that was damaged or edited
-while no gateway held it is told, and not read as if nothing were. The checksum is Adler-32: it needs no tables, which
-would have to come from memory while a call waits. The chain that nobody can edit unseen is made when events get their
-places in the database. The file is locked by its gateway: one that nobody holds was left behind by a killed process,
-and whoever comes next takes it up.
+A record is a row of words of eight bytes, in the order of bytes of this machine, which no journal leaves. The first one
+tells how long it is and holds a checksum of everything so far, so a file that was damaged or edited while no gateway
+held it is told, and not read as if nothing were. What is recorded most, the call of a tool, is three words: nothing has
+to be written out while the call waits. The chain that nobody can edit unseen is made when events get their places in
+the database. The file is locked by its gateway: one that nobody holds was left behind by a killed process, and whoever
+comes next takes it up.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from mmap import mmap
 from operator import attrgetter
 from pathlib import Path
+from sys import byteorder
 from typing import Any, NoReturn
 from zlib import adler32
 
@@ -30,9 +32,12 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.gateway_event import Fact, encode, parse
 
-_MAGIC = b"pinwarden-journal/2 "
+_MAGIC = b"pinwarden-journal/3 "
 _HEADER = 256  # bytes, filled up with spaces
-HEAD = 8  # before each event: four bytes of its length, four of the checksum
+WORD = 8  # bytes
+CALL = 3 * WORD  # bytes of a call: the form with the checksum, the number, the moment
+SUM = 0xFFFFFFFF  # what a checksum is kept within
+_CALL_BIT = 1 << 63  # in the first word: a call, and its form instead of a length
 _LONGEST = 8192  # of an event that is packed; what is longer is written as JSON, which cuts it
 STEP = 1 << 17  # bytes of room that are made at once
 _MOST = 1 << 20  # of a framed event at all; what claims to be longer is no event
@@ -82,22 +87,14 @@ def pack(at: int, fact: Fact) -> bytes:
     return b"%d {%s" % (at, encode(fact))
 
 
-def unpack(data: bytes, forms: Sequence[Fact] = ()) -> Noted:
-    """Read what `pack` or `pack_numbered` wrote."""
-    if data.startswith(b"="):
-        moment, form, number = data[1:].split(b" ")
-        return Noted(at=int(moment), fact=forms[int(form)], number=number.decode())
+def unpack(data: bytes) -> Noted:
+    """Read what `pack` wrote."""
     at, _, rest = data.partition(b" ")
     if rest.startswith(b"{"):
         return Noted(at=int(at), fact=parse(rest[1:]))
     *texts, expected = rest.decode().split(_BETWEEN)
     given: dict[str, Any] = dict(zip(_TEXTS, texts, strict=True))
     return Noted(at=int(at), fact=Fact(expected=tuple(expected.split(_WITHIN)) if expected else (), **given))
-
-
-def pack_numbered(at: int, form: int, number: int) -> bytes:
-    """An event of a form that the journal has: all but its moment and the number at the end of its call."""
-    return b"=%d %d %d" % (at, form, number)
 
 
 class Mark(Record):
@@ -121,6 +118,8 @@ class Journal:
         self.room = 0
         """Where the map ends."""
         self.map: mmap | None = None
+        self.words: Any = ()
+        """The same as words of eight bytes."""
         self.forms: list[Fact] = []
         """What numbered events refer to."""
         self._descriptor = descriptor
@@ -150,7 +149,7 @@ class Journal:
             descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             try_lock(descriptor)
             made = cls(path, descriptor, gateway, source, _write_header(descriptor, gateway, source, 0))
-            made._step = step
+            made._step = -(-step // WORD) * WORD
             made._make_room(_HEADER)
             new.rename(path)
         except (OSError, ValueError) as err:
@@ -164,27 +163,47 @@ class Journal:
         return self.count
 
     def add_form(self, fact: Fact) -> int:
-        """Write down what numbered events have in common, and return by which number they refer to it."""
+        """Write down what calls have in common, and return the first word of such a call but for its checksum."""
+        if len(self.forms) > _MOST:
+            raise PinwardenError("AUDIT_UNAVAILABLE", "the journal has too many forms")
         self._write([b"#" + pack(0, fact)])
         self.forms.append(fact)
-        return len(self.forms) - 1
+        return _CALL_BIT | (len(self.forms) - 1) << 32
+
+    def add_call(self, form: int, number: int, at: int) -> None:
+        """Add an event of a form, for which there is room: all but its moment and its number are known.
+
+        The word that makes it an event comes last: a killed process leaves it whole or not at all.
+        """
+        size = self.size
+        self.check = check = (self.check + number + at) & SUM
+        words, place = self.words, size >> 3
+        words[place + 1] = number
+        words[place + 2] = at
+        words[place] = form | check
+        self.size = size + CALL
+        self.count += 1
 
     def _write(self, packed: list[bytes]) -> None:
         running = self.check
         frames: list[bytes] = []
         for data in packed:
-            running = adler32(data, running)
-            frames += (framing(data, running), data)
+            running = (running + adler32(data)) & SUM
+            frames += ((len(data) << 32 | running).to_bytes(WORD, byteorder), data, bytes(-len(data) % WORD))
         text = b"".join(frames)
+        self.have_room(len(text))
         end = self.size + len(text)
-        try:
-            if end > self.room:
-                self._make_room(end)
-            self.map[self.size : end] = text  # type: ignore[index]
-        except (OSError, ValueError, TypeError) as err:
-            raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err}") from err
+        self.map[self.size : end] = text  # type: ignore[index]
         self.size = end
         self.check = running
+
+    def have_room(self, more: int) -> None:
+        """Make sure that so many bytes can be added."""
+        if self.size + more > self.room:
+            try:
+                self._make_room(self.size + more)
+            except (OSError, ValueError) as err:
+                raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err}") from err
 
     def _make_room(self, least: int) -> None:
         """Have so many bytes of the file in the map, and some more, all of which the disk has."""
@@ -192,10 +211,10 @@ class Journal:
             raise ValueError("it is closed")
         room = -(-least // self._step) * self._step
         _reserve(self._descriptor, room)
-        before, self.map = self.map, mmap(self._descriptor, room)
+        self._unmap()
+        self.map = mmap(self._descriptor, room)
+        self.words = memoryview(self.map).cast("Q")
         self.room = room
-        if before is not None:
-            before.close()
 
     def sync(self) -> None:
         """Make sure that what is in the file survives a power cut."""
@@ -251,12 +270,8 @@ class Journal:
     def _unmap(self) -> None:
         before, self.map, self.room = self.map, None, 0
         if before is not None:
+            self.words.release()
             before.close()
-
-
-def framing(data: bytes, check: int) -> bytes:
-    """What stands before an event, given the checksum of everything up to its end."""
-    return (len(data) << 32 | check).to_bytes(HEAD, "big")
 
 
 @contextmanager
@@ -302,27 +317,45 @@ def _frames(data: bytes, place: Mark, path: Path, forms: list[Fact], *, learn: b
 
     One that does not fit its checksum is the last one, written in part, or the file was damaged: then more follows.
     """
+    words = memoryview(data[: len(data) // WORD * WORD]).cast("Q")
     at = 0
-    while at + HEAD <= len(data):
-        length, check = int.from_bytes(data[at : at + 4], "big"), int.from_bytes(data[at + 4 : at + HEAD], "big")
-        end = at + HEAD + length
-        if length <= _MOST and end > len(data):
-            return
-        body = data[at + HEAD : end]
-        if not length or length > _MOST or adler32(body, place.check) != check:
-            # Bytes are copied in any order, so the length itself may be missing from what was written in part. What
-            # was not copied is zero, so a record without a zero was written to its end, by somebody else.
-            written = 0 < length <= _MOST and b"\0" not in data[at + 4 : end]
-            if written or data[end if 0 < length <= _MOST else at + HEAD + _LONGEST :].strip(b"\0"):
+    while at < len(words):
+        first = words[at]
+        check = first & SUM
+        if first & _CALL_BIT:
+            if at + CALL // WORD > len(words):
+                return
+            form, number, moment = (first ^ _CALL_BIT) >> 32, words[at + 1], words[at + 2]
+            if form >= len(forms) or check != (place.check + number + moment) & SUM:
                 _tampered(path, place)
+            at += CALL // WORD
+            place = Mark(offset=place.offset + CALL, nth=place.nth + 1, check=check)
+            yield Noted(at=moment, fact=forms[form], number=str(number)), place
+            continue
+        length = first >> 32
+        size = -(-length // WORD) + 1
+        if 0 < length <= _MOST and at + size > len(words):
             return
+        body = data[(at + 1) * WORD : (at + 1) * WORD + length]
+        if not 0 < length <= _MOST or (place.check + adler32(body)) & SUM != check:
+            _refuse_unless_torn(data[at * WORD :], length, path, place)
+            return
+        at += size
         is_form = body.startswith(b"#")
-        place = Mark(offset=place.offset + end - at, nth=place.nth + (not is_form), check=check)
-        at = end
+        place = Mark(offset=place.offset + size * WORD, nth=place.nth + (not is_form), check=check)
         if not is_form:
-            yield unpack(body, forms), place
+            yield unpack(body), place
         elif learn:
             forms.append(unpack(body[1:]).fact)
+
+
+def _refuse_unless_torn(data: bytes, length: int, path: Path, place: Mark) -> None:
+    """Bytes are copied in any order, so the length itself may be missing from what was written in part. What was not
+    copied is zero, so a record without a zero was written to its end, by somebody else."""
+    sound = 0 < length <= _MOST
+    end = WORD + length if sound else WORD + _LONGEST
+    if (sound and b"\0" not in data[WORD:end]) or data[end:].strip(b"\0"):
+        _tampered(path, place)
 
 
 def _write_header(descriptor: int, gateway: str, source: str, count: int) -> Mark:
