@@ -6,6 +6,7 @@ end, so anyone can follow the chain with the tools at hand: docs/reference/audit
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import NoReturn
 
 from pinwarden.core import strict_json
@@ -71,7 +72,7 @@ def encode(entry: Entry) -> bytes:
 
 def hash_of(line: bytes) -> str:
     """The hash by which the next entry names this one."""
-    return str(Digest.of(line))
+    return f"sha256:{sha256(line).hexdigest()}"
 
 
 def parse(line: bytes) -> Entry:

@@ -15,8 +15,7 @@ from pinwarden.rules.audit_chain import ChainCheck, Verified
 from pinwarden.store.audit_journal import Batch, Noted
 from pinwarden.store.database import Database, Schema, Transaction, schema_of
 
-_BREATH = 16  # entries that are written without letting other threads run: some hundred microseconds
-_NUMBER = 32  # digits of a number that is filled in; with more, its call may be too long for an entry
+_BREATH = 32  # entries that are written without letting other threads run: some hundred microseconds
 _PAGE = 1000  # entries that are read at once
 
 
@@ -35,61 +34,56 @@ def append(database: Database, batch: Batch) -> Head:
         known = step.row("SELECT MAX(nth) FROM audit_entry WHERE source = ?", (batch.source,))
         skipped = max(0, (known[0] if known and known[0] is not None else 0) - batch.first + 1)
         rows: list[tuple[int, str, int, str]] = []
-        lines_of = _Lines(batch)
+        entry_of = _Entries(batch)
+        number, before = head.number, head.hash
         for nth, noted in enumerate(batch.events[skipped:], batch.first + skipped):
-            line = lines_of(noted, head, nth)
-            head = Head(number=head.number + 1, hash=hash_of(line))
-            rows.append((head.number, batch.source, nth, line.decode()))
+            number += 1
+            entry = entry_of(noted, number, before, nth)
+            before = hash_of(entry.encode())
+            rows.append((number, batch.source, nth, entry))
             if len(rows) % _BREATH == 0:
                 sleep(0)  # a call that waits for the interpreter goes first
         if rows:
             step.run_many("INSERT INTO audit_entry (number, source, nth, entry) VALUES (?, ?, ?, ?)", rows)
-    return head
+    return Head(number=number, hash=before)
 
 
-class _Lines:
-    """Writes the entries of a batch. Numbered events of one form differ in five places, which are filled in."""
+class _Entries:
+    """Writes the entries of a batch. Calls of one form differ in five places, which are filled in."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._forms: dict[int, bytes] = {}
+        self._forms: dict[int, str] = {}
 
-    def __call__(self, noted: Noted, head: Head, nth: int) -> bytes:
+    def __call__(self, noted: Noted, number: int, before: str, nth: int) -> str:
         at = moment_text(noted.at)
-        if not noted.number or len(noted.number) > _NUMBER:
-            return self._encoded(noted.whole, head, at, nth)
+        if not noted.number:
+            return self._encoded(noted.fact, number, before, at, nth)
         form = self._forms.get(id(noted.fact))
         if form is None:
             form = self._forms[id(noted.fact)] = self._form(noted.fact)
-        return form % (at.encode(), noted.number.encode(), nth, head.number + 1, head.hash.encode())
+        return form % (at, noted.number, nth, number, before)
 
-    def _encoded(self, fact: Fact, head: Head, at: str, nth: int) -> bytes:
+    def _encoded(self, fact: Fact, number: int, before: str, at: str, nth: int) -> str:
         batch = self._batch
-        return encode(
-            Entry(
-                number=head.number + 1,
-                previous=head.hash,
-                at=at,
-                gateway=batch.gateway,
-                source=batch.source,
-                nth=nth,
-                fact=fact,
-            )
+        entry = Entry(
+            number=number, previous=before, at=at, gateway=batch.gateway, source=batch.source, nth=nth, fact=fact
         )
+        return encode(entry).decode()
 
-    def _form(self, fact: Fact) -> bytes:
+    def _form(self, fact: Fact) -> str:
         """The entry with marks where it differs: members are sorted, so the five come in the order of the alphabet."""
         mark = urandom(16).hex()
         number, nth = 1 << 51, 1 << 52
         marked = replace(fact, call=f"{fact.call}{mark}c")
-        line = self._encoded(marked, Head(number=number - 1, hash=f"{mark}h"), f"{mark}a", nth).replace(b"%", b"%%")
+        text = self._encoded(marked, number, f"{mark}h", f"{mark}a", nth).replace("%", "%%")
         for mine, place in (
-            (f"{mark}a", b"%b"),
-            (f"{mark}c", b"%b"),
-            (f'"nth":{nth},"number":{number},"previous":"{mark}h"', b'"nth":%d,"number":%d,"previous":"%b"'),
+            (f"{mark}a", "%s"),
+            (f"{mark}c", "%s"),
+            (f'"nth":{nth},"number":{number},"previous":"{mark}h"', '"nth":%d,"number":%d,"previous":"%s"'),
         ):
-            line = line.replace(mine.encode(), place, 1)
-        return line
+            text = text.replace(mine, place, 1)
+        return text
 
 
 def head_of(database: Database) -> Head:

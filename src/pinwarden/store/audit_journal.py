@@ -24,12 +24,12 @@ from mmap import mmap
 from operator import attrgetter
 from pathlib import Path
 from sys import byteorder
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from zlib import adler32
 
 from pinwarden.adapters.file_lock import try_lock
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, replace
+from pinwarden.core.record import Record
 from pinwarden.documents.gateway_event import Fact, encode, parse
 
 _MAGIC = b"pinwarden-journal/3 "
@@ -51,19 +51,14 @@ _TEXTS = (
 _texts_of = attrgetter(*_TEXTS)
 
 
-class Noted(Record):
-    """A fact and when it happened, in nanoseconds since 1970."""
+class Noted(NamedTuple):
+    """A fact and when it happened, in nanoseconds since 1970. There may be a hundred thousand at once."""
 
     at: int
     fact: Fact
-    """Of an event with a number: its form, of which only the end of ``call`` is missing."""
+    """Of a call: its form, of which only the end of ``call`` is missing."""
     number: str = ""
     """The end of ``call``."""
-
-    @property
-    def whole(self) -> Fact:
-        """The fact with everything in it."""
-        return replace(self.fact, call=self.fact.call + self.number) if self.number else self.fact
 
 
 class Batch(Record):
@@ -229,15 +224,9 @@ class Journal:
         """Some events behind a place, at most so many bytes but at least one event, and the place behind them."""
         length = until.offset - since.offset
         data = _pread(self._descriptor, min(length, max(most, _MOST)), since.offset)
-        events: list[Noted] = []
-        place = since
-        for noted, behind in _frames(data, since, self.path, self.forms, learn=False):
-            if events and behind.offset - since.offset > most:
-                break
-            events.append(noted)
-            place = behind
+        events, place = _events(data, since, self.path, self.forms, most=most)
         if not events and length:
-            _tampered(self.path, since)
+            _tampered(self.path, since.nth)
         batch = Batch(gateway=self.gateway, source=self.source, first=since.nth + 1, events=tuple(events))
         return batch, place
 
@@ -304,58 +293,64 @@ def _opened(path: Path, descriptor: int) -> Journal | None:
     place = journal.start
     while place.offset < size:
         data = _pread(descriptor, 4 * _MOST, place.offset)
-        whole = [behind for _, behind in _frames(data, place, path, journal.forms, learn=True)]
-        if not whole:
+        before, (_, place) = place, _events(data, place, path, journal.forms)
+        if place == before:
             break  # in part, or nothing but zeros: the room that was never used
-        place = whole[-1]
     journal.end = place
     return journal
 
 
-def _frames(data: bytes, place: Mark, path: Path, forms: list[Fact], *, learn: bool) -> Iterator[tuple[Noted, Mark]]:
-    """The whole events at the start of some bytes. The forms among them are put to the others, if they are new.
+def _events(
+    data: bytes, place: Mark, path: Path, forms: list[Fact], *, most: int | None = None
+) -> tuple[list[Noted], Mark]:
+    """The whole events at the start of some bytes, and the place behind them.
 
-    One that does not fit its checksum is the last one, written in part, or the file was damaged: then more follows.
+    With ``most``: at most so many bytes but at least one event, and the forms among them are known. Without, they are
+    put to the others. An event that does not fit its checksum is the last one, written in part, or the file was
+    damaged: then more follows.
     """
     words = memoryview(data[: len(data) // WORD * WORD]).cast("Q")
-    at = 0
+    found: list[Noted] = []
+    nth, running, at = place.nth, place.check, 0
+    stop = len(words) if most is None else most // WORD
     while at < len(words):
         first = words[at]
-        check = first & SUM
         if first & _CALL_BIT:
-            if at + CALL // WORD > len(words):
-                return
+            size = CALL // WORD
+            if at + size > len(words) or (at + size > stop and found):
+                break
             form, number, moment = (first ^ _CALL_BIT) >> 32, words[at + 1], words[at + 2]
-            if form >= len(forms) or check != (place.check + number + moment) & SUM:
-                _tampered(path, place)
-            at += CALL // WORD
-            place = Mark(offset=place.offset + CALL, nth=place.nth + 1, check=check)
-            yield Noted(at=moment, fact=forms[form], number=str(number)), place
-            continue
-        length = first >> 32
-        size = -(-length // WORD) + 1
-        if 0 < length <= _MOST and at + size > len(words):
-            return
-        body = data[(at + 1) * WORD : (at + 1) * WORD + length]
-        if not 0 < length <= _MOST or (place.check + adler32(body)) & SUM != check:
-            _refuse_unless_torn(data[at * WORD :], length, path, place)
-            return
+            running = (running + number + moment) & SUM
+            if form >= len(forms) or first & SUM != running:
+                _tampered(path, nth)
+            found.append(Noted(moment, forms[form], str(number)))
+        else:
+            length = first >> 32
+            size = -(-length // WORD) + 1
+            if 0 < length <= _MOST and (at + size > len(words) or (at + size > stop and found)):
+                break
+            body = data[(at + 1) * WORD : (at + 1) * WORD + length]
+            check = (running + adler32(body)) & SUM
+            if not 0 < length <= _MOST or check != first & SUM:
+                _refuse_unless_torn(data[at * WORD :], length, path, nth)
+                break
+            running = check
+            if not body.startswith(b"#"):
+                found.append(unpack(body))
+            elif most is None:
+                forms.append(unpack(body[1:]).fact)
         at += size
-        is_form = body.startswith(b"#")
-        place = Mark(offset=place.offset + size * WORD, nth=place.nth + (not is_form), check=check)
-        if not is_form:
-            yield unpack(body), place
-        elif learn:
-            forms.append(unpack(body[1:]).fact)
+        nth = place.nth + len(found)
+    return found, Mark(offset=place.offset + at * WORD, nth=nth, check=running)
 
 
-def _refuse_unless_torn(data: bytes, length: int, path: Path, place: Mark) -> None:
+def _refuse_unless_torn(data: bytes, length: int, path: Path, nth: int) -> None:
     """Bytes are copied in any order, so the length itself may be missing from what was written in part. What was not
     copied is zero, so a record without a zero was written to its end, by somebody else."""
     sound = 0 < length <= _MOST
     end = WORD + length if sound else WORD + _LONGEST
     if (sound and b"\0" not in data[WORD:end]) or data[end:].strip(b"\0"):
-        _tampered(path, place)
+        _tampered(path, nth)
 
 
 def _write_header(descriptor: int, gateway: str, source: str, count: int) -> Mark:
@@ -393,9 +388,9 @@ def _pread(descriptor: int, length: int, offset: int) -> bytes:
     return data
 
 
-def _tampered(path: Path, place: Mark) -> NoReturn:
+def _tampered(path: Path, nth: int) -> NoReturn:
     raise PinwardenError(
         "AUDIT_TAMPERED",
-        f"{path} is not what a gateway wrote, from event {place.nth + 1} on",
+        f"{path} is not what a gateway wrote, from event {nth + 1} on",
         hint="Look at who could write to it. Move the file away to go on without the events in it.",
     )
