@@ -31,7 +31,7 @@ from pinwarden.gateway.http.recording import Recorder, Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.serving import Listening, Serving
 from pinwarden.gateway.http.tracing import Tracing
-from pinwarden.gateway.stdio import Command
+from pinwarden.gateway.server_process import Command
 from pinwarden.gateway.step import Step
 
 TOKEN = "pwt_a-token-for-tests"

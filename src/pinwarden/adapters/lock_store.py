@@ -14,7 +14,6 @@ pending file if it is the one that the pin names, and the next writer finishes s
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ from pinwarden.adapters.file_lock import try_lock
 from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.entry import LOCK_LIMITS
@@ -42,7 +42,7 @@ MAX_WAIT_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 _LOOKS = 10  # how often a reader looks before it takes a text that does not fit for changed
 _PENDING = ".pending"
-_TEMPORARY = re.compile(r"[a-z0-9_]{8}")  # what tempfile puts after the prefix of write_atomically
+_TEMPORARY = pattern(r"[a-z0-9_]{8}")  # what tempfile puts after the prefix of write_atomically
 
 
 class LockWrite(Record):

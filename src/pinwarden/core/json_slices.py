@@ -11,12 +11,13 @@ from json import JSONDecoder
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
 
 _SPACE = " \t\n\r"
-_MARK = re.compile(r'"[^"\\]*"|["\[\]{}]')  # a string without escapes, the begin of another one, a bracket
+_MARK = pattern(r'"[^"\\]*"|["\[\]{}]')  # a string without escapes, the begin of another one, a bracket
 # A part of a string. It is bounded so that a string of escapes alone does not fill the memory with ways back.
-_PIECE = re.compile(r'(?:[^"\\]+|\\.){1,4096}', re.DOTALL)
+_PIECE = pattern(r'(?:[^"\\]+|\\.){1,4096}', re.DOTALL)
 
 
 def _nothing(_: Any) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from pinwarden.core.patterns import pattern
+
 # Code points that leave no mark, move the cursor, reorder text, look like a plain space, or have no agreed glyph.
 INVISIBLE_RANGES: tuple[tuple[int, int], ...] = (
     (0x0000, 0x001F),  # C0 controls
@@ -48,7 +50,7 @@ INVISIBLE_RANGES: tuple[tuple[int, int], ...] = (
 )
 
 _CLASS = "".join(f"{re.escape(chr(low))}-{re.escape(chr(high))}" for low, high in INVISIBLE_RANGES)
-INVISIBLE = re.compile(f"[{_CLASS}]")
+INVISIBLE = pattern(f"[{_CLASS}]")
 
 
 def show_invisible(text: str) -> str:
@@ -56,7 +58,7 @@ def show_invisible(text: str) -> str:
     return INVISIBLE.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)
 
 
-_LOG_COMMAND = re.compile(r"(?<=#)#(?=\[|vso\[|teamcity\[)|^([^\S\n]*):(?=:)", re.IGNORECASE | re.MULTILINE)
+_LOG_COMMAND = pattern(r"(?<=#)#(?=\[|vso\[|teamcity\[)|^([^\S\n]*):(?=:)", re.IGNORECASE | re.MULTILINE)
 
 
 def inert_in_log(text: str) -> str:

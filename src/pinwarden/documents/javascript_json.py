@@ -6,15 +6,15 @@ Text is raw UTF-8, not our own files' spelling of invisible characters: one esca
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.core.canonical import encode_plain
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.numbers import ecmascript_number
+from pinwarden.core.patterns import pattern
 
-_INDEX_NAME = re.compile(rb'\n *"(?:0|[1-9][0-9]{0,9})": ')  # no string holds a raw line feed, so this is a name
+_INDEX_NAME = pattern(rb'\n *"(?:0|[1-9][0-9]{0,9})": ')  # no string holds a raw line feed, so this is a name
 _MAX_INDEX = 2**32 - 2
 
 

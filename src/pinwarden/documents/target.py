@@ -12,14 +12,15 @@ from typing import Literal, NoReturn
 from urllib.parse import urlsplit
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record, field
 
 Transport = Literal["auto", "streamable-http", "sse"]
 
-_PLACEHOLDER = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # a header name, RFC 9110 section 5.6.2
-_UNSAFE_IN_URL = re.compile(r"[\x00-\x20\x7f\\]")  # readers of addresses disagree about these
-_UNSAFE_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_PLACEHOLDER = pattern(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_TOKEN = pattern(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # a header name, RFC 9110 section 5.6.2
+_UNSAFE_IN_URL = pattern(r"[\x00-\x20\x7f\\]")  # readers of addresses disagree about these
+_UNSAFE_IN_HEADER = pattern(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PORTS = {"http": 80, "https": 443}
 
 

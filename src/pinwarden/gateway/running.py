@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pinwarden.core.record import Record
-from pinwarden.gateway.stdio import Command, start
+from pinwarden.gateway.server_process import Command, start
 
 if TYPE_CHECKING:
     from pathlib import Path

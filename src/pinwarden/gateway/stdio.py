@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Event, Thread
@@ -19,7 +19,6 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, field
 from pinwarden.gateway.express import Express
 from pinwarden.gateway.outlet import Outlet
 
@@ -30,40 +29,8 @@ if TYPE_CHECKING:
     from pinwarden.gateway.session import Session
     from pinwarden.gateway.step import Step
 
-_PIPE = 1 << 20  # what a pipe is made to hold, where the system lets us
 _TICK_SECONDS = 1.0
 _PREPARE_SECONDS = 0.2
-
-
-class Command(Record):
-    """What to start, with everything filled in."""
-
-    words: tuple[str, ...]
-    environment: Mapping[str, str] = field(repr=False)
-    cwd: str | None = None
-
-
-def start(command: Command) -> subprocess.Popen[bytes]:
-    """Start the server. Its standard error stays ours, so that people see it as before."""
-    try:
-        process = subprocess.Popen(  # noqa: S603  running it is what the user asked for; there is no shell
-            list(command.words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=dict(command.environment),
-            cwd=command.cwd,
-            bufsize=0,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as err:
-        why = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise PinwardenError("PROGRAM_UNKNOWN", f"{command.words[0][:200]} could not be started: {why}") from err
-    for stream in (process.stdin, process.stdout):
-        with suppress(OSError, AttributeError, ImportError):
-            import fcntl
-
-            fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)  # type: ignore[union-attr]
-    return process
 
 
 class Relay:

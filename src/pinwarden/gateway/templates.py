@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from pinwarden.core.patterns import pattern
 
-_EXPRESSION = re.compile(r"\{[^{}]*\}")
+_EXPRESSION = pattern(r"\{[^{}]*\}")
 
 
 def template_fits(template: str, uri: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from pinwarden.adapters.environments.tree import (
 from pinwarden.adapters.files import read_file
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
 from pinwarden.documents.artifacts.closure import Closure, ClosurePackage, tree_digest
 from pinwarden.rules.closure_choice import Choice, choose_wheels
@@ -37,8 +37,8 @@ COMPILE_SECONDS = 600.0
 SITE = "site"
 _SHELL = "python"
 _DATA_KINDS = {"purelib": SITE, "platlib": SITE, "scripts": "bin", "data": "data"}
-_ENTRY_POINT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[[^\]]*\])?\s*")
-_NAME_MARKS = re.compile(r"[-_.]+")
+_ENTRY_POINT = pattern(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[[^\]]*\])?\s*")
+_NAME_MARKS = pattern(r"[-_.]+")
 
 
 class Interpreter(Record):

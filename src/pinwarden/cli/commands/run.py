@@ -18,7 +18,6 @@ from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.flows.artifacts.running import Started
     from pinwarden.flows.project import Project
     from pinwarden.gateway.running import Behind, Options
 
@@ -68,10 +67,7 @@ def run(args: Namespace) -> int:
     if args.server is None:
         behind = _any_command(args, project)
     else:
-        from pinwarden.flows.artifacts.running import prepare
-
-        started = prepare(project, args.server, client=args.client, given=args.command, say=_say)
-        behind = _locked(args, project, started)
+        behind = _locked(args, project)
     if args.show:
         sys.stdout.write("\n".join(behind.command.words) + "\n")
         return 0
@@ -85,7 +81,7 @@ def run(args: Namespace) -> int:
 
 def _any_command(args: Namespace, project: Project) -> Behind:
     from pinwarden.gateway.running import Behind, name_of_command
-    from pinwarden.gateway.stdio import Command
+    from pinwarden.gateway.server_process import Command
 
     if not args.command:
         raise PinwardenError("USAGE", "name a locked server, or write a command after --")
@@ -118,8 +114,8 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
     """Whether a lock says what a server of this name may tell. A lock that cannot be read is no first use."""
     if not project.lock.exists():
         return False
+    from pinwarden.documents.lock.record import has_surface
     from pinwarden.flows.artifacts.running import find_entry
-    from pinwarden.flows.gateway.approved_from_lock import has_surface
 
     try:
         return has_surface(find_entry(project, name, client))
@@ -129,12 +125,14 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
         return False
 
 
-def _locked(args: Namespace, project: Project, started: Started) -> Behind:
-    from pinwarden.flows.artifacts.running import find_entry, sandbox_for
-    from pinwarden.flows.gateway.approved_from_lock import has_surface
+def _locked(args: Namespace, project: Project) -> Behind:
+    from pinwarden.documents.lock.record import has_surface
+    from pinwarden.flows.artifacts.running import find_entry, prepare, sandbox_for
     from pinwarden.gateway.running import Behind, name_of_command
-    from pinwarden.gateway.stdio import Command
+    from pinwarden.gateway.server_process import Command
 
+    entry = find_entry(project, args.server, args.client)
+    started = prepare(project, entry, given=args.command, say=_say)
     command = list(started.command)
     sandbox = sandbox_for(project, args.server, started, wanted=args.sandbox)
     if started.confined is not None and not _can_confine(args):
@@ -143,7 +141,6 @@ def _locked(args: Namespace, project: Project, started: Started) -> Behind:
         from pinwarden.adapters.sandbox import sandboxed
 
         command = sandboxed(tuple(command), dict(started.environment), started.cwd, sandbox)
-    entry = find_entry(project, args.server, args.client)
     locked = has_surface(entry)
     if args.require_lock and not locked:
         raise PinwardenError(

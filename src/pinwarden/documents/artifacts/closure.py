@@ -17,6 +17,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
 
 FORMAT = "pinwarden-closure/1"
@@ -24,7 +25,7 @@ LIMITS = Limits(max_bytes=64 * 1024 * 1024)
 """A closure of ten thousand packages has about ten megabytes."""
 
 Ecosystem = Literal["npm", "pypi"]
-_NODE_PATH = re.compile(
+_NODE_PATH = pattern(
     r"(?:node_modules/(?:@[^/\\\x00-\x1f:]+/)?[^/\\\x00-\x1f:@.][^/\\\x00-\x1f:]*)(?:/(?=node_modules/)|$)"
 )
 

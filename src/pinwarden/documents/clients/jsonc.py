@@ -15,15 +15,16 @@ from typing import Any, NoReturn
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.core.visible import escape_in_json
 
-_TRIVIA = re.compile(r"(?:[ \t\r\n]+|//[^\r\n\u2028\u2029]*|/\*.*?\*/)*+", re.DOTALL)
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_WORD = re.compile(r"true|false|null")
+_TRIVIA = pattern(r"(?:[ \t\r\n]+|//[^\r\n\u2028\u2029]*|/\*.*?\*/)*+", re.DOTALL)
+_NUMBER = pattern(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_WORD = pattern(r"true|false|null")
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
-_REST_OF_LINE = re.compile(r"[ \t]*\r?\n")
-_BLANKS = re.compile(r"[ \t]*")
+_REST_OF_LINE = pattern(r"[ \t]*\r?\n")
+_BLANKS = pattern(r"[ \t]*")
 
 
 class Member(Record):

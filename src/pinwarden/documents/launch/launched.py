@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import replace
 from pinwarden.documents.launch import packages, programs
 from pinwarden.documents.launch.options import is_absolute, names, program_name, read_options, split_line
@@ -20,8 +21,8 @@ __all__ = ["DANGERS", "Launched", "what_runs"]
 
 MAX_WRAPPERS = 8  # how many commands inside one another are looked through
 
-_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*w?|py")
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_PYTHON = pattern(r"(?:python|pypy)[0-9.]*w?|py")
+_ASSIGNMENT = pattern(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 Inner = tuple[list[str], list[str]]
 """The words inside a wrapper, and the dangers of the wrapper."""

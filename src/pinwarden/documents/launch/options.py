@@ -6,12 +6,13 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
 
 MAX_LINE = 20_000  # splitting takes a microsecond for each character
 
-_PROGRAM_ENDING = re.compile(r"\.(?:exe|cmd|bat|ps1|com)$", re.IGNORECASE)
-_ABSOLUTE = re.compile(r"(?:/|~|[A-Za-z]:[\\/]|\\\\|\$|%[A-Za-z_]+%)")
+_PROGRAM_ENDING = pattern(r"\.(?:exe|cmd|bat|ps1|com)$", re.IGNORECASE)
+_ABSOLUTE = pattern(r"(?:/|~|[A-Za-z]:[\\/]|\\\\|\$|%[A-Za-z_]+%)")
 
 
 class Options(Record):

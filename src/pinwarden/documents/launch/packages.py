@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import replace
 from pinwarden.documents.launch.options import names, read_options
 from pinwarden.documents.launch.values import Launched, address, in_temporary, is_address, script
 from pinwarden.documents.target import shown_url
 
-_NPM_EXACT = re.compile(r"v?(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?")
-_NPM_NAME = re.compile(r"(?:@[A-Za-z0-9._~-]+/)?[A-Za-z0-9._~-]+")
-_PYPI_EXACT = re.compile(r"[0-9][0-9A-Za-z.!+_-]*")
-_PYPI_SPEC = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
-_NUGET_EXACT = re.compile(r"\d+(?:\.\d+){1,3}(?:-[0-9A-Za-z.-]+)?")
-_SOURCE = re.compile(r"git\+|git:|git@|github:|gitlab:|bitbucket:|gist:|https?:|ssh:|hg\+|svn\+")
-_UNENCRYPTED = re.compile(r"(?:[a-z]+\+)?http://|git:")
-_LOCAL = re.compile(r"[./~]|file:|[A-Za-z]:[\\/]")
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_NPM_EXACT = pattern(r"v?(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?")
+_NPM_NAME = pattern(r"(?:@[A-Za-z0-9._~-]+/)?[A-Za-z0-9._~-]+")
+_PYPI_EXACT = pattern(r"[0-9][0-9A-Za-z.!+_-]*")
+_PYPI_SPEC = pattern(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
+_NUGET_EXACT = pattern(r"\d+(?:\.\d+){1,3}(?:-[0-9A-Za-z.-]+)?")
+_SOURCE = pattern(r"git\+|git:|git@|github:|gitlab:|bitbucket:|gist:|https?:|ssh:|hg\+|svn\+")
+_UNENCRYPTED = pattern(r"(?:[a-z]+\+)?http://|git:")
+_LOCAL = pattern(r"[./~]|file:|[A-Za-z]:[\\/]")
+_COMMIT = pattern(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 BRIDGES = frozenset({"mcp-remote", "mcp-proxy", "supergateway"})
 """Packages that only pass on to an address: that address is what answers."""

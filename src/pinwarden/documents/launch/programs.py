@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pinwarden.core.patterns import pattern
 from pinwarden.documents.launch.options import names, read_options
 from pinwarden.documents.launch.values import Launched, is_address, script
 
-_IMAGE = re.compile(
+_IMAGE = pattern(
     r"(?P<name>[^@]+?)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]+))?"
 )
-_SHA256 = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+_SHA256 = pattern(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _DOCKER_VALUES = names("-H --host -c --context --config -l --log-level")
 _RUN_FLAGS = names(
     "--rm --init --privileged --detach --interactive --tty --read-only --no-healthcheck --oom-kill-disable "
@@ -19,24 +20,22 @@ _RUN_FLAGS = names(
     "--no-hosts --http-proxy --use-api-socket"
 )
 _RUN_SHORT_FLAGS = frozenset("itdPq")
-_HOST_PATHS = re.compile(
+_HOST_PATHS = pattern(
     r"(?:^|source=|src=)(?:/|~/?|/etc|/root|/home|[A-Za-z]:[\\/]?)(?::|,|$)|(?:docker|podman|containerd)\.sock"
 )
 _HOST_SPACES = ("--network", "--net", "--pid", "--ipc", "--uts", "--userns")
 
-_FETCHES = re.compile(
-    r"\b(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod|certutil|bitsadmin)\b", re.IGNORECASE
-)
-_RUNS = re.compile(
+_FETCHES = pattern(r"\b(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod|certutil|bitsadmin)\b", re.IGNORECASE)
+_RUNS = pattern(
     r"\|\s{0,99}(?:sudo\s{1,99})?(?:[^\s|]{0,200}/)?(?:sh|bash|zsh|dash|python[0-9.]*|node|perl|ruby|iex|invoke-expression)\b|"
     r"\b(?:iex|invoke-expression|eval|source)\b|<\(|\$\(|`|"
     r"(?:&&|;)\s{0,99}(?:chmod|(?:[^\s;&]{0,200}/)?(?:sh|bash|python[0-9.]*|node)\b|\./|/)",
     re.IGNORECASE,
 )
-_OPERATORS = re.compile(r"&&|\|\||[|;`\n]|\$\(|(?:^|\s)&(?:\s|$)|(?:^|\s)(?:>>?|<<?)\s*\S")
+_OPERATORS = pattern(r"&&|\|\||[|;`\n]|\$\(|(?:^|\s)&(?:\s|$)|(?:^|\s)(?:>>?|<<?)\s*\S")
 _LONE_OPERATORS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<"})
 # A command after an operator: "a; b" and "x && y", but neither "text/html;q=1" nor a|b in a pattern.
-_COMMAND_AFTER = re.compile(r"&&|\|\||\$\([^)]|`[^`]+`|;\s{1,99}\S|\s\|\s|\n\s{0,99}\S")
+_COMMAND_AFTER = pattern(r"&&|\|\||\$\([^)]|`[^`]+`|;\s{1,99}\S|\s\|\s|\n\s{0,99}\S")
 
 
 def docker(name: str, words: Sequence[str]) -> Launched:

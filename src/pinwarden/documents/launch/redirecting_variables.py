@@ -5,8 +5,7 @@ A server is approved with its command. One of these variables makes the same com
 
 from __future__ import annotations
 
-import re
-
+from pinwarden.core.patterns import pattern
 from pinwarden.documents.launch.options import names
 
 _NAMES = names(
@@ -27,7 +26,7 @@ _NAMES = names(
     "SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS NODE_TLS_REJECT_UNAUTHORIZED REQUESTS_CA_BUNDLE CURL_CA_BUNDLE "
     "PYTHONHTTPSVERIFY GIT_SSH GIT_SSH_COMMAND GIT_PROXY_COMMAND GIT_EXEC_PATH GIT_SSL_NO_VERIFY"
 )
-_PATTERNS = re.compile(
+_PATTERNS = pattern(
     r"NPM_CONFIG_.+|DYLD_.+|GIT_CONFIG.*|COMPLUS_.+|COR_PROFILER.*|"
     r"(?:ANTHROPIC|OPENAI|AZURE_OPENAI|GEMINI|GOOGLE|MISTRAL|COHERE|OLLAMA|OPENROUTER|BEDROCK|VERTEX|CLAUDE)"
     r"(?:_[A-Z0-9]+)*_(?:BASE_URL|API_BASE|ENDPOINT|HOST|CUSTOM_HEADERS)"

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 from urllib.parse import quote
 
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.launch.options import is_absolute
 from pinwarden.documents.target import shown_url
@@ -31,11 +32,11 @@ DANGERS: Mapping[str, str] = MappingProxyType(
 )
 """What a command can do that a reviewer must know, by code."""
 
-_TEMPORARY = re.compile(
+_TEMPORARY = pattern(
     r"^(?:/private)?/(?:var/)?tmp/|^/dev/shm/|^%te?mp%|^\$\{?TE?MP|\\appdata\\local\\temp\\", re.IGNORECASE
 )
-_WEB = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
-_LOOPBACK = re.compile(r"(?:http|ws)://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/?#]|$)", re.IGNORECASE)
+_WEB = pattern(r"(?:https?|wss?)://", re.IGNORECASE)
+_LOOPBACK = pattern(r"(?:http|ws)://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/?#]|$)", re.IGNORECASE)
 
 
 class Launched(Record):

@@ -7,12 +7,12 @@ it is, and keeps it when it rewrites the file, which no unknown member elsewhere
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.documents.lock.entry import EXTENSION, Entry
 from pinwarden.documents.lock.seal import seal_of, with_record
@@ -34,10 +34,10 @@ SURFACES_FOLDER = "mcp-lock.surfaces"
 
 # One folder beside the lockfile, one file in it: nothing that a system could take for another place.
 _STEM, _FILE = r"[^./\\:*?\"<>|\x00-\x1f][^/\\:*?\"<>|\x00-\x1f]*", r"[a-z0-9_][a-z0-9._@=-]*\.json"
-_SURFACE_PATH = re.compile(rf"{_STEM}\.surfaces/{_FILE}")
-_CLOSURE_PATH = re.compile(rf"{_STEM}\.closures/{_FILE}")
-_PLAIN = re.compile(r"[a-z0-9.-]")
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # Windows gives these to devices
+_SURFACE_PATH = pattern(rf"{_STEM}\.surfaces/{_FILE}")
+_CLOSURE_PATH = pattern(rf"{_STEM}\.closures/{_FILE}")
+_PLAIN = pattern(r"[a-z0-9.-]")
+_RESERVED = pattern(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # Windows gives these to devices
 _MAX_STEM = 100  # file systems allow 255 bytes, for a name, a version and a temporary suffix
 
 

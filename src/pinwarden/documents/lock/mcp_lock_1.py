@@ -15,6 +15,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
 from pinwarden.documents.javascript_json import to_javascript_file
 from pinwarden.documents.lock.entry import LOCK_LIMITS
@@ -24,14 +25,14 @@ from pinwarden.documents.lock.verification import Problem
 SPEC_VERSION = 1
 COVERAGE = ("name", "description", "inputSchema")
 
-TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
+TIMESTAMP = pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
 # The pattern and not Digest.parse: the draft's own fixtures hold digests with stray bits in the last character.
-_DIGEST = re.compile(r"sha256-[A-Za-z0-9+/]{43}=")
-_NAMESPACE = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+")
-_CLIENT = re.compile(r"[a-z0-9][a-z0-9-]*")
-_REGISTRY_TYPE = re.compile(r"npm|oci|mcpb|pypi|nuget|[a-z0-9-]+(\.[a-z0-9-]+)+")
-_IMMUTABLE_IMAGE = re.compile(r".+@sha256:[0-9a-f]{64}")
-_SECRET_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+_DIGEST = pattern(r"sha256-[A-Za-z0-9+/]{43}=")
+_NAMESPACE = pattern(r"[a-z0-9-]+(\.[a-z0-9-]+)+")
+_CLIENT = pattern(r"[a-z0-9][a-z0-9-]*")
+_REGISTRY_TYPE = pattern(r"npm|oci|mcpb|pypi|nuget|[a-z0-9-]+(\.[a-z0-9-]+)+")
+_IMMUTABLE_IMAGE = pattern(r".+@sha256:[0-9a-f]{64}")
+_SECRET_NAME = pattern(r"[A-Z][A-Z0-9_]*")
 
 
 class NeutralLock(Record):

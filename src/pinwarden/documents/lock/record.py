@@ -19,3 +19,9 @@ def extension_of(entry: Entry) -> Extension | None:
 
     path = f"/servers/{pointer_step(entry.key)}/capabilityManifest/{EXTENSION}"
     return parse_record(entry.manifest[EXTENSION], path)
+
+
+def has_surface(entry: Entry) -> bool:
+    """Whether something that the server tells the model was approved for this entry."""
+    extension = extension_of(entry)
+    return extension is not None and extension.surface is not None

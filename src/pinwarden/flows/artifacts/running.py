@@ -18,6 +18,7 @@ from pinwarden.adapters.child_environment import child_environment
 from pinwarden.adapters.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.documents.artifacts import closure as closure_document
 from pinwarden.documents.artifacts.closure import Closure
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pinwarden.documents.lock.bundle_pin import BundlePin
     from pinwarden.documents.policy import SandboxRule
 
-_PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
+_PLACEHOLDER = pattern(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
 
 
 class Started(Record):
@@ -52,18 +53,15 @@ class Started(Record):
     """The bounds that it was accepted with and always runs in."""
 
 
-def prepare(
-    project: Project, name: str, *, client: str | None, given: Sequence[str], say: Callable[[str], None]
-) -> Started:
-    """Everything that it takes to start a locked server."""
-    entry = find_entry(project, name, client)
+def prepare(project: Project, entry: Entry, *, given: Sequence[str], say: Callable[[str], None]) -> Started:
+    """Everything that it takes to start a locked server, whose entry was found by `find_entry`."""
     launch = locked_launch(entry)
     if is_mcpb(entry):
         return _mcpb_start(project, entry, launch, given, say)
     if is_bundle(entry):
         return _bundle_start(project, entry, launch, given, say)
     if launch.runs.wrappers:
-        raise _nothing_to_run(name, f"is started by {launch.runs.wrappers[0]}, whose effect cannot be repeated")
+        raise _nothing_to_run(entry.name, f"is started by {launch.runs.wrappers[0]}, whose effect cannot be repeated")
     runs = launch.runs.via or launch.runs  # a package that connects to an address is what is started
     arguments = tuple(given) or runs.arguments
     _refuse_other_arguments(runs.arguments, arguments)
@@ -73,7 +71,7 @@ def prepare(
         line = _container_line(entry, launch, project, environment, say)
         return Started(command=(*line, *arguments), environment=environment)
     if runs.kind not in ("npm", "pypi"):
-        raise _nothing_to_run(name, f"starts {runs.identity[:120]!a}, which is no package")
+        raise _nothing_to_run(entry.name, f"starts {runs.identity[:120]!a}, which is no package")
     closure, digest = pinned_closure(project, entry)
     store = Store(store_folder(project))
     scripts = Scripts(approved=approved_digests(extension_of(entry)))

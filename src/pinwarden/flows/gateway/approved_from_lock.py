@@ -15,7 +15,6 @@ from pinwarden.documents.lock.verification import refuse_if_tampered, verify
 from pinwarden.documents.surface import Surface, parse
 
 if TYPE_CHECKING:
-    from pinwarden.documents.lock.entry import Entry
     from pinwarden.documents.lock.lockfile import Lock as LockFile
 
 _Stamp = tuple[int, int, int]
@@ -53,12 +52,6 @@ class ApprovedByLock:
             raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._path}")
         surface, generation = surface_in(lock, self._path, self._server, self._client)
         return Approved(server=self._server, surface=surface, generation=generation)
-
-
-def has_surface(entry: Entry) -> bool:
-    """Whether something that the server tells the model was approved for this entry."""
-    extension = extension_of(entry)
-    return extension is not None and extension.surface is not None
 
 
 def surface_in(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:

@@ -15,7 +15,7 @@ from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id
-from pinwarden.gateway.stdio import Command
+from pinwarden.gateway.server_process import Command
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call

@@ -27,7 +27,7 @@ from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.stdio import Command
+from pinwarden.gateway.server_process import Command
 
 if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry
@@ -141,10 +141,10 @@ class LockedServers:
 
     def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:
         """What starts the server: its verified bytes, or with permission the command as it is configured."""
-        from pinwarden.flows.artifacts.running import prepare, sandbox_for
+        from pinwarden.flows.artifacts.running import find_entry, prepare, sandbox_for
 
         def verified() -> Command:
-            started = prepare(self._project, name, client=None, given=(), say=self._say)
+            started = prepare(self._project, find_entry(self._project, name, None), given=(), say=self._say)
             words = started.command
             sandbox = sandbox_for(self._project, name, started, wanted=False)
             if sandbox is not None:

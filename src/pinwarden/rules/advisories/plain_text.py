@@ -6,11 +6,11 @@ space, ``i g n o r e`` becomes ``ignore``. Every character of the result knows i
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
+from pinwarden.core.patterns import pattern
 from pinwarden.core.visible import INVISIBLE
 
 # By Latin letter, what Cyrillic, Greek, Armenian, Cherokee and phonetic letters most fonts draw like it.
@@ -68,8 +68,8 @@ _DRAWN_LIKE: dict[str, str] = {
 }
 LOOK_ALIKES: dict[str, str] = {other: latin for latin, others in _DRAWN_LIKE.items() for other in others}
 
-_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
-_UNEVEN_SPACE = re.compile(r"\s{2,}|[^\S ]")
+_CONTROL = pattern("[\x00-\x08\x0e-\x1b\x7f]")
+_UNEVEN_SPACE = pattern(r"\s{2,}|[^\S ]")
 # Punctuation without guile, and what it comes down to; one character for one, so that places stay.
 HARMLESS = str.maketrans(
     {
@@ -81,7 +81,7 @@ HARMLESS = str.maketrans(
     }
 )
 # Five or more single letters with the same thin gap between them: nobody writes a word like that by accident.
-_SPACED_LETTERS = re.compile(r"(?<![^\W_])[^\W\d_](?:([ ._*\-|/])[^\W\d_])(?:\1[^\W\d_]){3,}(?![^\W_])")
+_SPACED_LETTERS = pattern(r"(?<![^\W_])[^\W\d_](?:([ ._*\-|/])[^\W\d_])(?:\1[^\W\d_]){3,}(?![^\W_])")
 
 
 def word_set(words: str) -> frozenset[str]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
 from pinwarden.documents.clients.config import ConfiguredServer, configured_server, fields_of
 from pinwarden.documents.clients.table import CLIENTS, Client, client_of
@@ -25,12 +26,12 @@ from pinwarden.rules.drift.changes import ABSENT, Change, in_order
 from pinwarden.rules.drift.json_values import same, step
 
 ENTITY = "config"
-_INSERTED = re.compile(r"\$\{((?:env:|input:)?[A-Za-z_][\w.-]*)\}|\{env:([A-Za-z_]\w*)\}|%([A-Za-z_]\w{2,})%")
+_INSERTED = pattern(r"\$\{((?:env:|input:)?[A-Za-z_][\w.-]*)\}|\{env:([A-Za-z_]\w*)\}|%([A-Za-z_]\w{2,})%")
 _INSERTION = r"(?:\$\{(?:env:|input:)?[A-Za-z_][\w.-]*\}|\{env:[A-Za-z_]\w*\}|%[A-Za-z_]\w{2,}%)"
-_TEMPLATE = re.compile(
+_TEMPLATE = pattern(
     rf"(?:(?:Bearer|Basic|Token) )?{_INSERTION}(?:[/\\:;,. -]*{_INSERTION})*(?:[/\\][\w.-]{{1,20}}){{0,8}}"
 )
-_REFERRED = re.compile(
+_REFERRED = pattern(
     r"\$\{\s*((?:env:)?[A-Za-z_]\w*)?|\$([A-Z_][A-Z0-9_]{2,})|^\s*\$([A-Za-z_]\w*)\s*$|\{(?:env|file):([^{}]*)|%([A-Za-z_]\w{2,})%"
 )
 """Clients put a variable in wherever such a thing stands in a value."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
+from pinwarden.core.patterns import pattern
 from pinwarden.rules.advisories.plain_text import fold_word
 
-_SEPARATORS = re.compile(r"[\s_.\-/:]+")
+_SEPARATORS = pattern(r"[\s_.\-/:]+")
 _DIGITS_LIKE_LETTERS = str.maketrans("01", "ol")
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_WORD = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 
 
 def skeleton(name: str) -> str:

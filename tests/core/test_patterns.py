@@ -1,0 +1,30 @@
+"""Expressions that are compiled when they are used."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pinwarden.core.patterns import pattern
+
+
+def test_a_pattern_finds_what_a_compiled_expression_finds() -> None:
+    mine, other = pattern(r"(a+)(b)?", re.IGNORECASE), re.compile(r"(a+)(b)?", re.IGNORECASE)
+    text = "xAAb aB c"
+    assert [found.groups() for found in mine.finditer(text)] == [found.groups() for found in other.finditer(text)]
+    assert (mine.sub("-", text), mine.split(text), mine.findall(text)) == (
+        "x- - c",
+        other.split(text),
+        other.findall(text),
+    )
+    assert mine.fullmatch("aab") is not None
+    assert mine.match(text) is None
+    assert mine.pattern == other.pattern
+    assert pattern(rb"\d+").search(b"a12").group() == b"12"  # type: ignore[union-attr]
+
+
+def test_a_pattern_that_is_never_used_is_never_compiled() -> None:
+    broken = pattern("(")
+    with pytest.raises(re.error):
+        broken.match("")
