@@ -19,7 +19,7 @@ from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.core.visible import escape_in_json
 
-_TRIVIA = pattern(r"(?:[ \t\r\n]+|//[^\r\n\u2028\u2029]*|/\*.*?\*/)*+", re.DOTALL)
+_TRIVIA = pattern(r"(?:[ \t\r\n]+|//[^\r\n\u2028\u2029]*|/\*.*?\*/)*", re.DOTALL)
 _NUMBER = pattern(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORD = pattern(r"true|false|null")
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
