@@ -2,7 +2,8 @@
 
 Latency is measured on one core, so that what is compared is work and not the placement of processes: the client writes
 a line and reads a line; the server does next to nothing. Throughput is that of a server written with the official SDK,
-on all cores: behind a server that does nothing, what a call costs anybody is all there is. Ours has its audit log on.
+on all cores. Behind a server that does nothing, what a call costs anybody is all there is, and even two pipes cost much
+of it: that is shown, and no goal. Ours has its audit log on.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from benchmarks.measure import Goal, Row, table
 BIN = Path(sys.executable).parent
 SERVER = [sys.executable, str(Path(echo_server.__file__))]
 SDK_SERVER = [sys.executable, str(Path(echo_server.__file__).with_name("sdk_stdio_server.py"))]
-ROUNDS, CALLS = 15, 200
-SLOW_CALLS = 6  # of Hangar in a round: one of its calls takes as long as a thousand of the others
+ROUNDS, CALLS = 61, 60  # short ones: what else the machine does then is the same for all in one
+SLOW_CALLS = 2  # of Hangar in a round: one of its calls takes as long as a thousand of the others
 IN_FLIGHT, MANY = 32, 960
 ADDED_AT_MOST, LESS_AT_LEAST, THROUGHPUT_AT_LEAST, START_AT_MOST = 2.5, 100, 0.8, 6
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
@@ -96,12 +97,15 @@ def report() -> str:
         folder = Path(name)
         with _one_core(), ExitStack() as stack:
             latency = _latency(_all_started(_commands(SERVER, folder), folder, stack))
-        with ExitStack() as stack:
-            commands = _commands(SDK_SERVER, folder)
-            commands.pop(HANGAR, None)
-            throughput = _throughput(_all_started(commands, folder, stack))
+        throughput = []
+        for whose, server in (("of the official SDK", SDK_SERVER), ("that does nothing", SERVER)):
+            with ExitStack() as stack:
+                commands = _commands(server, folder)
+                commands.pop(HANGAR, None)
+                started = _all_started(commands, folder, stack)
+                throughput.append(_throughput(started, whose, is_goal=server is SDK_SERVER))
         starting = _starting(folder)
-    return "\n\n".join((*latency, throughput, starting))
+    return "\n\n".join((*latency, *throughput, starting))
 
 
 def _all_started(commands: dict[str, list[str]], folder: Path, stack: ExitStack) -> list[Target]:
@@ -220,7 +224,7 @@ def _latency(targets: list[Target]) -> tuple[str, str]:
     )
 
 
-def _throughput(targets: list[Target]) -> str:
+def _throughput(targets: list[Target], whose: str, *, is_goal: bool) -> str:
     seconds: dict[str, list[float]] = {target.name: [] for target in targets}
     for number in range(9):
         for target in targets[number % len(targets) :] + targets[: number % len(targets)]:
@@ -228,11 +232,13 @@ def _throughput(targets: list[Target]) -> str:
             target.many(MANY)
             seconds[target.name].append(time.perf_counter() - start)
     rows = [_row(name, times, seconds[DIRECT]) for name, times in seconds.items()]
+    shown = table(f"{IN_FLIGHT} calls on their way at once to a server {whose}, per call", rows, MANY, [])
+    if not is_goal:
+        return shown
     reached = 1 / next(row.ratio for row in rows if row.name == OURS)
     met = "met" if reached >= THROUGHPUT_AT_LEAST else "NOT MET"
-    title = f"{IN_FLIGHT} calls on their way at once to a server of the official SDK, per call"
-    goal = f"  goal: throughput of {OURS}: {reached:.2f}x of directly (at least {THROUGHPUT_AT_LEAST:g}x): {met}"
-    return f"{table(title, rows, MANY, [])}\n{goal}"
+    goal = f"throughput of {OURS}: {reached:.2f}x of directly (at least {THROUGHPUT_AT_LEAST:g}x)"
+    return f"{shown}\n  goal: {goal}: {met}"
 
 
 def _starting(folder: Path) -> str:
