@@ -313,7 +313,12 @@ def test_a_gateway_that_must_log_lets_nothing_pass_before_the_database_has_answe
     place.write_text("a file where a folder should be")
     log = AuditLog(place / "audit.sqlite", folder, when_away="refuse", limits=QUICK)
     form = Fact(kind="called", server="files", call="session/")
-    for take in (lambda: log.note(form, 1), lambda: log.record(called(1)), lambda: log.note_all([(form, 1)])):
+    takes: list[Callable[[], None]] = [
+        lambda: log.note(form, 1),
+        lambda: log.record(called(1)),
+        lambda: log.note_all([(form, 1)]),
+    ]
+    for take in takes:
         with pytest.raises(PinwardenError) as caught:
             take()
         assert caught.value.code == "AUDIT_UNAVAILABLE"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.plain import CALL, COMPLETE, PARAMS, RESULT
+from pinwarden.gateway.resource_links import LINKED
 
 if TYPE_CHECKING:
     from pinwarden.documents.gateway_event import Fact
@@ -126,6 +127,7 @@ class Express:
                             and "jsonrpc" in message
                             and plain.stamp == guard.stamp
                             and plain.relays
+                            and LINKED not in chunk
                         ):
                             del open_requests[number]
                             write(chunk)
@@ -175,7 +177,7 @@ class Express:
         passed: list[bytes] = []
         for frame in frames:
             message = self._read(frame)
-            if self._plain.answers(message):
+            if self._plain.answers(frame, message):
                 passed.append(frame)
                 continue
             if passed:
