@@ -468,3 +468,43 @@ def test_rules_for_one_tool_or_one_client_stand_before_those_for_all() -> None:
     assert desk.names() == ["search_notes"]
     assert desk.kinds("search_notes") == ["warned"]
     assert tool_digest(served) != tool_digest(SEARCH)
+
+
+def test_errors_are_looked_at_as_results_are() -> None:
+    """Attack: the text for the model is in an error, where nobody looks for a result."""
+    text = "a\u001b[2Jb\u200bc"
+    rules = policy(results={"hidden-characters": "strip", "max-bytes": 300})
+    for words, passes in ((text, True), ("x" * 300, False)):
+        desk = Desk({**HONEST, "deaf": ["tools/call"]}, rules=rules)
+        desk.open()
+        desk.call("search_notes")
+        desk.say({"jsonrpc": "2.0", "id": desk._last, "error": {"code": -32000, "message": words}})
+        answer = desk.answer(desk._last)
+        if passes:
+            assert answer["error"] == {"code": -32000, "message": "abc"}
+            assert desk.facts[-1].code == "hidden_characters"
+        else:
+            assert refused(answer) == "result_too_large"
+
+
+@pytest.mark.parametrize(
+    "more", ['"resultType":"input_required"', '"inputRequests":{"a":{"method":"elicitation/create","params":{}}}']
+)
+@pytest.mark.parametrize("odd", ["", ',{"name":"b","name":"b"}'])
+def test_a_list_that_asks_for_something_is_none(more: str, odd: str) -> None:
+    """Attack: elicitation in the answer to a list, which is judged by its items alone; also where one is unreadable."""
+    text = f'{{"tools":[{json.dumps(SEARCH)}{odd}],{more}}}'
+    desk = Desk({**HONEST, "answers": {"tools/list": text}}, lock=approved(HONEST), era="2026-07-28")
+    desk.open()
+    assert refused(desk.ask("tools/list")) == "PROBE_FAILED"
+    assert refused(desk.call("search_notes")) == "list_failed"
+    assert not any(b"input" in frame for frame in desk.to_client)
+
+
+def test_what_passes_unjudged_because_the_policy_only_watches_is_told_as_such() -> None:
+    desk = Desk({"answers": {"tools/list": '{"tools":7}'}}, lock=approved(HONEST), rules=policy(enforcement="audit"))
+    desk.open()
+    assert desk.call("search_notes")["result"]
+    assert [(fact.kind, fact.code) for fact in desk.facts if fact.item == "search_notes"] == [
+        ("allowed", "list_failed")
+    ]
