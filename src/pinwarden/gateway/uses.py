@@ -15,7 +15,7 @@ from pinwarden.gateway.shape import is_doubtful_request
 from pinwarden.gateway.tasks import FETCHING
 from pinwarden.gateway.templates import template_fits
 from pinwarden.gateway.views import View, Views
-from pinwarden.rules.drift.changes import REVIEW
+from pinwarden.rules.drift.changes import CRITICAL, REVIEW
 from pinwarden.rules.gates.lists import strictest
 from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
@@ -102,8 +102,8 @@ class Uses:
     def _verdict_at(self, uri: str, now: float, out: Output) -> Verdict | None:
         """A resource that is listed counts as what it is listed; one that is not, as its template.
 
-        What neither knows may be read if the server itself led there: by a link in a result of this session, or by a
-        definition that passes. Anything else is unknown. None if a list has to be waited for.
+        What nobody approved may be read if the server itself led there: by a link in a result of this session, or by
+        a definition that passes. Anything else is unknown. None if a list has to be waited for.
         """
         resources = self._views.need(RESOURCE, now, out)
         templates = self._views.need(TEMPLATE, now, out)
@@ -115,10 +115,10 @@ class Uses:
         if verdict is None:
             fitting = [each for key, each in templates.by_key.items() if template_fits(key, uri)]
             verdict = next((each for each in fitting if not each.passes), fitting[0] if fitting else None)
+        if uri in self._links and (verdict is None or _is_merely_new(verdict)):
+            return _led_to(uri, _BY_LINK)
         if verdict is not None:
             return verdict
-        if uri in self._links:
-            return _led_to(uri, _BY_LINK)
         tools = self._views.need(TOOL, now, out)
         if tools is None:
             return None
@@ -241,6 +241,14 @@ class Uses:
         except InterceptorError as err:
             return error(message["id"], err.code, err.message, err.data)
         return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+
+def _is_merely_new(verdict: Verdict) -> bool:
+    """Whether it is blocked for no other reason than that nothing of its name was approved.
+
+    A server that hands out a link may list what it leads to from then on; that makes it no worse.
+    """
+    return not (verdict.passes or verdict.expected or verdict.digest is None or verdict.level == CRITICAL)
 
 
 def _led_to(uri: str, code: str) -> Verdict:
