@@ -191,6 +191,15 @@ def test_what_is_told_of_a_task_waits_for_the_list_of_tools_and_goes_nowhere_if_
     assert desk.facts[-1].code == "new_exfiltration"
 
 
+def test_what_is_told_of_a_task_before_its_call_is_answered_passes_if_it_brings_nothing() -> None:
+    desk = Desk({"tools": [SEARCH]}, era=NEW)
+    desk.open()
+    assert len(notice(desk, status="working", statusMessage="Looking")) == 1
+    for brings in ({"result": TEXT}, {"error": {"code": 1, "message": "no"}}, {"inputRequests": {}}):
+        assert notice(desk, status="working", **brings) == []
+        assert desk.facts[-1].code == "task_unknown"
+
+
 def test_a_held_notice_is_no_answer_to_anything() -> None:
     desk = desk_of(NEW, finished(NEW), {"deaf": ["tools/list"]})
     desk.turn()

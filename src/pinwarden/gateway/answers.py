@@ -31,6 +31,7 @@ from pinwarden.rules.gates.requests import (
 from pinwarden.rules.gates.verdict import BLOCK, WARN, Verdict
 
 _OPENINGS = frozenset({"initialize", "server/discover"})
+_PAYLOADS = frozenset({"result", "error", "inputRequests"})
 _TRIES = 3  # how often a page is held against a list that was asked for anew
 
 
@@ -81,12 +82,15 @@ class Answers:
         params = notice.message.get("params")
         if type(params) is not dict or type(params.get("taskId")) is not str or is_doubtful_task(params):
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
-        verdict = self._uses.verdict_of_task(params["taskId"], now, out)
-        if verdict is None:
-            return False
+        verdict: Verdict | None = None
+        # Servers tell of a task before they answer the call that it belongs to. That says how it is doing, no more.
+        if self._guard.tasks.tools_of(params["taskId"]) or not _PAYLOADS.isdisjoint(params):
+            verdict = self._uses.verdict_of_task(params["taskId"], now, out)
+            if verdict is None:
+                return False
         asked = Asked(None, notice.method, f"task/{params['taskId']}")
         refused = self._results.refused(notice.frame, params, asked)
-        if not verdict.passes:
+        if verdict is not None and not verdict.passes:
             self._journal.used(verdict, notice.method, "", out)
         elif refused is not None:
             self._journal.refused(refused.code, refused.reason, notice.method, "", out)
