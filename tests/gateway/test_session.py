@@ -508,3 +508,46 @@ def test_what_passes_unjudged_because_the_policy_only_watches_is_told_as_such() 
     assert [(fact.kind, fact.code) for fact in desk.facts if fact.item == "search_notes"] == [
         ("allowed", "list_failed")
     ]
+
+
+def test_a_question_that_stands_in_a_result_which_calls_itself_complete_is_judged_too() -> None:
+    wants = {"resultType": "complete", "inputRequests": {"a": {"method": "elicitation/create", "params": URL}}}
+    desk = Desk({**HONEST, "answers": {"tools/call": json.dumps(wants)}}, era="2026-07-28")
+    assert refused(desk.call("search_notes")) == "url_host_denied"
+
+
+def test_an_answer_that_names_a_method_is_none() -> None:
+    desk = Desk({**HONEST, "deaf": ["tools/call"]})
+    desk.open()
+    desk.call("search_notes")
+    desk.say({"jsonrpc": "2.0", "id": desk._last, "method": None, "result": {"content": []}})
+    assert refused(desk.answer(desk._last)) == "JSON_CANONICALIZATION_ERROR"
+
+
+def test_what_the_server_tells_and_asks_is_looked_at_as_results_are() -> None:
+    """Attack: control characters in a log line, in the text of a progress bar, in a question to the user."""
+    text = "a\u001b[2Jb\u200bc"
+    desk = Desk(HONEST, rules=policy(results={"hidden-characters": "strip", "max-bytes": 500}))
+    desk.open()
+    desk.say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": text}})
+    assert desk.got()[-1]["params"]["data"] == "abc"
+    ask_client(desk, "elicitation/create", {"message": text, "requestedSchema": {"type": "object"}})
+    assert desk.got()[-1]["params"]["message"] == "abc"
+    assert [fact.code for fact in desk.facts[-2:]] == ["hidden_characters"] * 2
+    got = len(desk.to_client)
+    desk.say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 500}})
+    desk.say({"jsonrpc": "2.0", "id": 9, "method": "roots/list", "params": {"x": "x" * 500}})
+    assert desk.to_client[got:] == []
+    assert [fact.code for fact in desk.facts[-2:]] == ["result_too_large"] * 2
+    desk.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    assert desk.got()[-1] == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+
+
+@pytest.mark.parametrize("name", ["Search_Notes", "ｓearch_notes", "SEARCH_NOTES"])
+def test_what_is_blocked_is_blocked_under_each_spelling_also_where_the_unknown_passes(name: str) -> None:
+    """Attack: the server's text leads the model to another spelling, which the server takes for the same tool."""
+    desk = Desk({"tools": [POISONED, DELETE]}, lock=approved(HONEST), rules=policy(unknown="allow_degraded"))
+    desk.open()
+    assert refused(desk.call(name)) == "new_exfiltration"
+    assert desk.call("another")["result"]
+    assert desk.served(name) == []

@@ -181,13 +181,23 @@ class Answers:
                 refused = too_many_rounds(policy)
         if len(self.asked_of_client) >= self._guard.limits.max_open:
             refused = too_many_rounds(policy)
+        refused = refused or self._results.too_large(frame)
         if refused is not None:
             self._journal.refused(refused.code, refused.reason, method, self._journal.call_id(f"server/{number}"), out)
             data = {"pinwarden": {"code": refused.code}}
             out.to_server.append(error(number, messages.GONE, f"pinwarden: {refused.reason}", data))
             return
         self.asked_of_client[number] = method
-        out.to_client.append(frame)
+        asked = Asked(f"server/{number}", method)
+        out.to_client.append(self._results.checked(frame, message, "params", asked, out))
+
+    def tell(self, frame: bytes, message: Any, method: str, out: Output) -> None:
+        """A notification of the server that nothing is to be decided about: it is looked at as a result is."""
+        refused = self._results.too_large(frame)
+        if refused is not None:
+            self._journal.refused(refused.code, refused.reason, method[:100], "", out)
+            return
+        out.to_client.append(self._results.checked(frame, message, "params", Asked(None, method[:100]), out))
 
     def from_client(self, frame: bytes, message: Any, out: Output) -> None:
         """An answer of the client; one that nobody asked for goes nowhere."""

@@ -63,7 +63,7 @@ class Results:
                 self._guard.tasks.remember(result, asked.use)
             task = result.get("task")
             return judge_task(result, requests) or (judge_task(task, requests) if type(task) is dict else None)
-        if result.get("resultType", "complete") == "complete":
+        if result.get("resultType", "complete") == "complete" and "inputRequests" not in result:
             if self._rounds:
                 self._rounds.pop(asked.use, None)
             return None
@@ -93,7 +93,7 @@ class Results:
 
     def checked(self, frame: bytes, message: Any, member: str, asked: Asked, out: Output) -> bytes:
         """A message that passes, with what the policy wants done about it. ``member`` holds what is looked at."""
-        value, hidden = message[member], self._guard.policy.results.hidden_characters
+        value, hidden = message.get(member), self._guard.policy.results.hidden_characters
         if hidden != "relay":
             from pinwarden.rules.gates.results import has_hidden, without_hidden
 
@@ -119,9 +119,9 @@ class Results:
 
 
 def _hidden(use: str, what_is_done: str) -> Verdict:
-    reason = "A result holds characters that nobody sees."
+    reason = "What the server sent holds characters that nobody sees."
     if what_is_done == "strip":
-        reason = "Characters that nobody sees were removed from a result."
+        reason = "Characters that nobody sees were removed from what the server sent."
     return Verdict(
         entity="result",
         key=use,

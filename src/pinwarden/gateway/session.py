@@ -326,7 +326,7 @@ class Session:
         if self._listening.belongs(method, params):
             self._listening.told(method, params, now, out)
         elif method not in TOLD:
-            out.to_client.append(frame)
+            self._answers.tell(frame, message, method, out)
         else:
             self._tell_of_task(Notice(frame, message, now), now, out)
 

@@ -60,7 +60,7 @@ def is_doubtful_question(message: Mapping[str, Any]) -> bool:
 
 def is_doubtful_answer(message: Mapping[str, Any]) -> bool:
     """Whether readers may differ on what an answer of the server says."""
-    if ("result" in message) is ("error" in message) or _looks_alike(message, _MESSAGE):
+    if ("result" in message) is ("error" in message) or "method" in message or _looks_alike(message, _MESSAGE):
         return True
     if "result" in message:
         result = message["result"]

@@ -184,7 +184,13 @@ class Uses:
             return verdict
         if view.problem is not None:
             return self._unjudged(view.kind, name, view.problem)
-        return self._guard.judge_unlisted(view.kind, name, self._journal.client)
+        unlisted = self._guard.judge_unlisted(view.kind, name, self._journal.client)
+        if not unlisted.passes:
+            return unlisted
+        # A server may take another spelling for the same name; what is blocked is blocked under each.
+        plain = _plain_name(name)
+        alike = (each for key, each in view.by_key.items() if not each.passes and _plain_name(key) == plain)
+        return next(alike, unlisted)
 
     def _unjudged(self, kind: Kind, name: str, problem: str) -> Verdict:
         """Something whose list cannot be read is refused, unless the policy only watches it."""
@@ -241,6 +247,12 @@ class Uses:
         except InterceptorError as err:
             return error(message["id"], err.code, err.message, err.data)
         return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+
+def _plain_name(name: str) -> str:
+    from unicodedata import normalize
+
+    return normalize("NFKC", name).casefold()
 
 
 def _is_merely_new(verdict: Verdict) -> bool:
