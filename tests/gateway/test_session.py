@@ -551,3 +551,12 @@ def test_what_is_blocked_is_blocked_under_each_spelling_also_where_the_unknown_p
     assert refused(desk.call(name)) == "new_exfiltration"
     assert desk.call("another")["result"]
     assert desk.served(name) == []
+
+
+def test_a_warning_finds_its_place_whatever_stands_there() -> None:
+    for meta in ('"text"', "null", "[]", '{"pinwarden/warnings":[]}', '{"a":1}', "{}"):
+        text = f'{{"content":[{{"type":"text","text":"a\\u200bb"}}],"_meta":{meta}}}'
+        desk = Desk({**HONEST, "answers": {"tools/call": text}}, rules=policy(results={"hidden-characters": "flag"}))
+        desk.open()
+        warnings = desk.call("search_notes")["result"]["_meta"]["pinwarden/warnings"]
+        assert [each["code"] for each in warnings] == ["hidden_characters"], meta

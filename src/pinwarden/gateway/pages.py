@@ -110,7 +110,7 @@ def warning_edit(text: str, result: int, warnings: Sequence[Verdict]) -> splice.
     meta = splice.member(text, result, "_meta")
     if meta is None:
         return splice.with_member(text, result, "_meta", f'{{"{WARNINGS}":{value}}}')
-    if splice.member(text, meta.start, WARNINGS) is not None:
+    if text[meta.start] != "{" or splice.member(text, meta.start, WARNINGS) is not None:
         return meta.start, meta.end, f'{{"{WARNINGS}":{value}}}'  # a server that speaks in our name loses its say
     return splice.with_member(text, meta.start, WARNINGS, value)
 
