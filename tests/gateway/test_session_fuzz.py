@@ -92,7 +92,7 @@ def test_no_sequence_of_messages_makes_a_session_fail_or_call_what_is_blocked(se
         for frame in (*desk.to_client, *desk.to_server):
             json.loads(frame)
         answers = [frame for frame in desk.to_client if b'"id":"pinwarden/desk/' in frame and b'"method"' not in frame]
-        assert all(b"cannot be used" in frame for frame in answers), "nothing that was asked by us is told to the client"
+        assert all(b"cannot be used" in frame for frame in answers), "what we asked is told to nobody"
         calls = [each for each in desk.server.received if each.get("method") == "tools/call"]
         assert first_use or all(each["params"]["name"] in listed_as_approved(desk) for each in calls)
 

@@ -11,7 +11,7 @@ from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy,
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 TASK = "task-0123456789abcdef"
-EXTENDED = {"capabilities": {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}}
+EXTENDED: dict[str, Any] = {"capabilities": {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}}
 URL = {"mode": "url", "url": "https://pay.example.com/x", "message": "Pay", "elicitationId": "1"}
 ASKS = {"a": {"method": "elicitation/create", "params": URL}}
 TEXT = {"content": [{"type": "text", "text": "done"}]}
@@ -195,7 +195,8 @@ def test_what_is_told_of_a_task_before_its_call_is_answered_passes_if_it_brings_
     desk = Desk({"tools": [SEARCH]}, era=NEW)
     desk.open()
     assert len(notice(desk, status="working", statusMessage="Looking")) == 1
-    for brings in ({"result": TEXT}, {"error": {"code": 1, "message": "no"}}, {"inputRequests": {}}):
+    payloads: list[dict[str, Any]] = [{"result": TEXT}, {"error": {"code": 1, "message": "no"}}, {"inputRequests": {}}]
+    for brings in payloads:
         assert notice(desk, status="working", **brings) == []
         assert desk.facts[-1].code == "task_unknown"
 
@@ -205,9 +206,9 @@ def test_a_held_notice_is_no_answer_to_anything() -> None:
     desk.turn()
     desk.now += 31
     assert notice(desk, status="completed", result=TEXT) == []
-    assert desk.session.holds
+    held = desk.session.holds
     desk.tick(50)
-    assert not desk.session.holds
+    assert (held, desk.session.holds) == (True, False)
     assert not any("id" in each and each["id"] is None for each in desk.got())
     desk.settle(desk.session.server_gone(desk.now))
 
