@@ -84,6 +84,13 @@ def test_a_notice_in_the_clients_own_subscription_is_passed_on_and_counts_as_wel
     assert refused(desk.call("search_notes")) == "new_exfiltration"
 
 
+def test_a_subscription_of_the_client_to_something_else_is_none_to_changes() -> None:
+    desk = Desk({**HONEST, "resources": [{"uri": "notes://a", "name": "a"}], "server": TELLS}, era=MODERN)
+    desk.ask(LISTEN, {"notifications": {"toolsListChanged": False, "promptsListChanged": True}})
+    desk.open()
+    assert len(listens(desk)) == 1
+
+
 def test_no_subscription_is_opened_beside_one_of_the_client() -> None:
     desk = Desk(HONEST, era=MODERN)
     desk.ask(LISTEN, {"notifications": {"toolsListChanged": True}})
@@ -169,7 +176,7 @@ def test_a_server_that_ends_every_subscription_at_once_is_not_asked_for_ever() -
     for _ in range(9):
         desk.say({"jsonrpc": "2.0", "id": listens(desk)[-1]["id"], "result": {}})
         desk.tick(31)
-    assert len(listens(desk)) == 3
+    assert len(listens(desk)) == 4  # at 0, 31, 93 and 217 seconds: each time it waits twice as long
 
 
 def test_an_answer_to_our_subscription_that_cannot_be_read_ends_it() -> None:

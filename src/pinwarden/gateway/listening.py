@@ -7,7 +7,7 @@ the client's back: whatever comes on it ends here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pinwarden.gateway.guard import Guard
@@ -18,7 +18,7 @@ from pinwarden.gateway.views import Views
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 CANCELLED = "notifications/cancelled"
 _FILTERS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
-_ATTEMPTS = 3  # to open one that is never acknowledged
+_MOST_DOUBLED = 7  # how often the pause before the next attempt is doubled: up to about an hour
 
 
 class Listening:
@@ -32,13 +32,13 @@ class Listening:
         self._not_before = 0.0
         self._failures = 0
 
-    def open_if_due(self, now: float, client_listens: Callable[[], bool], out: Output) -> None:
+    def open_if_due(self, now: float, client_hears: Callable[[Iterable[str]], bool], out: Output) -> None:
         """Open it, once it is known that the server tells of changes, and unless the client hears of them anyway."""
         views = self._views
-        if self._number or views.meta is None or now < self._not_before or self._failures >= _ATTEMPTS:
+        if self._number or views.meta is None or now < self._not_before:
             return
         wanted = {} if self._guard.refuses_to_tell else _told_of(views.server)
-        if not wanted or client_listens():
+        if not wanted or client_hears(wanted):
             return
         self._number, self._since = views.new_id(), now
         out.to_server.append(request(self._number, LISTEN, {"notifications": wanted, "_meta": views.meta}))
@@ -74,8 +74,8 @@ class Listening:
         if type(error) is dict and error.get("code") != GONE:
             self._guard.refuses_to_tell = True
         self._number = ""
+        self._not_before = now + self._guard.policy.relist_seconds * 2 ** min(self._failures, _MOST_DOUBLED)
         self._failures += 1
-        self._not_before = now + self._guard.policy.relist_seconds
 
 
 def _told_of(server: dict[str, Any] | None) -> dict[str, bool]:

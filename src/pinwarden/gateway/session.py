@@ -15,6 +15,7 @@ approved; requests are held against the policy; the rest is passed on byte for b
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from threading import RLock
 from typing import Any
 
@@ -342,10 +343,12 @@ class Session:
     def _listen(self, now: float, out: Output) -> None:
         """See that somebody hears when a list changes."""
         if not self._opening.is_refused:
-            self._listening.open_if_due(now, self._client_listens, out)
+            self._listening.open_if_due(now, self._client_hears, out)
 
-    def _client_listens(self) -> bool:
-        return any(type(asked) is Asked and asked.method == LISTEN for asked in self._open.values())
+    def _client_hears(self, wanted: Iterable[str]) -> bool:
+        """Whether the client has a subscription open to all of these notices."""
+        listening = (each for each in self._open.values() if type(each) is Asked and each.method == LISTEN)
+        return any(set(wanted) <= set(each.use.split()) for each in listening)
 
     def _answered(self, number: Any) -> Asked | None:
         asked = self._open.pop(number, None) if is_id(number) else None

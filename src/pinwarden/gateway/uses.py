@@ -128,9 +128,11 @@ class Uses:
 
     def _listened(self, wanted: Any, message: Any, now: float, out: Output) -> Decision:
         """A subscription is one to each of the resources that it names."""
-        uris = wanted.get("resourceSubscriptions") if type(wanted) is dict else None
+        wanted = wanted if type(wanted) is dict else {}
+        asked = Asked(message["id"], LISTEN, " ".join(name for name, each in wanted.items() if each is True))
+        uris = wanted.get("resourceSubscriptions")
         if type(uris) is not list or not uris:
-            return Asked(message["id"], LISTEN)
+            return asked
         if len(uris) > _MOST_SUBSCRIBED or not all(type(uri) is str for uri in uris):
             return error(message["id"], INVALID_REQUEST, "pinwarden: these resources cannot be told apart")
         verdicts: list[Verdict] = []
@@ -144,7 +146,7 @@ class Uses:
             return self._decided(worst, message, worst.key, out)
         for verdict in verdicts:
             self._journal.used(verdict, LISTEN, self._journal.call_id(message["id"]), out)
-        return Asked(message["id"], LISTEN)
+        return asked
 
     def _fetched(self, task: Any, message: Any, now: float, out: Output) -> Decision:
         """The result of a task is that of its tool, which has to be approved also when it is fetched."""
