@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pinwarden.core.canonical import canonicalize
+from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.interceptors import Host, Interceptor, InterceptorError
 from tests.conformance.vectors import cases, vectors_dir
-from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk
+from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy
 
 FOLDER = vectors_dir() / "interceptors/protocol"
 
@@ -134,3 +135,67 @@ def test_a_server_with_interceptors_of_its_own_is_asked_itself() -> None:
     desk = Desk({"tools": [SEARCH], "server": {"capabilities": extension}, "answers": {"interceptors/list": "{}"}})
     desk.open()
     assert desk.ask("interceptors/list")["result"] == {}
+
+
+EXTENSION = "io.modelcontextprotocol/interceptors"
+EVENTS = [
+    *("tools/list", "prompts/list", "resources/list", "resources/templates/list"),
+    *("tools/call", "prompts/get"),
+]
+ERAS = ("2025-11-25", "2026-07-28")
+
+
+def opened(era: str, capabilities: Any, **more: Any) -> tuple[dict[str, Any], bytes]:
+    """What the opening answer says of capabilities, and the bytes of it."""
+    desk = Desk({"tools": [SEARCH], "server": {"capabilities": capabilities}}, era=era, **more)
+    found: dict[str, Any] = desk.open()["result"]["capabilities"]
+    return found, next(frame for frame in desk.to_client if b'"capabilities"' in frame)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_gates_are_named_among_the_capabilities_only_where_the_policy_wants_it(era: str) -> None:
+    capabilities = {"tools": {"listChanged": False}}
+    plain, as_it_came = opened(era, capabilities)
+    assert plain == capabilities
+    named, edited = opened(era, capabilities, rules=policy(interceptors="announce"))
+    assert named == {**capabilities, "extensions": {EXTENSION: {"supportedEvents": EVENTS}}}
+    added = json.dumps({"extensions": named["extensions"]}, separators=(",", ":")).encode()[1:-1] + b","
+    assert edited.replace(added, b"") == as_it_came, "no other byte changed"
+
+
+def test_the_gates_are_named_to_the_clients_that_a_rule_speaks_of() -> None:
+    rules = policy(enforcement="block", rules=[{"client": "desk-*", "interceptors": "announce"}])
+    assert EXTENSION in opened(ERAS[0], {"tools": {}}, rules=rules)[0]["extensions"]
+    other = policy(enforcement="block", rules=[{"client": "another", "interceptors": "announce"}])
+    assert "extensions" not in opened(ERAS[0], {"tools": {}}, rules=other)[0]
+
+
+@pytest.mark.parametrize(
+    ("extensions", "expected"),
+    [
+        ({}, {EXTENSION: {"supportedEvents": EVENTS}}),
+        ({"a/b": {}}, {"a/b": {}, EXTENSION: {"supportedEvents": EVENTS}}),
+        (None, {EXTENSION: {"supportedEvents": EVENTS}}),
+        ({EXTENSION: {"supportedEvents": ["x"]}}, {EXTENSION: {"supportedEvents": ["x"]}}),
+    ],
+)
+def test_the_extensions_of_the_server_stay_as_they_are(extensions: Any, expected: dict[str, Any]) -> None:
+    found, _ = opened(ERAS[1], {"tools": {}, "extensions": extensions}, rules=policy(interceptors="announce"))
+    assert found["extensions"] == expected
+
+
+def test_interceptors_of_the_server_that_nobody_approved_are_replaced_by_ours() -> None:
+    """Attack: a server that judges itself."""
+    found, _ = opened(
+        ERAS[0],
+        {"tools": {}, "extensions": {EXTENSION: {"supportedEvents": ["*"]}}},
+        lock=approved({"tools": [SEARCH]}),
+        rules=policy(interceptors="announce"),
+    )
+    assert found == {"tools": {}, "extensions": {EXTENSION: {"supportedEvents": EVENTS}}}
+
+
+def test_a_policy_that_says_something_else_of_interceptors_is_none() -> None:
+    with pytest.raises(PinwardenError) as caught:
+        policy(interceptors="always")
+    assert caught.value.code == "POLICY_INVALID"

@@ -81,7 +81,9 @@ class Client:
 
 
 @contextmanager
-def gateway(folder: Path, *command: str, options: tuple[str, ...] = ()) -> Iterator[tuple[Client, Path]]:
+def gateway(
+    folder: Path, *command: str, options: tuple[str, ...] = (), handshake: bool = True
+) -> Iterator[tuple[Client, Path]]:
     """A client of a gateway that runs a command; what it says on standard error is in the file."""
     said = folder / "stderr"
     with said.open("ab") as stderr:
@@ -97,8 +99,10 @@ def gateway(folder: Path, *command: str, options: tuple[str, ...] = ()) -> Itera
     assert process.stdout is not None
     try:
         client = Client(process.stdin, process.stdout)
-        client.ask("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}})
-        client.tell("notifications/initialized")
+        if handshake:
+            about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
+            client.ask("initialize", about)
+            client.tell("notifications/initialized")
         yield client, said
     finally:
         process.stdin.close()

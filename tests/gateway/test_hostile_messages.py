@@ -14,8 +14,8 @@ import pytest
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.recording import Recording
-from pinwarden.gateway.interceptors import EXTENSION
 from pinwarden.gateway.limits import SessionLimits
+from pinwarden.gateway.opening import INTERCEPTORS as EXTENSION
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, refused
 from tests.gateway.http_world import Kept
 from tests.gateway.test_drift_sequences_stdio import gateway

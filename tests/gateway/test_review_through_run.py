@@ -160,6 +160,19 @@ def test_while_postgresql_is_stopped_a_gateway_refuses_or_spools_and_loses_nothi
     assert used[-1] == "blocked"
 
 
+def test_nothing_passes_and_nothing_hangs_before_the_log_was_ever_reached(world: ReviewWorld, tmp_path: Path) -> None:
+    world.lock_server(SEARCH)
+    away = tmp_path / "away"
+    away.write_text("a file where a folder should be")
+    states = [{"tools": [SEARCH], "server": {"serverInfo": {"name": "scripted", "version": "1"}}}]
+    with gateway(states, "--audit", str(away / "audit.sqlite"), "--when-away", "refuse") as client:
+        answers = [client.call() for _ in range(3)]
+        assert [each["error"]["data"]["pinwarden"]["code"] for each in answers] == ["AUDIT_UNAVAILABLE"] * 3
+        away.unlink()
+        eventually(lambda: "result" in client.call())
+        assert client.ask("tools/list")["result"]["tools"] == [SEARCH]
+
+
 @pytest.mark.parametrize("round_", range(3))
 def test_a_killed_gateway_has_told_the_log_everything_that_its_client_saw(world: ReviewWorld, round_: int) -> None:
     answers: list[dict[str, Any]] = []

@@ -117,6 +117,17 @@ def test_a_damaged_store_is_not_a_first_use(tmp_path: Path, script: str) -> None
     assert stderr.read_text().count("First use") == 1
 
 
+def test_a_link_in_a_plain_result_may_be_followed(tmp_path: Path) -> None:
+    link = json.dumps({"content": [{"type": "resource_link", "uri": "notes://7", "name": "7"}]}, separators=(",", ":"))
+    state = {"tools": [SEARCH], "resources": [], "answers": {"tools/call": link}}
+    (tmp_path / "script.json").write_text(json.dumps({"states": [state]}))
+    with gateway(tmp_path, sys.executable, str(SERVER), f"@{tmp_path / 'script.json'}") as (client, _):
+        assert "error" in client.ask("resources/read", {"uri": "notes://7"})
+        for _ in range(3):
+            assert client.ask("tools/call", {"name": "search_notes"})["result"] == json.loads(link)
+        assert "result" in client.ask("resources/read", {"uri": "notes://7"})
+
+
 def test_a_policy_file_that_cannot_be_read_stops_the_start(tmp_path: Path, script: str) -> None:
     (tmp_path / "pinwarden.toml").write_text('[policy.gateway]\nenforcment = "audit"\n')
     done = pinwarden("run", "--", sys.executable, str(SERVER), script, cwd=tmp_path)

@@ -468,3 +468,95 @@ def test_rules_for_one_tool_or_one_client_stand_before_those_for_all() -> None:
     assert desk.names() == ["search_notes"]
     assert desk.kinds("search_notes") == ["warned"]
     assert tool_digest(served) != tool_digest(SEARCH)
+
+
+def test_errors_are_looked_at_as_results_are() -> None:
+    """Attack: the text for the model is in an error, where nobody looks for a result."""
+    text = "a\u001b[2Jb\u200bc"
+    rules = policy(results={"hidden-characters": "strip", "max-bytes": 300})
+    for words, passes in ((text, True), ("x" * 300, False)):
+        desk = Desk({**HONEST, "deaf": ["tools/call"]}, rules=rules)
+        desk.open()
+        desk.call("search_notes")
+        desk.say({"jsonrpc": "2.0", "id": desk._last, "error": {"code": -32000, "message": words}})
+        answer = desk.answer(desk._last)
+        if passes:
+            assert answer["error"] == {"code": -32000, "message": "abc"}
+            assert desk.facts[-1].code == "hidden_characters"
+        else:
+            assert refused(answer) == "result_too_large"
+
+
+@pytest.mark.parametrize(
+    "more", ['"resultType":"input_required"', '"inputRequests":{"a":{"method":"elicitation/create","params":{}}}']
+)
+@pytest.mark.parametrize("odd", ["", ',{"name":"b","name":"b"}'])
+def test_a_list_that_asks_for_something_is_none(more: str, odd: str) -> None:
+    """Attack: elicitation in the answer to a list, which is judged by its items alone; also where one is unreadable."""
+    text = f'{{"tools":[{json.dumps(SEARCH)}{odd}],{more}}}'
+    desk = Desk({**HONEST, "answers": {"tools/list": text}}, lock=approved(HONEST), era="2026-07-28")
+    desk.open()
+    assert refused(desk.ask("tools/list")) == "PROBE_FAILED"
+    assert refused(desk.call("search_notes")) == "list_failed"
+    assert not any(b"input" in frame for frame in desk.to_client)
+
+
+def test_what_passes_unjudged_because_the_policy_only_watches_is_told_as_such() -> None:
+    desk = Desk({"answers": {"tools/list": '{"tools":7}'}}, lock=approved(HONEST), rules=policy(enforcement="audit"))
+    desk.open()
+    assert desk.call("search_notes")["result"]
+    assert [(fact.kind, fact.code) for fact in desk.facts if fact.item == "search_notes"] == [
+        ("allowed", "list_failed")
+    ]
+
+
+def test_a_question_that_stands_in_a_result_which_calls_itself_complete_is_judged_too() -> None:
+    wants = {"resultType": "complete", "inputRequests": {"a": {"method": "elicitation/create", "params": URL}}}
+    desk = Desk({**HONEST, "answers": {"tools/call": json.dumps(wants)}}, era="2026-07-28")
+    assert refused(desk.call("search_notes")) == "url_host_denied"
+
+
+def test_an_answer_that_names_a_method_is_none() -> None:
+    desk = Desk({**HONEST, "deaf": ["tools/call"]})
+    desk.open()
+    desk.call("search_notes")
+    desk.say({"jsonrpc": "2.0", "id": desk._last, "method": None, "result": {"content": []}})
+    assert refused(desk.answer(desk._last)) == "JSON_CANONICALIZATION_ERROR"
+
+
+def test_what_the_server_tells_and_asks_is_looked_at_as_results_are() -> None:
+    """Attack: control characters in a log line, in the text of a progress bar, in a question to the user."""
+    text = "a\u001b[2Jb\u200bc"
+    desk = Desk(HONEST, rules=policy(results={"hidden-characters": "strip", "max-bytes": 500}))
+    desk.open()
+    desk.say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": text}})
+    assert desk.got()[-1]["params"]["data"] == "abc"
+    ask_client(desk, "elicitation/create", {"message": text, "requestedSchema": {"type": "object"}})
+    assert desk.got()[-1]["params"]["message"] == "abc"
+    assert [fact.code for fact in desk.facts[-2:]] == ["hidden_characters"] * 2
+    got = len(desk.to_client)
+    desk.say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 500}})
+    desk.say({"jsonrpc": "2.0", "id": 9, "method": "roots/list", "params": {"x": "x" * 500}})
+    assert desk.to_client[got:] == []
+    assert [fact.code for fact in desk.facts[-2:]] == ["result_too_large"] * 2
+    desk.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    assert desk.got()[-1] == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+
+
+@pytest.mark.parametrize("name", ["Search_Notes", "ｓearch_notes", "SEARCH_NOTES"])
+def test_what_is_blocked_is_blocked_under_each_spelling_also_where_the_unknown_passes(name: str) -> None:
+    """Attack: the server's text leads the model to another spelling, which the server takes for the same tool."""
+    desk = Desk({"tools": [POISONED, DELETE]}, lock=approved(HONEST), rules=policy(unknown="allow_degraded"))
+    desk.open()
+    assert refused(desk.call(name)) == "new_exfiltration"
+    assert desk.call("another")["result"]
+    assert desk.served(name) == []
+
+
+def test_a_warning_finds_its_place_whatever_stands_there() -> None:
+    for meta in ('"text"', "null", "[]", '{"pinwarden/warnings":[]}', '{"a":1}', "{}"):
+        text = f'{{"content":[{{"type":"text","text":"a\\u200bb"}}],"_meta":{meta}}}'
+        desk = Desk({**HONEST, "answers": {"tools/call": text}}, rules=policy(results={"hidden-characters": "flag"}))
+        desk.open()
+        warnings = desk.call("search_notes")["result"]["_meta"]["pinwarden/warnings"]
+        assert [each["code"] for each in warnings] == ["hidden_characters"], meta

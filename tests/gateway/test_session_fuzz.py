@@ -8,19 +8,30 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.digest_policy import DEFAULT_POLICY
+from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy
 
-LOCK = approved({"tools": [SEARCH, DELETE]})
+LOCK = approved({"tools": [SEARCH, DELETE], "server": {"capabilities": {"tools": {}, "resources": {}}}})
+STRICT = policy(results={"hidden-characters": "strip", "max-bytes": 600}, interceptors="announce")
 METHODS: list[Any] = [
     *("initialize", "server/discover", "ping", "tools/list", "tools/list", "tools/call", "tools/call", "prompts/get"),
     *("prompts/list", "resources/read", "resources/templates/list", "completion/complete", "notifications/cancelled"),
     *("notifications/tools/list_changed", "elicitation/create", "sampling/createMessage", "interceptors/list"),
-    *("interceptor/invoke", "subscriptions/listen", "", "x", 7, None, []),
+    *("interceptor/invoke", "subscriptions/listen", "tasks/get", "tasks/result", "notifications/tasks"),
+    *("notifications/subscriptions/acknowledged", "", "x", 7, None, []),
 ]
 IDS = [*range(7), "a", "pinwarden/desk/1", "pinwarden/desk/2", None, True, 1.5, [], {}]
 SCALARS = [None, True, 0, -1, 1.5, "", "x", "search_notes", "delete_note", "https://a.example/", "é\u200b"]
-NAMES = ["name", "uri", "cursor", "requestId", "ref", "type", "arguments", "event", "phase", "payload", "x"]
-MEMBERS = ["tools", "nextCursor", "resultType", "inputRequests", "capabilities", "serverInfo", "instructions", "_meta"]
+NAMES = [
+    *("name", "uri", "cursor", "requestId", "ref", "type", "arguments", "event", "phase", "payload", "x"),
+    *("taskId", "notifications", "resourceSubscriptions", "result", "error", "status"),
+]
+MEMBERS = [
+    *("tools", "nextCursor", "resultType", "inputRequests", "capabilities", "serverInfo", "instructions", "_meta"),
+    *("task", "taskId", "content", "messages", "contents"),
+]
+TELLS = {"capabilities": {"tools": {"listChanged": True}, "resources": {"listChanged": True}}}
 
 
 def anything(dice: Random, depth: int = 3) -> Any:
@@ -65,16 +76,23 @@ def test_no_sequence_of_messages_makes_a_session_fail_or_call_what_is_blocked(se
     dice = Random(seed)
     for _ in range(40):
         first_use = dice.random() < 0.3
-        desk = Desk({"tools": [POISONED, DELETE]}, lock=LOCK, first_use=first_use)
+        rules = dice.choice([DEFAULT_POLICY, STRICT])
+        era = dice.choice(["2025-11-25", "2026-07-28"])
+        state = {"tools": [POISONED, DELETE], "server": TELLS, "deaf": dice.choice([[], ["subscriptions/listen"]])}
+        desk = Desk(state, lock=LOCK, first_use=first_use, rules=rules, era=era)
         if dice.random() < 0.7:
             desk.open()
         for _ in range(dice.randrange(20)):
             (desk.send if dice.random() < 0.5 else desk.say)(message(dice))
+            if desk.steps and desk.steps[-1].facts and dice.random() < 0.2:
+                desk.settle(desk.session.take_back(desk.steps[-1], PinwardenError("AUDIT_UNAVAILABLE", "away")))
             if dice.random() < 0.2:
                 desk.tick(dice.choice([1.0, 25.0, 50.0]))
         desk.tick(50)
         for frame in (*desk.to_client, *desk.to_server):
             json.loads(frame)
+        answers = [frame for frame in desk.to_client if b'"id":"pinwarden/desk/' in frame and b'"method"' not in frame]
+        assert all(b"cannot be used" in frame for frame in answers), "what we asked is told to nobody"
         calls = [each for each in desk.server.received if each.get("method") == "tools/call"]
         assert first_use or all(each["params"]["name"] in listed_as_approved(desk) for each in calls)
 

@@ -305,6 +305,37 @@ def test_a_gateway_that_must_log_lets_nothing_pass_while_postgresql_is_stopped(c
     database.close()
 
 
+def test_a_gateway_that_must_log_lets_nothing_pass_before_the_database_has_answered(
+    tmp_path: Path, folder: Path
+) -> None:
+    """Nothing waits for the database, so only asking it shows that it is away: at the start, and at each attempt."""
+    place = tmp_path / "away"
+    place.write_text("a file where a folder should be")
+    log = AuditLog(place / "audit.sqlite", folder, when_away="refuse", limits=QUICK)
+    form = Fact(kind="called", server="files", call="session/")
+    takes: list[Callable[[], None]] = [
+        lambda: log.note(form, 1),
+        lambda: log.record(called(1)),
+        lambda: log.note_all([(form, 1)]),
+    ]
+    for take in takes:
+        with pytest.raises(PinwardenError) as caught:
+            take()
+        assert caught.value.code == "AUDIT_UNAVAILABLE"
+    problem = log.problem
+    eventually(lambda: log.problem is not problem)  # it was tried again
+    with pytest.raises(PinwardenError):
+        log.note(form, 2)
+    assert log.waiting == 0
+    place.unlink()
+    eventually(lambda: log.problem is None)
+    log.note(form, 3)
+    log.close()
+    database = open_database(place / "audit.sqlite", audit_schema())
+    assert [entry.fact.call for entry in entries(database)] == ["session/3"]
+    database.close()
+
+
 def test_spooled_events_reach_the_chain_in_order_when_postgresql_is_back(cluster: Cluster, folder: Path) -> None:
     database_url = cluster.new_database()
     database = open_database(database_url, audit_schema())

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -64,6 +65,23 @@ def test_writers_that_want_to_be_alone_count_without_a_gap(database: Database) -
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(append, range(80)))
     assert [number for (number,) in database.rows("SELECT number FROM trial ORDER BY number")] == list(range(1, 81))
+
+
+def test_several_kinds_of_tables_are_made_at_once_in_a_new_database(database_url: str) -> None:
+    """A gateway opens its log and what it trusts on two threads, in a database that neither has seen."""
+    kinds = [Schema(name=f"trial{each}", sql=f"CREATE TABLE trial{each} (number BIGINT);") for each in range(8)]
+    opened = [open_database(database_url, kind) for kind in kinds]
+    start = Barrier(len(kinds))
+
+    def use(each: Database) -> int:
+        start.wait(30)
+        return len(each.rows("SELECT 1"))
+
+    with ThreadPoolExecutor(len(kinds)) as threads:
+        assert list(threads.map(use, opened)) == [1] * len(kinds)
+    assert opened[0].row("SELECT COUNT(*) FROM pinwarden_schema") == (len(kinds),)
+    for each in opened:
+        each.close()
 
 
 def test_tables_of_another_release_are_not_touched(database: Database, database_url: str) -> None:

@@ -25,9 +25,14 @@ LEVELS = ("info", "review", "critical")
 """The levels of rules/drift, from least to worst."""
 TOOL_PROFILES = ("pinwarden", "hangar", "hangar-1.2")
 HIDDEN = ("relay", "flag", "strip")
+INTERCEPTORS = ("answer", "announce")
+"""Whether the gates that answer as interceptors are only there, or also named among the server's capabilities."""
 
 _ALIASES = {"allow_unverified": "allow_degraded"}
-_RULE_KEYS = ("enforcement", "unknown", "block-at", "sampling", "elicitation", "roots", "url-hosts", "max-rounds")
+_RULE_KEYS = (
+    *("enforcement", "unknown", "block-at", "sampling", "elicitation", "roots", "url-hosts", "max-rounds"),
+    "interceptors",
+)
 _REQUEST_KEYS = ("sampling", "elicitation", "roots", "url-hosts", "max-rounds")
 _RESULT_KEYS = ("max-bytes", "hidden-characters")
 _KEYS = (*_RULE_KEYS, "relist-seconds", "relist-calls", "results", "rules", "allow")
@@ -36,6 +41,7 @@ _WORDS = {
     "enforcement": ENFORCEMENTS,
     "unknown": UNKNOWNS,
     "block-at": LEVELS,
+    "interceptors": INTERCEPTORS,
     **dict.fromkeys(("sampling", "elicitation", "roots"), _LEAVE),
 }
 _ANY = Pattern(text="**")
@@ -130,6 +136,11 @@ class GatewayPolicy(Record):
             url_hosts=found.get("url-hosts", ()),
             max_rounds=found.get("max-rounds", 10),
         )
+
+    def announces(self, server: str, client: str) -> bool:
+        """Whether a client is told that the gates can be asked as interceptors."""
+        rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.text == "**"]
+        return _first_answers(("interceptors",), (*rules, self)).get("interceptors") == "announce"
 
 
 def gateway_policy(value: Any) -> GatewayPolicy:

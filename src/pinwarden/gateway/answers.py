@@ -6,14 +6,18 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.surface import Item, Kind
-from pinwarden.gateway import messages, splice
-from pinwarden.gateway.asked import Answer, Asked
+from pinwarden.gateway import messages
+from pinwarden.gateway.asked import Answer, Asked, Notice
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import encode, error, is_id, refusal
+from pinwarden.gateway.messages import error, is_id, refusal
 from pinwarden.gateway.opening import Opening
 from pinwarden.gateway.output import Journal, Output
-from pinwarden.gateway.pages import ListPage, filtered, read_page, warning_edit
-from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question
+from pinwarden.gateway.pages import ListPage, filtered, read_page
+from pinwarden.gateway.resource_links import ResourceLinks
+from pinwarden.gateway.results import Results
+from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_task
+from pinwarden.gateway.tasks import FETCHING, is_task
+from pinwarden.gateway.uses import Uses
 from pinwarden.gateway.views import View, Views
 from pinwarden.rules.drift.changes import REVIEW
 from pinwarden.rules.gates.requests import (
@@ -21,33 +25,34 @@ from pinwarden.rules.gates.requests import (
     SAMPLING,
     Refusal,
     judge_error,
-    judge_input_required,
     judge_request,
     too_many_rounds,
 )
 from pinwarden.rules.gates.verdict import BLOCK, WARN, Verdict
 
 _OPENINGS = frozenset({"initialize", "server/discover"})
+_PAYLOADS = frozenset({"result", "error", "inputRequests"})
 _TRIES = 3  # how often a page is held against a list that was asked for anew
 
 
 class Answers:
     """The part of a session that decides about messages of the server."""
 
-    def __init__(self, guard: Guard, journal: Journal, views: Views, opening: Opening) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917  the parts of one session
+        self, guard: Guard, journal: Journal, views: Views, opening: Opening, uses: Uses, links: ResourceLinks
+    ) -> None:
         self.asked_of_client: dict[Any, str] = {}
         self._guard = guard
         self._journal = journal
         self._views = views
         self._opening = opening
-        self._rounds: dict[str, int] = {}
+        self._uses = uses
+        self._results = Results(guard, journal, links)
         self._server_asks = 0
 
     def relays(self) -> bool:
         """Whether the policy wants nothing to be done about results, and nobody counts who asks back how often."""
-        results = self._guard.policy.results
-        counts = self._rounds or self._server_asks
-        return not results.max_bytes and results.hidden_characters == "relay" and not counts
+        return self._results.relays and not self._server_asks
 
     def pass_on(self, answer: Answer, now: float, out: Output) -> bool:
         """Pass an answer on to the client; False if it has to wait."""
@@ -56,7 +61,7 @@ class Answers:
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
         if message is not None and "result" not in message:
             refused = judge_error(message.get("error"), self._guard.requests(self._journal.client))
-            out.to_client.append(frame if refused is None else self._refuse(refused, asked, out))
+            self._settle(refused or self._results.too_large(frame), frame, message, asked, out)
             return True
         if asked.kind is not None:
             return self._list(answer, asked.kind, now, out)
@@ -66,14 +71,39 @@ class Answers:
             self._open(frame, message, asked, out)
             return True
         self._server_asks = 0
-        refused = self._refused_result(frame, message["result"], asked)
+        result = message["result"]
+        if (asked.method in FETCHING or is_task(result)) and is_doubtful_task(result):
+            raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
+        self._settle(self._results.refused(frame, result, asked), frame, message, asked, out)
+        return True
+
+    def pass_on_notice(self, notice: Notice, now: float, out: Output) -> bool:
+        """Pass on what the server tells of a task; False if it has to wait. What is refused can be asked for."""
+        params = notice.message.get("params")
+        if type(params) is not dict or type(params.get("taskId")) is not str or is_doubtful_task(params):
+            raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
+        verdict: Verdict | None = None
+        # Servers tell of a task before they answer the call that it belongs to. That says how it is doing, no more.
+        if self._guard.tasks.tools_of(params["taskId"]) or not _PAYLOADS.isdisjoint(params):
+            verdict = self._uses.verdict_of_task(params["taskId"], now, out)
+            if verdict is None:
+                return False
+        asked = Asked(None, notice.method, f"task/{params['taskId']}")
+        refused = self._results.refused(notice.frame, params, asked)
+        if verdict is not None and not verdict.passes:
+            self._journal.used(verdict, notice.method, "", out)
+        elif refused is not None:
+            self._journal.refused(refused.code, refused.reason, notice.method, "", out)
+        else:
+            out.to_client.append(self._results.checked(notice.frame, notice.message, "params", asked, out))
+        return True
+
+    def _settle(self, refused: Refusal | None, frame: bytes, message: Any, asked: Asked, out: Output) -> None:
         if refused is not None:
             out.to_client.append(self._refuse(refused, asked, out))
-        elif asked.warning is None and self._guard.policy.results.hidden_characters == "relay":
-            out.to_client.append(frame)
         else:
-            out.to_client.append(self._checked(frame, message, asked, out))
-        return True
+            member = "result" if "result" in message else "error"
+            out.to_client.append(self._results.checked(frame, message, member, asked, out))
 
     def _refuse(self, refused: Refusal, asked: Asked, out: Output) -> bytes:
         call = self._journal.call_id(asked.number)
@@ -132,44 +162,6 @@ class Answers:
         self._journal.used(passed, asked.method, call, out)
         out.to_client.append(refusal(asked.number, passed, self._guard.server, call))
 
-    # Results
-
-    def _refused_result(self, frame: bytes, result: Any, asked: Asked) -> Refusal | None:
-        policy = self._guard.policy.results
-        if policy.max_bytes and len(frame) > policy.max_bytes:
-            reason = f"The result has {len(frame)} bytes; the policy allows {policy.max_bytes}."
-            return Refusal(code="result_too_large", reason=reason)
-        if type(result) is not dict or result.get("resultType", "complete") == "complete":
-            if self._rounds:
-                self._rounds.pop(asked.use, None)
-            return None
-        requests = self._guard.requests(self._journal.client)
-        rounds = self._rounds.get(asked.use, 0) + 1
-        self._rounds[asked.use] = rounds
-        if rounds > requests.max_rounds:
-            return too_many_rounds(requests)
-        return judge_input_required(result, requests)
-
-    def _checked(self, frame: bytes, message: Any, asked: Asked, out: Output) -> bytes:
-        """The answer with what the policy wants done about it."""
-        hidden = self._guard.policy.results.hidden_characters
-        if hidden != "relay":
-            from pinwarden.rules.gates.results import has_hidden, without_hidden
-
-            if has_hidden(message["result"]):
-                verdict = _hidden(asked.use, hidden)
-                self._journal.used(verdict, asked.method, self._journal.call_id(asked.number), out)
-                if hidden == "strip":
-                    frame = encode({**message, "result": without_hidden(message["result"])})
-                asked.warning = asked.warning or verdict
-        if asked.warning is None or type(message["result"]) is not dict:
-            return frame
-        text = frame.decode()
-        result = splice.member(text, 0, "result")
-        if result is None:
-            return frame
-        return splice.edited(text, [warning_edit(text, result.start, [asked.warning])]).encode()
-
     # Requests of the server
 
     def server_request(self, frame: bytes, message: Any, method: str, out: Output) -> None:
@@ -189,13 +181,23 @@ class Answers:
                 refused = too_many_rounds(policy)
         if len(self.asked_of_client) >= self._guard.limits.max_open:
             refused = too_many_rounds(policy)
+        refused = refused or self._results.too_large(frame)
         if refused is not None:
             self._journal.refused(refused.code, refused.reason, method, self._journal.call_id(f"server/{number}"), out)
             data = {"pinwarden": {"code": refused.code}}
             out.to_server.append(error(number, messages.GONE, f"pinwarden: {refused.reason}", data))
             return
         self.asked_of_client[number] = method
-        out.to_client.append(frame)
+        asked = Asked(f"server/{number}", method)
+        out.to_client.append(self._results.checked(frame, message, "params", asked, out))
+
+    def tell(self, frame: bytes, message: Any, method: str, out: Output) -> None:
+        """A notification of the server that nothing is to be decided about: it is looked at as a result is."""
+        refused = self._results.too_large(frame)
+        if refused is not None:
+            self._journal.refused(refused.code, refused.reason, method[:100], "", out)
+            return
+        out.to_client.append(self._results.checked(frame, message, "params", Asked(None, method[:100]), out))
 
     def from_client(self, frame: bytes, message: Any, out: Output) -> None:
         """An answer of the client; one that nobody asked for goes nowhere."""
@@ -220,22 +222,6 @@ def _unstable(kind: Kind, item: Item) -> Verdict:
         level=REVIEW,
         code="list_unstable",
         reason="The server lists it to the client, and not when it is asked again.",
-    )
-
-
-def _hidden(use: str, what_is_done: str) -> Verdict:
-    reason = "A result holds characters that nobody sees."
-    if what_is_done == "strip":
-        reason = "Characters that nobody sees were removed from a result."
-    return Verdict(
-        entity="result",
-        key=use,
-        value=None,
-        digest=None,
-        action=WARN,
-        level=REVIEW,
-        code="hidden_characters",
-        reason=reason,
     )
 
 

@@ -47,6 +47,23 @@ class Request:
         return str(self.message["method"])
 
 
+class Notice:
+    """A notification of the server that holds the result of a task. It may wait for the list of tools."""
+
+    __slots__ = ("frame", "message", "since")
+    number = None
+
+    def __init__(self, frame: bytes, message: Any, since: float) -> None:
+        self.frame = frame
+        self.message = message
+        self.since = since
+
+    @property
+    def method(self) -> str:
+        """What it tells."""
+        return str(self.message["method"])
+
+
 class Answer:
     """An answer of the server to a request of the client. That of a list may wait for the rest of the list."""
 

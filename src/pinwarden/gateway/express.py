@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.plain import ARGUMENTS, CALL, COMPLETE, CONTENT, PARAMS, RESULT
+from pinwarden.gateway.resource_links import LINKED
 
 if TYPE_CHECKING:
     from pinwarden.documents.gateway_event import Fact
@@ -135,6 +136,7 @@ class Express:
                             and "jsonrpc" in message
                             and plain.stamp == guard.stamp
                             and plain.relays
+                            and LINKED not in chunk
                         ):
                             del open_requests[number]
                             with lock:
@@ -189,7 +191,7 @@ class Express:
         passed: list[bytes] = []
         for frame in frames:
             message = self._read(frame)
-            if self._plain.answers(message):
+            if self._plain.answers(frame, message):
                 passed.append(frame)
                 continue
             if passed:

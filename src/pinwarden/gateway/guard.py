@@ -13,7 +13,8 @@ from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy, Req
 from pinwarden.documents.surface import KINDS, Item, Kind, Surface
 from pinwarden.gateway.approved import ApprovedSource
 from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS, SessionLimits
-from pinwarden.rules.gates.lists import judge_list, judge_use
+from pinwarden.gateway.tasks import Tasks
+from pinwarden.rules.gates.lists import judge_list, judge_unknown_task, judge_use
 from pinwarden.rules.gates.server import judge_server
 from pinwarden.rules.gates.verdict import Verdict
 
@@ -40,6 +41,9 @@ class Guard:
         """Counts everything that makes a session look again: changes of measure or policy, and notices."""
         self.look_at = 0.0
         """When the measure has to be looked at again."""
+        self.refuses_to_tell = False
+        """Whether the server has refused to tell when its lists change."""
+        self.tasks = Tasks()
         self._source = source
         self._lock = Lock()
         self._approved: Approved | None = None
@@ -93,6 +97,10 @@ class Guard:
     def judge_unlisted(self, kind: Kind, key: str, client: str) -> Verdict:
         """The verdict about using something that the server does not list."""
         return judge_use(kind, key, self._measure(), self.policy.for_item(self.server, key, client))
+
+    def judge_unknown_task(self, client: str) -> Verdict:
+        """The verdict about a task of which nobody knows what tool it is a call of."""
+        return judge_unknown_task(self.policy.for_item(self.server, "", client))
 
     def judge_server(self, facts: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
         """A verdict for each member of what the server says of itself."""

@@ -12,7 +12,6 @@ from typing import Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
-EXTENSION = "io.modelcontextprotocol/interceptors"
 REQUEST, RESPONSE = "request", "response"
 VALIDATION, MUTATION = "validation", "mutation"
 INVALID_PARAMS = -32602

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from json import dumps
 from typing import Any
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.visible import show_invisible
 from pinwarden.documents.surface import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
 from pinwarden.rules.gates.lists import digest_text
@@ -14,7 +15,10 @@ from pinwarden.rules.gates.verdict import Verdict
 META = "io.modelcontextprotocol/"
 VERSION_KEY = f"{META}protocolVersion"
 META_KEYS = (VERSION_KEY, f"{META}clientInfo", f"{META}clientCapabilities")
+"""What a request of the stateless era says about its client, whatever it asks for."""
 SERVER_STAMP = f"{META}serverInfo"
+SUBSCRIPTION = f"{META}subscriptionId"
+LISTEN = "subscriptions/listen"
 WARNINGS = "pinwarden/warnings"
 """The member of ``_meta`` that tells a client what passed only because the policy warns."""
 
@@ -99,6 +103,12 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
         "expected": list(verdict.expected),
         "observed": digest_text(verdict.digest) or None,
     }
+
+
+def unrecorded(number: Any, problem: PinwardenError) -> bytes:
+    """The answer to a request that must not pass because it cannot be recorded."""
+    text = f"pinwarden: nothing passes that cannot be recorded: {problem.message}"
+    return error(number, INTERNAL, text, {"pinwarden": {"code": problem.code}})
 
 
 def is_id(value: Any) -> bool:

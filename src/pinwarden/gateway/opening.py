@@ -8,12 +8,19 @@ from typing import Any
 
 from pinwarden.gateway import splice
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import META, SERVER_STAMP
+from pinwarden.gateway.messages import META_KEYS, VERSION_KEY
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.pages import cache_edits, warning_edit
 from pinwarden.gateway.views import server_facts
-from pinwarden.rules.gates.server import CAPABILITY_OF_METHOD, approved_capabilities
+from pinwarden.rules.gates.server import (
+    CAPABILITY_OF_METHOD,
+    approved_capabilities,
+    extensions_of,
+    unapproved,
+)
 from pinwarden.rules.gates.verdict import WARN, Verdict
+
+INTERCEPTORS = "io.modelcontextprotocol/interceptors"
 
 
 class Opening:
@@ -35,6 +42,16 @@ class Opening:
         self._epoch = -1
         self._look(out)
 
+    def judge_anew(self) -> None:
+        """What was judged was not recorded: it is judged, and told, once more."""
+        self._epoch = -1
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the server as a whole is refused, so that it is asked nothing."""
+        identity = self._verdicts.get("serverInfo")
+        return identity is not None and not identity.passes
+
     @property
     def is_clear(self) -> bool:
         """Whether the server as such was judged by the measure of now, and is barred from nothing."""
@@ -49,23 +66,19 @@ class Opening:
         offered = self._verdicts.get("capabilities")
         if offered is None or offered.passes:
             return None
-        capability = CAPABILITY_OF_METHOD.get(method.partition("/")[0])
-        if capability is None:
-            return None
         if not isinstance(offered.value, dict):
-            return offered  # whatever it is, it says of nothing that it is offered
-        if capability not in offered.value:
-            return None
-        return None if capability in self._approved_capabilities() else offered
+            # Whatever it is, it says of nothing that it is offered.
+            return offered if method.partition("/")[0] in CAPABILITY_OF_METHOD else None
+        return offered if unapproved(method, offered.value, self._approved_capabilities()) else None
 
     def extends(self, extension: str, out: Output) -> bool:
         """Whether the server has an extension of the protocol, and may have it."""
         self._look(out)
         offered = self._verdicts.get("capabilities")
         passes = offered is None or offered.passes
-        capabilities = (self.facts or {}).get("capabilities") if passes else self._approved_capabilities()
-        extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
-        return isinstance(extensions, dict) and extension in extensions
+        return extension in extensions_of(
+            (self.facts or {}).get("capabilities") if passes else self._approved_capabilities()
+        )
 
     def passed_on(self, frame: bytes, result: Mapping[str, Any], ttl: int, out: Output) -> bytes | Verdict:
         """The answer as the client gets it, or why it gets none."""
@@ -76,7 +89,8 @@ class Opening:
         identity = self._verdicts.get("serverInfo")
         if identity is not None and not identity.passes:
             return identity
-        return self._edited(frame, ttl)
+        announced = self._guard.policy.announces(self._guard.server, self._journal.client)
+        return self._edited(frame, ttl, announced=announced and not self.extends(INTERCEPTORS, out))
 
     def _look(self, out: Output) -> None:
         if self.facts is None or self._epoch == self._guard.epoch or self._guard.approved is None:
@@ -88,7 +102,7 @@ class Opening:
             self._journal.served(verdict, "initialize" if self.version else "server/discover", out)
         self._clear = all(verdict.passes for verdict in self._verdicts.values())
 
-    def _edited(self, frame: bytes, ttl: int) -> bytes:
+    def _edited(self, frame: bytes, ttl: int, *, announced: bool) -> bytes:
         text = frame.decode()
         result = splice.member(text, 0, "result")
         if result is None:
@@ -97,14 +111,32 @@ class Opening:
         instructions = self._verdicts.get("instructions")
         if instructions is not None and not instructions.passes:
             edits += splice.without_members(text, result.start, ("instructions",))
-        offered = self._verdicts.get("capabilities")
-        span = splice.member(text, result.start, "capabilities")
-        if offered is not None and span is not None and not offered.passes:
-            edits.append((span.start, span.end, dumps(self._approved_capabilities(), separators=(",", ":"))))
+        edits += self._capability_edits(text, result.start, announced=announced)
         warnings = [verdict for verdict in self._verdicts.values() if verdict.action == WARN]
         if warnings:
             edits.append(warning_edit(text, result.start, warnings))
         return splice.edited(text, edits).encode() if edits else frame
+
+    def _capability_edits(self, text: str, result: int, *, announced: bool) -> list[splice.Edit]:
+        """What it takes to leave the approved capabilities, and to name our own gates if the policy wants that."""
+        offered = self._verdicts.get("capabilities")
+        span = splice.member(text, result, "capabilities")
+        if span is None:
+            return []
+        if offered is not None and not offered.passes:
+            capabilities = self._approved_capabilities()
+            if announced:
+                capabilities["extensions"] = {**extensions_of(capabilities), INTERCEPTORS: _own_gates()}
+            return [(span.start, span.end, dumps(capabilities, separators=(",", ":")))]
+        if not announced or text[span.start] != "{":
+            return []
+        gates = dumps(_own_gates(), separators=(",", ":"))
+        extensions = splice.member(text, span.start, "extensions")
+        if extensions is None:
+            return [splice.with_member(text, span.start, "extensions", f'{{"{INTERCEPTORS}":{gates}}}')]
+        if text[extensions.start] != "{":
+            return [(extensions.start, extensions.end, f'{{"{INTERCEPTORS}":{gates}}}')]
+        return [splice.with_member(text, extensions.start, INTERCEPTORS, gates)]
 
     def _approved_capabilities(self) -> dict[str, Any]:
         approved = self._guard.approved
@@ -112,9 +144,16 @@ class Opening:
         return {} if approved is None else approved_capabilities(now, approved.surface)
 
 
+def _own_gates() -> dict[str, Any]:
+    """What SEP-2624 wants to be said of a host of interceptors."""
+    from pinwarden.gateway.own_interceptor import EVENTS
+
+    return {"supportedEvents": list(EVENTS)}
+
+
 def stateless_meta(params: Any) -> dict[str, Any] | None:
     """What a request of the stateless era says about its client; None for one of another era."""
     meta = params.get("_meta") if isinstance(params, dict) else None
-    if not isinstance(meta, dict) or f"{META}protocolVersion" not in meta:
+    if not isinstance(meta, dict) or VERSION_KEY not in meta:
         return None
-    return {name: value for name, value in meta.items() if name.startswith(META) and name != SERVER_STAMP}
+    return {name: meta[name] for name in META_KEYS if name in meta}

@@ -70,6 +70,10 @@ class Journal:
         out.durable = out.durable or verdict.action == BLOCK
         out.sightings.append(verdict)
 
+    def tell_anew(self) -> None:
+        """What was told was not recorded, so it is told again."""
+        self._told.clear()
+
     def used(self, verdict: Verdict, method: str, call: str, out: Output, arguments: bytes | None = None) -> None:
         """A client wanted to use something."""
         out.facts.append(self.fact(_USED[verdict.action], verdict, method, call, arguments))

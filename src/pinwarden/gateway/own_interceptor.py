@@ -14,6 +14,8 @@ from pinwarden.rules.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 LISTS = "pinwarden/lists"
 USES = "pinwarden/uses"
 _USED = {"tools/call": TOOL, "prompts/get": PROMPT}
+EVENTS = (*LIST_METHODS, *_USED)
+"""All that these interceptors look at."""
 _SEVERITY = {BLOCK: "error", WARN: "warn"}
 
 

@@ -35,6 +35,8 @@ def read_page(frame: bytes, message: Any, kind: Kind, guard: Guard) -> ListPage:
     envelope = _taken_apart(frame, guard) if message is None else Message(members=message, problem=None)
     if is_doubtful_answer(envelope.members):
         raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what the list holds")
+    if _asks(envelope.members.get("result")):
+        raise PinwardenError("PROBE_FAILED", "the server asks for something instead of listing")
     page = page_of(envelope, kind, limits.json, limits.max_items)
     items = tuple(page.items)
     guard.remember(kind, body, items, page.cursor)
@@ -50,6 +52,16 @@ def _taken_apart(frame: bytes, guard: Guard) -> Message:
     if isinstance(result, bytes) and is_doubtful_result(dict(object_members(result))):
         raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what the list holds")
     return message
+
+
+def _asks(result: Any) -> bool:
+    """Whether a result says that it is no complete list: who reads it might do what it asks for."""
+    if isinstance(result, bytes):
+        found = dict(object_members(result))
+        return "inputRequests" in found or found.get("resultType", b'"complete"') != b'"complete"'
+    if type(result) is not dict:
+        return False
+    return "inputRequests" in result or result.get("resultType", "complete") != "complete"
 
 
 def _body(frame: bytes, message: Any) -> bytes:
@@ -98,7 +110,7 @@ def warning_edit(text: str, result: int, warnings: Sequence[Verdict]) -> splice.
     meta = splice.member(text, result, "_meta")
     if meta is None:
         return splice.with_member(text, result, "_meta", f'{{"{WARNINGS}":{value}}}')
-    if splice.member(text, meta.start, WARNINGS) is not None:
+    if text[meta.start] != "{" or splice.member(text, meta.start, WARNINGS) is not None:
         return meta.start, meta.end, f'{{"{WARNINGS}":{value}}}'  # a server that speaks in our name loses its say
     return splice.with_member(text, meta.start, WARNINGS, value)
 

@@ -15,6 +15,7 @@ from pinwarden.gateway.answers import Answers
 from pinwarden.gateway.asked import Asked
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.output import Journal
+from pinwarden.gateway.resource_links import LINKED
 from pinwarden.gateway.step import Step
 from pinwarden.gateway.uses import Uses
 from pinwarden.rules.gates.verdict import ALLOW
@@ -103,7 +104,7 @@ class PlainCalls:
         """A call that `form` let pass went nowhere."""
         self.open.pop(number, None)
 
-    def answers(self, message: Any) -> bool:
+    def answers(self, frame: bytes, message: Any) -> bool:
         """Whether this is the complete answer to a plain call, about which nothing is to be done."""
         try:
             number, result = message["id"], message["result"]
@@ -115,7 +116,7 @@ class PlainCalls:
             return False
         if len(message) != 3 or "jsonrpc" not in message or result.get("resultType", COMPLETE) != COMPLETE:
             return False
-        if not self.relays or self.stamp != self.guard.stamp:
+        if not self.relays or self.stamp != self.guard.stamp or LINKED in frame:
             return False
         del self.open[number]
         return True

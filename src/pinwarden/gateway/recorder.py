@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway import messages
 from pinwarden.gateway.step import Step
 from pinwarden.rules.gates.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from pinwarden.flows.gateway.sightings import Sightings
     from pinwarden.store.audit import AuditLog
@@ -81,20 +80,3 @@ class Recorder:
                     store.keep(verdicts)
             except PinwardenError as err:
                 self._say(f"what the server serves could not be kept for review: {err.message}")
-
-
-def unrecorded(frames: Iterable[bytes], problem: PinwardenError) -> list[bytes]:
-    """The answers to messages that must not pass because they could not be recorded; notifications have none."""
-    from pinwarden.core import strict_json
-
-    answers: list[bytes] = []
-    for frame in frames:
-        try:
-            message: Any = strict_json.parse(frame)
-        except PinwardenError:
-            continue
-        number = message.get("id") if isinstance(message, dict) else None
-        if messages.is_id(number):
-            text = f"pinwarden: nothing passes that cannot be recorded: {problem.message}"
-            answers.append(messages.error(number, messages.INTERNAL, text, {"pinwarden": {"code": problem.code}}))
-    return answers

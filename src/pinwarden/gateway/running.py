@@ -128,9 +128,18 @@ def gateway_policy_of(project: Project, named: Path | None) -> GatewayPolicy:
 
 
 def name_of_command(words: tuple[str, ...], cwd: str) -> str:
-    """The name of a command that no lock speaks of: its program, and a digest of the whole line and folder."""
+    """The name of a command that no lock speaks of: its program, and a digest of the line and folder.
+
+    Secrets are no part of it: who knows the rest of the line could find a short one out by its digest.
+    """
     from pinwarden.core.canonical import canonicalize
     from pinwarden.core.digest import Digest
+    from pinwarden.rules.config.plain_words import surely_plain
 
-    program = "".join(letter for letter in words[0].rpartition("/")[2] if letter.isalnum() or letter in "._-")
-    return f"{program[:40]}#{Digest.of(canonicalize([cwd, *words])).hex[:16]}"
+    shown = list(words)
+    if not surely_plain(words):
+        from pinwarden.rules.config.masking import shown_words
+
+        shown = shown_words(words)
+    program = "".join(letter for letter in shown[0].rpartition("/")[2] if letter.isalnum() or letter in "._-")
+    return f"{program[:40]}#{Digest.of(canonicalize([cwd, *shown])).hex[:16]}"

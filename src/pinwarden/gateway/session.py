@@ -15,6 +15,7 @@ approved; requests are held against the policy; the rest is passed on byte for b
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from threading import RLock
 from typing import Any
 
@@ -23,14 +24,17 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements
 from pinwarden.gateway import messages
 from pinwarden.gateway.answers import Answers
-from pinwarden.gateway.asked import Answer, Asked, Request
+from pinwarden.gateway.asked import Answer, Asked, Notice, Request
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import error, is_id
+from pinwarden.gateway.listening import CANCELLED, Listening
+from pinwarden.gateway.messages import LISTEN, error, is_id, unrecorded
 from pinwarden.gateway.opening import Opening, stateless_meta
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.plain import CALL, PlainCalls
+from pinwarden.gateway.resource_links import ResourceLinks
 from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_request
 from pinwarden.gateway.step import NOTHING, Step
+from pinwarden.gateway.tasks import TOLD
 from pinwarden.gateway.uses import Uses
 from pinwarden.gateway.views import Views
 
@@ -38,7 +42,6 @@ __all__ = ["NOTHING", "Session", "Step"]
 
 _BATCHES = "2025-03-26"  # the only revision that has them
 _NOTICE = "notifications/"
-_CANCELLED = "notifications/cancelled"
 _DOUBTFUL = "Readers may differ on what this message is."
 
 
@@ -59,13 +62,15 @@ class Session:
         self._journal = Journal(guard, name, client)
         self._views = Views(guard, self._journal, name)
         self._opening = Opening(guard, self._journal)
-        self._uses = Uses(guard, self._journal, self._views, self._opening)
-        self._answers = Answers(guard, self._journal, self._views, self._opening)
+        self._listening = Listening(guard, self._views)
+        links = ResourceLinks()
+        self._uses = Uses(guard, self._journal, self._views, self._opening, links)
+        self._answers = Answers(guard, self._journal, self._views, self._opening, self._uses, links)
         self._open: dict[Any, Asked | str] = {}
         """Requests by their id; of a plain call only the name of the tool."""
         self.plain = PlainCalls(guard, self._journal, self._uses, self._answers, self._open)
         """The short way, for those who look there before they give us a message."""
-        self._held: list[Request | Answer] = []
+        self._held: list[Request | Answer | Notice] = []
         self._cancelled: set[Any] = set()
         self._active = False
 
@@ -110,6 +115,7 @@ class Session:
             out = Output()
             for one, value in self._each(frame.rstrip(), message, out.to_client):
                 self._from_client(one, value, now, out)
+            self._listen(now, out)
             self.plain.learn(now)
         return out.step()
 
@@ -123,12 +129,13 @@ class Session:
         with self._lock:
             if now >= self.guard.look_at:
                 self.guard.look(now)
-            if self.plain.answers(message):
+            if self.plain.answers(frame, message):
                 return Step((frame,))
             self.plain.spend()
             out = Output()
             for one, value in self._each(frame.rstrip(), message, None):
                 self._from_server(one, value, now, out)
+            self._listen(now, out)
             self.plain.learn(now)
         return out.step()
 
@@ -143,6 +150,7 @@ class Session:
                 self._views.due(now, out)
             if self._views.overdue(now):
                 self._retry(now, out)
+            self._listen(now, out)
             self._give_up(now, out)
         return out.step()
 
@@ -151,11 +159,56 @@ class Session:
         del now
         out = Output()
         with self._lock:
-            for number in (*self._open, *(held.number for held in self._held)):
+            for number in (*self._open, *(held.number for held in self._held if not isinstance(held, Notice))):
                 out.to_client.append(error(number, messages.GONE, "pinwarden: the server ended without an answer"))
             self._open.clear()
             self._held.clear()
         return out.step()
+
+    def take_back(self, step: Step, problem: PinwardenError) -> Step:
+        """What could not be recorded does not happen: what is sent in place of it. Who waited for it is told why."""
+        out = Output()
+        with self._lock:
+            self.plain.spend()
+            for part in (self._views, self._opening):
+                part.judge_anew()
+            self._journal.tell_anew()
+            for frame in step.to_server:
+                self._unsent(self._members(frame), problem, out)
+            for frame in step.to_client:
+                message = self._members(frame)
+                number = message.get("id")
+                if "method" not in message:
+                    out.to_client.append(unrecorded(number, problem))
+                elif self._answers.asked_of_client.pop(number, None) is not None:
+                    out.to_server.append(unrecorded(number, problem))
+        return out.step()
+
+    def _members(self, frame: bytes) -> Any:
+        """The members of a message that was about to be sent."""
+        try:
+            return strict_json.parse(frame, self._json)
+        except PinwardenError:
+            from pinwarden.adapters.probe.message import read_message
+
+            return read_message(frame, self._json).members
+
+    def _unsent(self, message: Any, problem: PinwardenError, out: Output) -> None:
+        """A request that did not go to the server is not open. If it was for a list, nobody waits for that either."""
+        number = message.get("id")
+        if "method" not in message or number is None:
+            return
+        if not self._views.is_own(number):
+            self._open.pop(number, None)
+            self._cancelled.discard(number)
+            out.to_client.append(unrecorded(number, problem))
+            return
+        if self._listening.is_it(number):
+            self._listening.unsent()
+            return
+        self._views.unsent(number)
+        waiting, self._held = self._held, []
+        out.to_client += [unrecorded(held.number, problem) for held in waiting if not isinstance(held, Notice)]
 
     # Messages of the client
 
@@ -170,7 +223,7 @@ class Session:
             self._journal.refused("request_without_id", reason, method[:100], "", out)
         elif is_doubtful_request(message):
             self._journal.refused("message_doubtful", _DOUBTFUL, method[:100], "", out)
-        elif method != _CANCELLED or not self._forget(message.get("params")):
+        elif method != CANCELLED or not self._forget(message.get("params")):
             out.to_server.append(frame)
 
     def _request(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
@@ -230,7 +283,7 @@ class Session:
         if is_id(number) and number in self._open:
             self._cancelled.add(number)
         before = len(self._held)
-        self._held = [held for held in self._held if isinstance(held, Answer) or held.number != number]
+        self._held = [held for held in self._held if not isinstance(held, Request) or held.number != number]
         return len(self._held) != before
 
     # Messages of the server
@@ -248,13 +301,13 @@ class Session:
             if is_doubtful_question(message):
                 self._journal.refused("message_doubtful", _DOUBTFUL, method[:100], "", out)
                 return
-            for kind in messages.LIST_CHANGED.get(method, ()):
-                self._views.changed(kind, now, out)
-            out.to_client.append(frame)
+            self._notice(frame, message, method, now, out)
             return
         number = message.get("id")
         if self._views.is_own(number):
-            if self._views.answered(frame, message, number, now, out):
+            if self._listening.is_it(number):
+                self._listening.ended(message, now)
+            elif self._views.answered(frame, message, number, now, out):
                 self._retry(now, out)
             return
         asked = self._answered(number)
@@ -265,6 +318,37 @@ class Session:
             self._journal.refused("answer_unasked", "The server answered a question that nobody asked.", "", "", out)
             return
         self._answer(Answer(frame, message, asked, now), now, out)
+
+    def _notice(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
+        """Something that the server tells without being asked, or because somebody listens."""
+        params = message.get("params")
+        for kind in messages.LIST_CHANGED.get(method, ()):
+            self._views.changed(kind, now, out)
+        if self._listening.belongs(method, params):
+            self._listening.told(method, params, now, out)
+        elif method not in TOLD:
+            self._answers.tell(frame, message, method, out)
+        else:
+            self._tell_of_task(Notice(frame, message, now), now, out)
+
+    def _tell_of_task(self, held: Notice, now: float, out: Output) -> None:
+        try:
+            done = self._answers.pass_on_notice(held, now, out)
+        except PinwardenError as err:
+            self._journal.refused(err.code, "What the server tells of a task cannot be judged.", held.method, "", out)
+            return
+        if not done:
+            self._hold(held, out)
+
+    def _listen(self, now: float, out: Output) -> None:
+        """See that somebody hears when a list changes."""
+        if not self._opening.is_refused:
+            self._listening.open_if_due(now, self._client_hears, out)
+
+    def _client_hears(self, wanted: Iterable[str]) -> bool:
+        """Whether the client has a subscription open to all of these notices."""
+        listening = (each for each in self._open.values() if type(each) is Asked and each.method == LISTEN)
+        return any(set(wanted) <= set(each.use.split()) for each in listening)
 
     def _answered(self, number: Any) -> Asked | None:
         asked = self._open.pop(number, None) if is_id(number) else None
@@ -302,7 +386,9 @@ class Session:
             except PinwardenError:
                 number = None
             if self._views.is_own(number):
-                if self._views.answered(frame, None, str(number), now, out):
+                if self._listening.is_it(number):
+                    self._listening.ended(None, now)
+                elif self._views.answered(frame, None, str(number), now, out):
                     self._retry(now, out)
                 return out.step()
             asked = self._answered(number)
@@ -314,8 +400,10 @@ class Session:
 
     # What is held
 
-    def _hold(self, held: Request | Answer, out: Output) -> None:
+    def _hold(self, held: Request | Answer | Notice, out: Output) -> None:
         if len(self._held) >= self._limits.max_held:
+            if isinstance(held, Notice):
+                return  # who waits for the result can ask for it
             out.to_client.append(error(held.number, messages.GONE, "pinwarden: too many requests wait for a list"))
             return
         self._held.append(held)
@@ -328,8 +416,10 @@ class Session:
         for held in waiting:
             if isinstance(held, Request):
                 self._forward(held, now, out)
-            else:
+            elif isinstance(held, Answer):
                 self._answer(held, now, out)
+            else:
+                self._tell_of_task(held, now, out)
 
     def _give_up(self, now: float, out: Output) -> None:
         """What waited longer than any list may take is refused, whatever it waits for."""
@@ -339,6 +429,8 @@ class Session:
         for held in late:
             call = self._journal.call_id(held.number)
             self._journal.refused("list_failed", "The server's lists could not be had.", held.method, call, out)
+            if isinstance(held, Notice):
+                continue
             text = "pinwarden: the server's lists could not be judged in time"
             out.to_client.append(error(held.number, messages.REFUSED, text, {"pinwarden": {"code": "list_failed"}}))
 

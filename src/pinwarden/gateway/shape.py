@@ -26,12 +26,14 @@ def names(*words: str) -> Names:
 
 
 _MESSAGE = names("jsonrpc", "id", "method", "params", "result", "error")
-_PARAMS = names("name", "uri", "cursor", "ref", "arguments", "_meta")
+_PARAMS = names("name", "uri", "cursor", "ref", "arguments", "_meta", "taskId", "notifications")
+_WANTED = names("resourceSubscriptions", "taskIds")
 _REF = names("type", "name", "uri")
 _RESULT = names(
     *("tools", "prompts", "resources", "resourceTemplates", "nextCursor", "ttlMs", "cacheScope", "_meta"),
     *("serverInfo", "capabilities", "instructions", "protocolVersion", "resultType", "inputRequests"),
 )
+_TASK = names("taskId", "status", "statusMessage", "result", "error", "inputRequests", "task", "_meta")
 _ERROR = names("code", "data")
 _ELICITATIONS = names("elicitations")
 _ASKED = names("mode", "url")
@@ -44,7 +46,9 @@ def is_doubtful_request(message: Mapping[str, Any]) -> bool:
     params = message.get("params")
     if type(params) is not dict:
         return False
-    return _looks_alike(params, _PARAMS) or _looks_alike(params.get("ref"), _REF)
+    if _looks_alike(params, _PARAMS) or _looks_alike(params.get("ref"), _REF):
+        return True
+    return _looks_alike(params.get("notifications"), _WANTED)
 
 
 def is_doubtful_question(message: Mapping[str, Any]) -> bool:
@@ -56,21 +60,34 @@ def is_doubtful_question(message: Mapping[str, Any]) -> bool:
 
 def is_doubtful_answer(message: Mapping[str, Any]) -> bool:
     """Whether readers may differ on what an answer of the server says."""
-    if ("result" in message) is ("error" in message) or _looks_alike(message, _MESSAGE):
+    if ("result" in message) is ("error" in message) or "method" in message or _looks_alike(message, _MESSAGE):
         return True
     if "result" in message:
         result = message["result"]
         return _looks_alike(result, _RESULT) or _doubtful_requests(result)
-    error = message["error"]
-    if type(error) is not dict:
+    return _doubtful_error(message["error"])
+
+
+def is_doubtful_task(task: Any) -> bool:
+    """The same for what is told of a task, which may hold a result, an error or questions."""
+    if type(task) is not dict:
         return False
-    data = error.get("data")
-    return _looks_alike(error, _ERROR) or _looks_alike(data, _ELICITATIONS) or _any(data, "elicitations", _ASKED)
+    result = task.get("result")
+    if _looks_alike(task, _TASK) or _doubtful_requests(task) or _doubtful_error(task.get("error")):
+        return True
+    return _looks_alike(result, _RESULT) or _doubtful_requests(result)
 
 
 def is_doubtful_result(result: Any) -> bool:
     """The same for the result alone."""
     return _looks_alike(result, _RESULT)
+
+
+def _doubtful_error(error: Any) -> bool:
+    if type(error) is not dict:
+        return False
+    data = error.get("data")
+    return _looks_alike(error, _ERROR) or _looks_alike(data, _ELICITATIONS) or _any(data, "elicitations", _ASKED)
 
 
 def _doubtful_requests(result: Any) -> bool:

@@ -116,10 +116,9 @@ class Relay:
                     self._tell(step.facts)
                 self._recorder.record(step)
             except PinwardenError as err:
-                from pinwarden.gateway.recorder import unrecorded
-
                 self._say(f"nothing passes that cannot be recorded: {err.message}")
-                to_client, to_server = tuple(unrecorded((*to_client, *to_server), err)), ()
+                instead = self._session.take_back(step, err)
+                to_client, to_server = instead.to_client, instead.to_server
         if to_server:
             if later_to == "server":
                 self._to_server.write_later(to_server)

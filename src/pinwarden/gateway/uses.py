@@ -7,20 +7,29 @@ from typing import Any
 from pinwarden.documents.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
 from pinwarden.gateway.asked import Asked
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import INVALID_REQUEST, LIST_METHODS, encode, error, refusal
-from pinwarden.gateway.opening import Opening
+from pinwarden.gateway.messages import INVALID_REQUEST, LIST_METHODS, LISTEN, encode, error, refusal
+from pinwarden.gateway.opening import INTERCEPTORS, Opening
 from pinwarden.gateway.output import Journal, Output
+from pinwarden.gateway.resource_links import ResourceLinks
 from pinwarden.gateway.shape import is_doubtful_request
+from pinwarden.gateway.tasks import FETCHING
 from pinwarden.gateway.templates import template_fits
 from pinwarden.gateway.views import View, Views
-from pinwarden.rules.drift.changes import REVIEW
-from pinwarden.rules.gates.verdict import ALLOW, BLOCK, WARN, Verdict
+from pinwarden.rules.drift.changes import CRITICAL, REVIEW
+from pinwarden.rules.gates.lists import strictest
+from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
 _NAMED = {"tools/call": TOOL, "prompts/get": PROMPT}
 _ADDRESSED = frozenset({"resources/read", "resources/subscribe"})
 _COMPLETE = "completion/complete"
 _LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR = "interceptors/list", "interceptor/invoke"
+_MOST_SUBSCRIBED = 1000  # resources in one subscription
 _FREE = frozenset({"initialize", "server/discover", "ping"})
+
+_BY_LINK = "linked"
+"""The code of a resource that no list has, but a result of this session led to."""
+_BY_TOOL = "named_by_tool"
+"""The same, where a definition that passes names it."""
 
 Decision = Asked | bytes | None
 """Passed on; answered by us; or held."""
@@ -29,7 +38,8 @@ Decision = Asked | bytes | None
 class Uses:
     """The part of a session that decides about requests."""
 
-    def __init__(self, guard: Guard, journal: Journal, views: Views, opening: Opening) -> None:
+    def __init__(self, guard: Guard, journal: Journal, views: Views, opening: Opening, links: ResourceLinks) -> None:
+        self._links = links
         self._guard = guard
         self._journal = journal
         self._views = views
@@ -57,6 +67,10 @@ class Uses:
             return asked
         if method in _ADDRESSED:
             return self._addressed(params.get("uri") if type(params) is dict else None, message, now, out)
+        if method in FETCHING:
+            return self._fetched(params.get("taskId") if type(params) is dict else None, message, now, out)
+        if method == LISTEN:
+            return self._listened(params.get("notifications") if type(params) is dict else None, message, now, out)
         if method == _COMPLETE:
             return self._completed(params.get("ref") if type(params) is dict else None, message, now, out)
         if method in (_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR):
@@ -80,25 +94,77 @@ class Uses:
         return self._decided(self._verdict(view, name), message, name, out)
 
     def _addressed(self, uri: Any, message: Any, now: float, out: Output) -> Decision:
-        """A resource that is listed counts as what it is listed; one that is not, as its template.
-
-        What neither knows is a content and no definition: servers hand out such addresses in results.
-        """
         if type(uri) is not str:
             return error(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a uri")
+        verdict = self._verdict_at(uri, now, out)
+        return None if verdict is None else self._decided(verdict, message, uri, out)
+
+    def _verdict_at(self, uri: str, now: float, out: Output) -> Verdict | None:
+        """A resource that is listed counts as what it is listed; one that is not, as its template.
+
+        What nobody approved may be read if the server itself led there: by a link in a result of this session, or by
+        a definition that passes. Anything else is unknown. None if a list has to be waited for.
+        """
         resources = self._views.need(RESOURCE, now, out)
         templates = self._views.need(TEMPLATE, now, out)
         if resources is None or templates is None:
             return None
         verdict = resources.by_key.get(uri)
         if verdict is None and (problem := resources.problem or templates.problem) is not None:
-            verdict = self._unjudged(RESOURCE, uri, problem)
+            return self._unjudged(RESOURCE, uri, problem)
         if verdict is None:
             fitting = [each for key, each in templates.by_key.items() if template_fits(key, uri)]
             verdict = next((each for each in fitting if not each.passes), fitting[0] if fitting else None)
-        if verdict is None:
-            verdict = Verdict(entity=RESOURCE.entity, key=uri, value=None, digest=None, action=ALLOW, code="not_listed")
-        return self._decided(verdict, message, uri, out)
+        if uri in self._links and (verdict is None or _is_merely_new(verdict)):
+            return _led_to(uri, _BY_LINK)
+        if verdict is not None:
+            return verdict
+        tools = self._views.need(TOOL, now, out)
+        if tools is None:
+            return None
+        if any(each.passes and _names(each.value, uri) for each in tools.by_key.values()):
+            return _led_to(uri, _BY_TOOL)
+        return self._guard.judge_unlisted(RESOURCE, uri, self._journal.client)
+
+    def _listened(self, wanted: Any, message: Any, now: float, out: Output) -> Decision:
+        """A subscription is one to each of the resources that it names."""
+        wanted = wanted if type(wanted) is dict else {}
+        asked = Asked(message["id"], LISTEN, " ".join(name for name, each in wanted.items() if each is True))
+        uris = wanted.get("resourceSubscriptions")
+        if type(uris) is not list or not uris:
+            return asked
+        if len(uris) > _MOST_SUBSCRIBED or not all(type(uri) is str for uri in uris):
+            return error(message["id"], INVALID_REQUEST, "pinwarden: these resources cannot be told apart")
+        verdicts: list[Verdict] = []
+        for uri in uris:
+            verdict = self._verdict_at(uri, now, out)
+            if verdict is None:
+                return None
+            verdicts.append(verdict)
+        worst = next((each for each in verdicts if not each.passes), None)
+        if worst is not None:
+            return self._decided(worst, message, worst.key, out)
+        for verdict in verdicts:
+            self._journal.used(verdict, LISTEN, self._journal.call_id(message["id"]), out)
+        return asked
+
+    def _fetched(self, task: Any, message: Any, now: float, out: Output) -> Decision:
+        """The result of a task is that of its tool, which has to be approved also when it is fetched."""
+        if type(task) is not str:
+            return error(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a taskId")
+        verdict = self.verdict_of_task(task, now, out)
+        return None if verdict is None else self._decided(verdict, message, f"task/{task}", out)
+
+    def verdict_of_task(self, task: str, now: float, out: Output) -> Verdict | None:
+        """The verdict about the tool that a task is a call of; None if its list has to be waited for."""
+        view = self._views.need(TOOL, now, out)
+        if view is None:
+            return None
+        verdicts = [self._verdict(view, tool) for tool in sorted(self._guard.tasks.tools_of(task))]
+        if not verdicts:
+            return self._guard.judge_unknown_task(self._journal.client)
+        worst = strictest(*(each.action for each in verdicts))
+        return next(each for each in verdicts if each.action == worst)
 
     def _completed(self, ref: Any, message: Any, now: float, out: Output) -> Decision:
         ref = ref if type(ref) is dict else {}
@@ -120,12 +186,18 @@ class Uses:
             return verdict
         if view.problem is not None:
             return self._unjudged(view.kind, name, view.problem)
-        return self._guard.judge_unlisted(view.kind, name, self._journal.client)
+        unlisted = self._guard.judge_unlisted(view.kind, name, self._journal.client)
+        if not unlisted.passes:
+            return unlisted
+        # A server may take another spelling for the same name; what is blocked is blocked under each.
+        plain = _plain_name(name)
+        alike = (each for key, each in view.by_key.items() if not each.passes and _plain_name(key) == plain)
+        return next(alike, unlisted)
 
     def _unjudged(self, kind: Kind, name: str, problem: str) -> Verdict:
         """Something whose list cannot be read is refused, unless the policy only watches it."""
         policy = self._guard.policy.for_item(self._guard.server, name, self._journal.client)
-        action = {"audit": ALLOW, "warn": WARN}.get(policy.enforcement, BLOCK)
+        action = {"audit": AUDIT, "warn": WARN}.get(policy.enforcement, BLOCK)
         return Verdict(
             entity=kind.entity,
             key=name,
@@ -154,10 +226,10 @@ class Uses:
 
     def _intercepted(self, message: Any, out: Output) -> bytes | None:
         """Requests to the gates themselves (SEP-2624); None if the server has interceptors of its own."""
-        from pinwarden.gateway.interceptors import EXTENSION, InterceptorError
+        from pinwarden.gateway.interceptors import InterceptorError
         from pinwarden.gateway.own_interceptor import own_host
 
-        if self._opening.extends(EXTENSION, out):
+        if self._opening.extends(INTERCEPTORS, out):
             return None
 
         def verdict_of(kind: Kind, name: str) -> Verdict:
@@ -177,3 +249,35 @@ class Uses:
         except InterceptorError as err:
             return error(message["id"], err.code, err.message, err.data)
         return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+
+def _plain_name(name: str) -> str:
+    from unicodedata import normalize
+
+    return normalize("NFKC", name).casefold()
+
+
+def _is_merely_new(verdict: Verdict) -> bool:
+    """Whether it is blocked for no other reason than that nothing of its name was approved.
+
+    A server that hands out a link may list what it leads to from then on; that makes it no worse.
+    """
+    return not (verdict.passes or verdict.expected or verdict.digest is None or verdict.level == CRITICAL)
+
+
+def _led_to(uri: str, code: str) -> Verdict:
+    return Verdict(entity=RESOURCE.entity, key=uri, value=None, digest=None, action=ALLOW, code=code)
+
+
+def _names(definition: Any, uri: str) -> bool:
+    """Whether a definition names an address in its ``_meta``, as one does that comes with a view for people."""
+    pending = [definition.get("_meta") if type(definition) is dict else None]
+    while pending:
+        each = pending.pop()
+        if each == uri:
+            return True
+        if type(each) is dict:
+            pending += each.values()
+        elif type(each) is list:
+            pending += each
+    return False

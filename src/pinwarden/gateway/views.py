@@ -190,6 +190,23 @@ class Views:
             if now - view.at > soon:
                 self._ask(view.kind, now, out)
 
+    def refresh(self, before: float, now: float, out: Output) -> None:
+        """Ask again, behind everybody's back, for what was seen before a moment."""
+        for view in tuple(self._views.values()):
+            if view.at < before:
+                self._ask(view.kind, now, out)
+
+    def judge_anew(self) -> None:
+        """What was judged was not recorded: it is judged, and told, when it is next used."""
+        for view in self._views.values():
+            view.epoch = -1
+
+    def unsent(self, number: str) -> None:
+        """A request of ours did not go to the server: it is asked anew when it is next needed."""
+        asked = self._open.pop(number, None)
+        if asked is not None:
+            self._asking.pop(DISCOVER if asked.kind is None else asked.kind.member, None)
+
     def overdue(self, now: float) -> bool:
         """Give up on lists that the server does not answer; whether there were any."""
         limit = self._guard.limits.list_seconds
@@ -269,9 +286,13 @@ class Views:
         if kind.member not in self._asking:
             self._send(_Asked(kind, now, self._guard.notices(kind), rounds), {}, out)
 
-    def _send(self, asked: _Asked, params: dict[str, Any], out: Output) -> None:
+    def new_id(self) -> str:
+        """An id for a request of ours."""
         self._last += 1
-        number = f"{self._prefix}{self._last}"
+        return f"{self._prefix}{self._last}"
+
+    def _send(self, asked: _Asked, params: dict[str, Any], out: Output) -> None:
+        number = self.new_id()
         self._open[number] = asked
         if self.meta is not None:
             params = {**params, "_meta": self.meta}

@@ -279,7 +279,13 @@ class AuditLog:
         self._work.clear()
 
     def _recover(self, database: Database) -> None:
-        """Take up what killed gateways left. A journal that was tampered with is told in the log, and stays."""
+        """Take up what killed gateways left. A journal that was tampered with is told in the log, and stays.
+
+        Without a journal there is nothing to bring; but if nothing may pass while the database is away, it counts as
+        being there only when it has answered.
+        """
+        if self._refuses:
+            database.row("SELECT 1")
         try:
             recover(database, self._folder)
         except PinwardenError as err:

@@ -131,7 +131,7 @@ class Database(ABC):
 
     def _make_tables(self, connection: Any) -> None:
         name = self._schema.name
-        self._begin(connection, f"schema {name}")
+        self._begin(connection, "schema")  # one after another, whatever tables: they share the one that names them
         step = self._transaction(connection)
         try:
             step.run("CREATE TABLE IF NOT EXISTS pinwarden_schema (name TEXT PRIMARY KEY, version BIGINT NOT NULL)")

@@ -116,7 +116,7 @@ def _observations(state: GatewayState, servers: tuple[str, ...]) -> list[Observa
     calls: Counter[tuple[str, str, str]] = Counter()
     for entry in entries(state.audit_database):
         fact = entry.fact
-        if fact.kind == CALLED and fact.item:
+        if fact.kind == CALLED and fact.item and not fact.method.startswith("tasks/"):  # to fetch a result is no call
             calls[kept_name(fact.server), fact.item_kind, kept_name(fact.item)] += 1
     reviews = {(each.server, each.entity, each.item, each.digest): each for each in state.reviews.listed(STATES)}
     return [

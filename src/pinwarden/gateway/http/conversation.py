@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Any, Protocol
 
 import orjson
@@ -34,7 +35,7 @@ from pinwarden.gateway.http.messages import (
     with_value,
 )
 from pinwarden.gateway.http.recording import Recording
-from pinwarden.gateway.recorder import unrecorded
+from pinwarden.gateway.messages import LISTEN
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 
@@ -128,7 +129,8 @@ class Conversation:
             waiting.failed(INVALID_REQUEST, "the id of a request is a number or a text")
             return None
         pending = _Pending(frame, waiting, parameters)
-        pending.sent, pending.deadline = now, now + self._limits.answer_seconds
+        # A subscription is answered when it ends.
+        pending.sent, pending.deadline = now, inf if frame.method == LISTEN else now + self._limits.answer_seconds
         token = frame.progress_token
         if number in self._pending or number in self._abandoned or (token is not None and token in self._tokens):
             frame = self._renumbered(frame, pending)
@@ -255,7 +257,7 @@ class Conversation:
 
     def _answered(self, call: Call, data: bytes, message: Any, now: float) -> None:
         """The answer to a call."""
-        if self._plain.answers(message):
+        if self._plain.answers(data, message):
             del self._pending[call.number]
             call.result(data, message)
             return
@@ -360,10 +362,7 @@ class Conversation:
 
     def _unrecorded(self, step: Step, err: PinwardenError) -> None:
         """What cannot be recorded does not happen: it is answered with the reason, and reaches nobody."""
-        for data in unrecorded((*step.to_client, *step.to_server), err):
-            answer = Frame(data, read_server(data, self._json))
-            self.session.server_frame(data, self._clock(), answer.message)  # it is answered, as far as it knows
-            self._deliver(answer, None, 0)
+        self._send(self.session.take_back(step, err), None, None, 0)
 
     def _send(self, step: Step, frame: Frame | None, asked: Id | None, status: int) -> None:
         if step.to_server and self.link is not None and not self.closed:
@@ -388,7 +387,7 @@ class Conversation:
             return
         pending = self._belongs_to(frame, asked)
         if pending is not None:
-            pending.deadline = self._clock() + self._limits.answer_seconds
+            pending.deadline = max(pending.deadline, self._clock() + self._limits.answer_seconds)
             pending.waiting.message(_restored(frame, pending))
         elif self._stream is not None and self._stream.open:
             self._stream.event(frame.data)

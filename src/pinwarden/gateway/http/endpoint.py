@@ -17,8 +17,8 @@ from pinwarden.gateway.http.messages import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
     MODERN,
-    NAMED_BY,
     PARSE_ERROR,
+    ROUTED_BY,
     SERVER_AWAY,
     VERSION_META,
     Frame,
@@ -239,12 +239,14 @@ def _mismatch(request: Request, frame: Frame) -> str:
         return "the header mcp-protocol-version is not the protocol version of the message"
     if headers.get(b"mcp-method", b"").decode("latin-1") != frame.method:
         return "the header mcp-method is not the method of the message"
-    named = NAMED_BY.get(frame.method)
+    named = ROUTED_BY.get(frame.method)
     if named is None:
         return ""
     name = frame.params.get(named)
     given = headers.get(b"mcp-name")
     if name is not None:
+        if given is None and named == "taskId":
+            return ""  # the extension wants it, and not every client knows
         if given is None or plain_value(given.decode("latin-1")) != name:
             return f"the header mcp-name is not the {named} of the message"
     elif given is not None:

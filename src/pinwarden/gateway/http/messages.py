@@ -32,6 +32,8 @@ _STATUS = {PARSE_ERROR: 400, INVALID_REQUEST: 400, INVALID_PARAMS: 400, HEADER_M
 _STATUS |= {-32021: 400, -32022: 400}  # a capability of the client is missing; an unknown revision
 
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""By which parameter a method names what it uses."""
+ROUTED_BY = {**NAMED_BY, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
 """Which parameter of a method stands in the header Mcp-Name."""
 
 _WORD = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -12,8 +13,9 @@ from pinwarden.core.record import Record, field
 from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
-from pinwarden.gateway.http.messages import MODERN, NAMED_BY, VERSION_META, Frame, Id, header_value, key_of
+from pinwarden.gateway.http.messages import MODERN, ROUTED_BY, VERSION_META, Frame, Id, header_value, key_of
 from pinwarden.gateway.http.pool import Listener, Pool, Sending
+from pinwarden.gateway.messages import LISTEN
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call
@@ -74,7 +76,8 @@ class RemoteLink:
         data = head + b"content-length: %d\r\n\r\n" % len(frame.data) + frame.data
         outgoing = self._server.pool.send(data, post)
         if number is not None:
-            self._posts[number] = outgoing, self._clock()
+            # A subscription of our own is answered when it ends.
+            self._posts[number] = outgoing, inf if frame.method == LISTEN else self._clock()
         if frame.method == "notifications/initialized":
             self._listen()
 
@@ -161,7 +164,7 @@ class RemoteLink:
         if version not in MODERN:
             return self._session + self._version
         method = frame.method
-        named = NAMED_BY.get(method)
+        named = ROUTED_BY.get(method)
         name = frame.params.get(named) if named is not None else None
         if name is not None and type(name) is not str:
             name = None
@@ -172,7 +175,7 @@ class RemoteLink:
         if name is not None:
             lines += f"mcp-name: {header_value(name)}\r\n"
         made = lines.encode("latin-1", "replace")
-        if len(self._heads) < _REMEMBERED:
+        if len(self._heads) < _REMEMBERED and named != "taskId":  # those are many, and come once
             self._heads[method, name] = made
         return made
 

@@ -69,6 +69,23 @@ def judge_use(kind: Kind, key: str, approved: Surface, policy: DigestPolicy) -> 
     )
 
 
+def judge_unknown_task(policy: DigestPolicy) -> Verdict:
+    """The verdict about a task whose call was not seen: it may be one of a tool that is not approved.
+
+    Its id is no part of the verdict: it may be all that it takes to get the result.
+    """
+    return Verdict(
+        entity="task",
+        key="of an unknown call",
+        value=None,
+        digest=None,
+        action=_ACTIONS[policy.unknown],
+        level=REVIEW,
+        code="task_unknown",
+        reason="The call that it belongs to was not seen here, so that nobody can say which tool it is of.",
+    )
+
+
 def strictest(*actions: str) -> str:
     """The action that prevents most."""
     return max(actions, key=_STRICTNESS.index)

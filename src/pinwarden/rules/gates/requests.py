@@ -78,6 +78,15 @@ def judge_error(error: Any, policy: RequestPolicy) -> Refusal | None:
     return next((refusal for refusal in refusals if refusal is not None), None)
 
 
+def judge_task(task: Mapping[str, Any], policy: RequestPolicy) -> Refusal | None:
+    """The same for what a server tells of a task: what it asks for, and the result or the error that it holds."""
+    refusal = judge_input_required(task, policy) or judge_error(task.get("error"), policy)
+    result = task.get("result")
+    if refusal is None and isinstance(result, Mapping):
+        refusal = judge_input_required(result, policy)
+    return refusal
+
+
 def too_many_rounds(policy: RequestPolicy) -> Refusal:
     """The refusal of a server that asks and asks."""
     return Refusal(

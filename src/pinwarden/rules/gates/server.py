@@ -26,6 +26,10 @@ CAPABILITY_OF_METHOD = {
 """The capability that the methods of a family need, by what stands before the slash."""
 
 
+EXTENSION_OF_METHOD = {"tasks": "io.modelcontextprotocol/tasks"}
+"""The extension of the protocol that the methods of a family belong to, where they need no capability of that name."""
+
+
 def judge_server(now: Mapping[str, Any], approved: Surface, policy: DigestPolicy) -> tuple[Verdict, ...]:
     """A verdict for each member that is there now or was approved."""
     changes: dict[str, list[Change]] = {}
@@ -55,6 +59,22 @@ def approved_capabilities(now: Any, approved: Surface) -> dict[str, Any]:
     before = (approved.server or {}).get("capabilities")
     was = before if isinstance(before, dict) else {}
     return {name: was[name] for name in now if name in was} if isinstance(now, dict) else {}
+
+
+def unapproved(method: str, now: Mapping[str, Any], approved: Mapping[str, Any]) -> bool:
+    """Whether a method needs a capability or an extension that the server has now, and that nobody approved."""
+    family = method.partition("/")[0]
+    capability = CAPABILITY_OF_METHOD.get(family)
+    if capability is not None and capability in now:
+        return capability not in approved
+    extension = EXTENSION_OF_METHOD.get(family)
+    return extension is not None and extension in extensions_of(now) and extension not in extensions_of(approved)
+
+
+def extensions_of(capabilities: Any) -> Mapping[str, Any]:
+    """The extensions of the protocol among capabilities."""
+    extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
+    return extensions if isinstance(extensions, dict) else {}
 
 
 def _verdict(name: str, old: Any, new: Any, changes: tuple[Change, ...], policy: DigestPolicy) -> Verdict:

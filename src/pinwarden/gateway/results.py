@@ -1,0 +1,134 @@
+"""Looking into what a server answers: how long it is, what nobody sees in it, what it asks for before it is complete.
+
+The same holds for the result of a call, wherever it comes: in the answer to the call, in the answer to who fetches it
+later, or in what the server tells of its task.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinwarden.gateway import splice
+from pinwarden.gateway.asked import Asked
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.messages import encode
+from pinwarden.gateway.output import Journal, Output
+from pinwarden.gateway.pages import warning_edit
+from pinwarden.gateway.resource_links import ResourceLinks
+from pinwarden.gateway.tasks import FETCHING, TOLD, is_task
+from pinwarden.rules.drift.changes import REVIEW
+from pinwarden.rules.gates.requests import Refusal, judge_input_required, judge_task, too_many_rounds
+from pinwarden.rules.gates.verdict import WARN, Verdict
+
+_CALL = "tools/call"
+_ENDED = frozenset({"completed", "failed", "cancelled"})
+_MOST_COUNTED = 10_000  # calls and tasks in which the server asks back
+
+
+class Results:
+    """The part of a session that decides about results."""
+
+    def __init__(self, guard: Guard, journal: Journal, links: ResourceLinks) -> None:
+        self._guard = guard
+        self._journal = journal
+        self._links = links
+        self._rounds: dict[str, int] = {}
+        """By what is used, how often in a row the server asked back."""
+        self._questions: dict[str, frozenset[str]] = {}
+        """By task, the names of the questions that it asked: each poll tells all that are open."""
+
+    @property
+    def relays(self) -> bool:
+        """Whether the policy wants nothing to be done about results, and nobody counts who asks back how often."""
+        results = self._guard.policy.results
+        return not results.max_bytes and results.hidden_characters == "relay" and not self._rounds
+
+    def too_large(self, frame: bytes) -> Refusal | None:
+        """Why a message is too large to pass, if it is."""
+        most = self._guard.policy.results.max_bytes
+        if not most or len(frame) <= most:
+            return None
+        return Refusal(code="result_too_large", reason=f"The result has {len(frame)} bytes; the policy allows {most}.")
+
+    def refused(self, frame: bytes, result: Any, asked: Asked) -> Refusal | None:
+        """Why a result, or what is told of a task, may not pass; None if it may."""
+        refused = self.too_large(frame)
+        if refused is not None or type(result) is not dict:
+            return refused
+        if asked.method in FETCHING or asked.method in TOLD:
+            return self._refused_task(result, asked.use)
+        requests = self._guard.requests(self._journal.client)
+        if is_task(result):
+            if asked.method == _CALL:
+                self._guard.tasks.remember(result, asked.use)
+            task = result.get("task")
+            return judge_task(result, requests) or (judge_task(task, requests) if type(task) is dict else None)
+        if result.get("resultType", "complete") == "complete" and "inputRequests" not in result:
+            if self._rounds:
+                self._rounds.pop(asked.use, None)
+            return None
+        return self._counted(asked.use) or judge_input_required(result, requests)
+
+    def _refused_task(self, task: dict[str, Any], use: str) -> Refusal | None:
+        questions = task.get("inputRequests")
+        if type(questions) is dict and not questions.keys() <= self._questions.get(use, frozenset()):
+            self._questions[use] = self._questions.get(use, frozenset()) | questions.keys()
+            refused = self._counted(use)
+            if refused is not None:
+                return refused
+        elif task.get("status") in _ENDED:
+            self._rounds.pop(use, None)
+            self._questions.pop(use, None)
+        return judge_task(task, self._guard.requests(self._journal.client))
+
+    def _counted(self, use: str) -> Refusal | None:
+        """One more round; why it is one too many, if it is."""
+        if len(self._rounds) >= _MOST_COUNTED and use not in self._rounds:
+            oldest = next(iter(self._rounds))
+            del self._rounds[oldest]
+            self._questions.pop(oldest, None)
+        self._rounds[use] = self._rounds.get(use, 0) + 1
+        requests = self._guard.requests(self._journal.client)
+        return too_many_rounds(requests) if self._rounds[use] > requests.max_rounds else None
+
+    def checked(self, frame: bytes, message: Any, member: str, asked: Asked, out: Output) -> bytes:
+        """A message that passes, with what the policy wants done about it. ``member`` holds what is looked at."""
+        value, hidden = message.get(member), self._guard.policy.results.hidden_characters
+        if hidden != "relay":
+            from pinwarden.rules.gates.results import has_hidden, without_hidden
+
+            if has_hidden(value):
+                # The id of a task may be all that it takes to get its result, so it is not written down.
+                verdict = _hidden("task" if asked.use.startswith("task/") else asked.use, hidden)
+                call = "" if asked.number is None else self._journal.call_id(asked.number)
+                self._journal.used(verdict, asked.method, call, out)
+                if hidden == "strip":
+                    value = without_hidden(value)
+                    frame = encode({**message, member: value})
+                asked.warning = asked.warning or verdict
+        if member == "error":
+            return frame
+        self._links.learn(value)
+        if asked.warning is None or type(value) is not dict:
+            return frame
+        text = frame.decode()
+        place = splice.member(text, 0, member)
+        return (
+            frame if place is None else splice.edited(text, [warning_edit(text, place.start, [asked.warning])]).encode()
+        )
+
+
+def _hidden(use: str, what_is_done: str) -> Verdict:
+    reason = "What the server sent holds characters that nobody sees."
+    if what_is_done == "strip":
+        reason = "Characters that nobody sees were removed from what the server sent."
+    return Verdict(
+        entity="result",
+        key=use,
+        value=None,
+        digest=None,
+        action=WARN,
+        level=REVIEW,
+        code="hidden_characters",
+        reason=reason,
+    )

@@ -1,0 +1,47 @@
+"""Calls whose result comes later: ``tasks/result`` in 2025-11-25, ``tasks/get`` in the extension of 2026-07-28.
+
+A task is known by an id that the server chose when the tool was called. Whoever fetches the result gets the result of
+that tool, so the tool has to be approved then too.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any
+
+FETCHING = frozenset({"tasks/get", "tasks/result", "tasks/update"})
+"""The methods by which a client gets the result of a task, or goes on with it. Cancelling one is always fine."""
+TOLD = frozenset({"notifications/tasks", "notifications/tasks/status"})
+"""The notifications in which a server tells how a task is doing; the first holds its result."""
+_MOST = 10_000  # tasks that are remembered; the oldest are forgotten, and then unknown
+_LONGEST = 1024  # letters of an id
+
+
+class Tasks:
+    """Which tool each task is a call of. Tasks outlive sessions, so all sessions of a server share this."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, frozenset[str]] = {}
+        self._lock = Lock()
+
+    def remember(self, result: Any, tool: str) -> None:
+        """Learn from the answer to a call whether it became a task, in either form."""
+        for each in (result, result.get("task") if type(result) is dict else None):
+            task = each.get("taskId") if type(each) is dict else None
+            if type(task) is str and len(task) <= _LONGEST:
+                with self._lock:
+                    known = self._tools.pop(task, frozenset())
+                    self._tools[task] = known | {tool}  # a server may give one id twice; then both tools count
+                    if len(self._tools) > _MOST:
+                        del self._tools[next(iter(self._tools))]
+
+    def tools_of(self, task: Any) -> frozenset[str]:
+        """The tools that a task may be a call of; none if it is not known."""
+        return self._tools.get(task, frozenset()) if type(task) is str else frozenset()
+
+
+def is_task(result: Any) -> bool:
+    """Whether the answer to a call says that its result comes later."""
+    if type(result) is not dict:
+        return False
+    return result.get("resultType") == "task" or type(result.get("task")) is dict

@@ -1,0 +1,104 @@
+"""The gateway's own subscription with a real server of the newest revision, behind both faces."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from pinwarden.gateway.http.conversation import Conversation
+from tests.gateway.desk import SEARCH, approved
+from tests.gateway.http_world import META, MODERN, TOKEN, Behind, Kept, Raw, guard, modern
+from tests.gateway.http_world import gateway as http_gateway
+from tests.gateway.test_drift_sequences_stdio import gateway
+from tests.servers import sdk_turning
+from tests.servers.turning_http import turning_http
+
+SERVER = [sys.executable, str(Path(sdk_turning.__file__))]
+SECONDS = 15  # far less than until the lists are asked for again anyway
+ABOUT = {
+    "_meta": {
+        f"{META}protocolVersion": MODERN,
+        f"{META}clientInfo": {"name": "t", "version": "1"},
+        f"{META}clientCapabilities": {},
+    }
+}
+Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
+
+
+@pytest.fixture
+def remote() -> Iterator[str]:
+    with subprocess.Popen([*SERVER, "http"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split()[1])
+        try:
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.kill()
+
+
+def refused_in_time(ask: Ask) -> str:
+    """Turn the server, and wait until its tool is refused; the code."""
+    call = {"name": "weather", "arguments": {"city": "Ulm"}}
+    assert "fine in Ulm" in json.dumps(ask("tools/call", call))
+    assert "turned" in json.dumps(ask("tools/call", {"name": "turn", "arguments": {}}))
+    until = monotonic() + SECONDS
+    while "error" not in (answer := ask("tools/call", call)):
+        assert monotonic() < until
+    code: str = answer["error"]["data"]["pinwarden"]["code"]
+    return code
+
+
+def test_a_change_that_only_subscribers_are_told_of_is_seen_at_once_over_stdio(tmp_path: Path) -> None:
+    """Attack: rug pull that keeps to the protocol, behind a client that never subscribed."""
+    with gateway(tmp_path, *SERVER, "stdio", handshake=False) as (client, _):
+        code = refused_in_time(lambda method, params: client.ask(method, {**params, **ABOUT}))
+        lines = b"".join(client.lines)
+    assert code == "new_exfiltration"
+    assert b"subscription" not in lines
+
+
+def test_a_change_that_only_subscribers_are_told_of_is_seen_at_once_over_http(remote: str) -> None:
+    kept = Kept()
+    behind = Behind(guard("turning"), url=remote)
+    with http_gateway({"turning": behind}, kept) as made, Raw(made, "turning") as raw:
+        assert refused_in_time(raw.ask) == "new_exfiltration"
+        assert [fact.code for fact in kept.facts if fact.kind == "blocked"].count("answer_unasked") == 0
+        assert not behind.guard.refuses_to_tell
+
+
+def test_a_subscription_is_not_given_up_because_nothing_is_told() -> None:
+    """Neither the client's nor our own: it is answered when it ends."""
+    tells = {"capabilities": {"tools": {"listChanged": True}}}
+    state = {"tools": [SEARCH], "server": tells, "deaf": ["subscriptions/listen"]}
+    with turning_http({"states": [state], "version": "2026-07-28"}) as there:
+        behind = Behind(guard("notes", approved(state)), url=there.url)
+        with http_gateway({"notes": behind}) as made, Raw(made, "notes") as raw, socket.socket() as client:
+            assert "result" in raw.ask("server/discover")
+            (conversation,) = made.call(lambda: list(made.hub.conversations()))
+            assert isinstance(conversation, Conversation)
+            body, headers = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, 77)
+            client.connect((made.host, made.port))
+            lines = [f"{name}: {value}" for name, value in {**headers, "Authorization": f"Bearer {TOKEN}"}.items()]
+            head = [f"POST /mcp/notes HTTP/1.1\r\nHost: 127.0.0.1:{made.port}", "Content-Type: application/json"]
+            head += ["Accept: application/json, text/event-stream", *lines, f"Content-Length: {len(body)}\r\n\r\n"]
+            client.sendall("\r\n".join(head).encode() + body)
+            until = monotonic() + SECONDS
+            while len([each for each in there.server.received if each["method"] == "subscriptions/listen"]) < 2:
+                assert monotonic() < until
+                Event().wait(0.02)
+
+            def late() -> tuple[int, int]:
+                conversation._clock = lambda: 1e12
+                conversation.tick()
+                return len(conversation._pending), len(conversation.link._posts)  # type: ignore[union-attr]
+
+            assert made.call(late) == (1, 2)
