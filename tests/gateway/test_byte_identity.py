@@ -27,7 +27,15 @@ from pinwarden.documents.digest_policy import GatewayPolicy
 from tests.gateway.desk import policy
 from tests.gateway.http_world import TOKEN, Behind, gateway, guard
 from tests.gateway.real import MODULES, SERVERS, lines, tapped
-from tests.gateway.rewrites import UNCHANGED, Expected, Side, difference, difference_of_streams, documented
+from tests.gateway.rewrites import (
+    UNCHANGED,
+    Expected,
+    Side,
+    difference,
+    difference_in_order,
+    difference_of_streams,
+    documented,
+)
 from tests.gateway.taps import http_tap
 from tests.gateway.test_drift_sequences_stdio import gateway as gateway_on_stdio
 from tests.gateway.tours import HOSTS, Visitor, of_everything, of_files, of_full
@@ -132,7 +140,8 @@ def test_over_stdio_both_sides_have_the_same_bytes_in_the_same_order(tmp_path: P
 
     def judge(server: Side, client: Side) -> str:
         expected = Expected.of(server)
-        return difference(expected.up, client.up) or difference(expected.down[0], client.down[0])
+        up = difference_in_order(expected.up, client.up, expected.waiting)
+        return up or difference_in_order(expected.down[0], client.down[0], expected.waiting)
 
     asyncio.run(case.visit(place, lambda: settle(look, judge)))
     server_side, client_side = look()
@@ -196,8 +205,8 @@ def test_over_http_a_remote_server_has_the_bytes_that_the_client_has(case: Case)
 def _tour_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]], *, hanging_up: bool) -> None:
     def judge(server: Side, client: Side) -> str:
         expected = Expected.of(server, hanging_up=hanging_up)
-        up = difference_of_streams([expected.up], [[each] for each in client.up])
-        return up or difference_of_streams(expected.down, client.down)
+        up = difference_of_streams([expected.up], [[each] for each in client.up], set())
+        return up or difference_of_streams(expected.down, client.down, expected.waiting)
 
     async def go() -> None:
         headers = {"Authorization": f"Bearer {TOKEN}"}
