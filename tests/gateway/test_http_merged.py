@@ -225,7 +225,7 @@ def test_a_cancelled_call_of_a_session_reaches_the_server_as_cancelled(here: Gat
         answer = raw.say("tools/call", {"name": "talking__slow", "arguments": {"mark": "mark-three"}}, 31)
         thread.join()
     assert (answer["id"], answer["error"]["message"]) == (31, "the request was cancelled")
-    assert record.read_bytes()[before:].count(b"notifications/cancelled") == 1
+    poll(lambda: record.read_bytes()[before:].count(b"notifications/cancelled") == 1)
 
 
 @pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])

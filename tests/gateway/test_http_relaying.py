@@ -308,6 +308,52 @@ def test_a_server_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> None:
     assert first["result"]["content"] != again["result"]["content"]
 
 
+@pytest.mark.parametrize("token", [{}, {"progressToken": "t"}], ids=["plain", "with-progress"])
+def test_a_call_that_was_cancelled_and_never_answered_ends_in_silence_and_costs_nobody_the_session(
+    tmp_path: Path, token: dict[str, Any]
+) -> None:
+    """A server that is told to cancel has nothing more to say about the call, for as long as nobody asks anything."""
+    limits = HttpLimits(reload_seconds=0.05, answer_seconds=0.5)
+    with scene(tmp_path, limits) as at, at.client() as raw:
+        raw.initialize()
+        pid = raw.say("tools/call", {"name": "pid", "arguments": {}}, 2)["result"]
+        note = json.dumps(rpc("notifications/cancelled", {"requestId": 3}, None)).encode()
+
+        def cancelling() -> None:
+            poll(lambda: any(b'"hang"' in line for line in at.lines(b"<")))
+            with at.client() as second:
+                second.session = raw.session
+                second.send(note)
+
+        thread = threading.Thread(target=cancelling)
+        thread.start()
+        status, headers, body = raw.send(call("hang", number=3, **token))
+        thread.join()
+        assert (status, messages(headers, body)) == (200, [])
+        poll(lambda: any(b"/ping" in line for line in at.lines(b">")))
+        assert raw.say("tools/call", {"name": "pid", "arguments": {}}, 4)["result"] == pid
+        assert note in at.lines(b"<")
+
+
+def test_a_server_that_hangs_is_given_up_even_if_its_client_cancelled(tmp_path: Path) -> None:
+    limits = HttpLimits(reload_seconds=0.05, answer_seconds=0.3, first_backoff_seconds=0.01)
+    with scene(tmp_path, limits) as at, at.client() as raw, at.client() as second:
+        raw.initialize()
+        second.session = raw.session
+        raw.say("tools/call", {"name": "pid", "arguments": {}}, 2)
+
+        def cancelling() -> None:
+            poll(lambda: any(b'"stop"' in line for line in at.lines(b"<")))
+            second.send(json.dumps(rpc("notifications/cancelled", {"requestId": 3}, None)).encode())
+
+        thread = threading.Thread(target=cancelling)
+        thread.start()
+        _, headers, body = raw.send(call("stop", number=3))
+        thread.join()
+        assert messages(headers, body) == []
+        poll(lambda: at.behind.supervisor is not None and not at.behind.supervisor.running)
+
+
 def test_a_message_without_end_is_cut_off(tmp_path: Path) -> None:
     limits = HttpLimits(reload_seconds=0.05, max_answer_bytes=1_000_000, first_backoff_seconds=0.01)
     with scene(tmp_path, limits) as at, at.client() as raw:

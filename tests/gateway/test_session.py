@@ -434,6 +434,18 @@ def test_ids_cannot_be_used_to_pass_for_somebody_else() -> None:
     assert desk.facts[-1].code == "answer_unasked"
 
 
+def test_a_request_that_was_cancelled_is_not_answered_when_the_server_ends() -> None:
+    desk = Desk({**HONEST, "deaf": ["tools/call"]})
+    desk.open()
+    for _ in range(2):
+        assert desk.call("search_notes") == {}
+    cancelled, waited_for = desk._last - 1, desk._last
+    desk.tell("notifications/cancelled", {"requestId": cancelled})
+    desk.settle(desk.session.server_gone(desk.now))
+    assert [message["id"] for message in desk.got() if "error" in message] == [waited_for]
+    assert desk.session.idle
+
+
 def test_requests_that_were_cancelled_and_never_answered_do_not_fill_the_session_up() -> None:
     desk = Desk({**HONEST, "deaf": ["tools/call"]}, limits=SessionLimits(max_open=5))
     desk.open()

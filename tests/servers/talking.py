@@ -2,9 +2,9 @@
 
 ``python talking.py RECORD``: every line that it gets and sends goes to the file too, so that both ends can be compared.
 Its tools: ``echo`` (answers its arguments), ``steps`` (progress, then the answer), ``ask`` (asks the client first),
-``large`` (so many bytes), ``blob`` (binary content), ``hang`` (never), ``die`` (ends), ``pid``, ``note`` (tells
-something that belongs to no call), ``odd`` (JSON with its own spacing and escapes), ``slow`` (answers when it is
-cancelled).
+``large`` (so many bytes), ``blob`` (binary content), ``hang`` (never), ``stop`` (never, nor anything after it),
+``die`` (ends), ``pid``, ``note`` (tells something that belongs to no call), ``odd`` (JSON with its own spacing and
+escapes), ``slow`` (answers when it is cancelled).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-NAMES = ("echo", "steps", "ask", "large", "blob", "hang", "die", "pid", "note", "odd", "slow")
+NAMES = ("echo", "steps", "ask", "large", "blob", "hang", "stop", "die", "pid", "note", "odd", "slow")
 TOOLS = [{"name": name, "description": f"Does {name}.", "inputSchema": {"type": "object"}} for name in NAMES]
 INFO = {"name": "talking", "version": "1"}
 CAPABILITIES: dict[str, Any] = {"tools": {}, "logging": {}, "completions": {}, "resources": {}, "prompts": {}}
@@ -125,6 +126,10 @@ class Talking:
 
     def _hang(self, number: Any, _: Any, __: Any) -> None:
         pass
+
+    def _stop(self, _: Any, __: Any, ___: Any) -> None:
+        while True:
+            signal.pause()
 
     def _slow(self, number: Any, _: Any, __: Any) -> None:
         self.slow[number] = number

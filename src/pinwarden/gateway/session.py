@@ -155,13 +155,19 @@ class Session:
         return out.step()
 
     def server_gone(self, now: float) -> Step:
-        """The server's end of the connection closed: every open request is answered with an error."""
+        """The server's end of the connection closed: every open request is answered with an error.
+
+        But for those that the client cancelled: it does not wait for them, and is owed no answer.
+        """
         del now
         out = Output()
         with self._lock:
-            for number in (*self._open, *(held.number for held in self._held if not isinstance(held, Notice))):
+            waited_for = [number for number in self._open if number not in self._cancelled]
+            held = [each.number for each in self._held if not isinstance(each, Notice)]
+            for number in (*waited_for, *held):
                 out.to_client.append(error(number, messages.GONE, "pinwarden: the server ended without an answer"))
             self._open.clear()
+            self._cancelled.clear()
             self._held.clear()
         return out.step()
 

@@ -55,6 +55,10 @@ class Answer:
         if not self._future.done():
             self._future.set_exception(BackendError(code, why))
 
+    def dropped(self) -> None:
+        """There will be none, and whoever asked does not wait any more."""
+        self.failed(-32000, "the request was cancelled")
+
     def __await__(self) -> Any:
         return self._future.__await__()
 

@@ -93,6 +93,10 @@ class Call:
         """There will be no answer."""
         self._general().failed(code, why)
 
+    def dropped(self) -> None:
+        """There will be no answer, and nobody waits for one."""
+        self._general().dropped()
+
     def _general(self) -> HttpExchange:
         if self._exchange is None:
             reply = Reply(self._connection, keep_alive=True)

@@ -39,6 +39,7 @@ from pinwarden.gateway.messages import LISTEN
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 
+_CANCELLED = "notifications/cancelled"
 _FIRST_NUMBER = 1 << 40  # ids that nobody is likely to choose, and that every reader takes for a whole number
 
 
@@ -99,6 +100,8 @@ class Conversation:
         self._pending: dict[Id, _Pending | Call] = {}
         self._tokens: dict[Id, Id] = {}
         self._abandoned: set[Id] = set()
+        self._cancelled: set[_Pending | Call] = set()
+        """Requests of which the client said that it does not wait any more. Most servers never answer these."""
         self._numbers = 0
         self._stream: Hearing | None = None
         self._unheard: deque[bytes] = deque()
@@ -110,6 +113,8 @@ class Conversation:
         """Whether the server ever said anything."""
         self.used = clock()
         self.heard = clock()
+        self._pinged: float | None = None
+        """Since when the server owes us a sign of life."""
 
     @property
     def traced(self) -> bool:
@@ -197,6 +202,10 @@ class Conversation:
         """A notification, or an answer to something that the server asked."""
         now = self.used = self._clock()
         if not self.closed:
+            if frame.method == _CANCELLED:
+                pending = self._pending.get(key_of(frame.params.get("requestId")))  # type: ignore[arg-type]
+                if pending is not None:
+                    self._cancelled.add(pending)
             self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
 
     def give_up(self, number: Id | None) -> None:
@@ -208,7 +217,7 @@ class Conversation:
             pending.given_up()
         if self.closed:
             return
-        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number[1]}}
+        note = {"jsonrpc": "2.0", "method": _CANCELLED, "params": {"requestId": number[1]}}
         now = self._clock()
         if not self.session.client_frame(orjson.dumps(note), now, note).to_server:
             return  # it was held, and is forgotten
@@ -294,14 +303,31 @@ class Conversation:
         self._take(self.session.tick(now), None, None, 0)
         hung = False
         for number, pending in list(self._pending.items()):
-            if pending.deadline <= now:
+            if pending.deadline > now:
+                continue
+            if pending in self._cancelled:
+                self._forget(number)
+                pending.waiting.dropped()
+                if self.heard < pending.sent:
+                    self._ping(now)  # silence is what it was asked for, so it says nothing about the server
+            else:
                 self.give_up(number)
                 hung = hung or self.heard < pending.sent
                 pending.waiting.failed(SERVER_AWAY, "the server did not answer in time")
-        if hung:
+        self._cancelled.intersection_update(self._pending.values())
+        if self._pinged is not None and self.heard >= self._pinged:
+            self._pinged = None
+        if hung or (self._pinged is not None and now - self._pinged >= self._limits.answer_seconds):
             self.server_lost("the server hangs")
         elif self.link is not None:
             self.link.expire(now - self._limits.answer_seconds, self._pending)
+
+    def _ping(self, now: float) -> None:
+        """Ask the server for a sign of life."""
+        if self._pinged is None and self.link is not None:
+            self._pinged = now
+            ping = {"jsonrpc": "2.0", "id": f"pinwarden/{self.session.name}/ping", "method": "ping"}
+            self.link.send(Frame(orjson.dumps(ping), ping), b"")
 
     @property
     def idle(self) -> bool:
@@ -313,11 +339,15 @@ class Conversation:
         if self.closed:
             return
         self.closed = True
-        waiting = [each.waiting for each in self._pending.values()]
+        waiting = list(self._pending.values())
         self._pending.clear()
         self._tokens.clear()
         for each in waiting:
-            each.failed(SERVER_AWAY, why)
+            if each in self._cancelled:
+                each.waiting.dropped()
+            else:
+                each.waiting.failed(SERVER_AWAY, why)
+        self._cancelled.clear()
         self.end_stream()
         if self.link is not None:
             self.link.close()

@@ -20,6 +20,9 @@ class Waiting(Protocol):
     def failed(self, code: int, why: str) -> None:
         """There will be no answer."""
 
+    def dropped(self) -> None:
+        """There will be no answer, and the client said that it waits for none."""
+
 
 class HttpExchange:
     """A POST. It is answered with one document if the answer is the first thing that comes, else with a stream."""
@@ -64,3 +67,8 @@ class HttpExchange:
         else:
             # A status of its own would make older clients forget the reason.
             self._reply.send(200, data, headers=self._headers)
+
+    def dropped(self) -> None:
+        """End it without a word, as servers do that were told to cancel."""
+        self._reply.start_events(self._headers)
+        self._reply.end_events()

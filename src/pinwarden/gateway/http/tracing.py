@@ -75,6 +75,11 @@ class Traced:
         self._end(str(code))
         self._waiting.failed(code, why)
 
+    def dropped(self) -> None:
+        """There will be no answer, and nobody waits for one."""
+        self._end("cancelled")
+        self._waiting.dropped()
+
     def given_up(self) -> None:
         """Nobody waits any more."""
         self._end("cancelled")

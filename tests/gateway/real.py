@@ -1,0 +1,200 @@
+"""Published servers behind the gateway, and published clients before it.
+
+Every server stands behind a tap (`tests.servers.tap`), so that a test can tell what it was asked and what it said,
+whatever a client makes of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.gateway.http_world import TOKEN
+from tests.needs import missing
+from tests.servers import tap
+
+ROOT = Path(__file__).parent.parent.parent
+MODULES = ROOT / "tests/npm/node_modules/@modelcontextprotocol"
+INSPECTOR = ROOT / "tests/inspector/node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+OLD_PYTHON = ROOT / ".venv-old-client/bin/python"
+SERVERS = Path(__file__).parent.parent / "servers"
+META_VERSION = "io.modelcontextprotocol/protocolVersion"
+OWN = "pinwarden/"
+"""How the ids of the gateway's own requests begin."""
+
+
+class Real:
+    """A published server, and one call that says who answered."""
+
+    def __init__(self, name: str, command: list[str], tool: str, arguments: dict[str, Any], says: str) -> None:
+        self.name = name
+        self.bare = command
+        self.tool = tool
+        self.arguments = arguments
+        self.says = says
+        self.modern = name in ("git", "fastmcp")
+        """Whether it speaks the revision without a handshake."""
+        self.record = Path()
+
+    def tapped(self, record: Path) -> Real:
+        """The same server behind a tap."""
+        self.record = record
+        return self
+
+    @property
+    def command(self) -> list[str]:
+        return tapped(self.record, self.bare)
+
+    def mark(self) -> tuple[int, int]:
+        """Where the record ends now."""
+        return size(self.record, "up"), size(self.record, "down")
+
+    def asked(self, since: int = 0) -> list[Any]:
+        """What came to the server."""
+        return [json.loads(line) for line in lines(self.record, "up", since)]
+
+    def said(self, since: int = 0) -> list[Any]:
+        """What the server said."""
+        return [json.loads(line) for line in lines(self.record, "down", since)]
+
+
+def tapped(record: Path, command: list[str]) -> list[str]:
+    """A command behind a tap."""
+    return [sys.executable, str(Path(tap.__file__)), str(record), *command]
+
+
+def size(record: Path, way: str) -> int:
+    """How much a tap has kept."""
+    path = Path(f"{record}.{way}")
+    return path.stat().st_size if path.exists() else 0
+
+
+def lines(record: Path, way: str, since: int = 0) -> list[bytes]:
+    """The messages that a tap has kept."""
+    path = Path(f"{record}.{way}")
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(since)
+        return file.read().splitlines()
+
+
+def real_servers(folder: Path) -> dict[str, Real]:
+    """The four servers, with a folder for them to look into."""
+    if not MODULES.exists():
+        missing("tests/npm/node_modules", "tools/npm-packages.sh")
+    files = folder / "files"
+    files.mkdir()
+    (files / "hello.txt").write_text("hello from a file")
+    subprocess.run(["git", "init", "-q", str(files)], check=True)
+    git = str(Path(sys.executable).parent / "mcp-server-git")
+    everything = ["node", str(MODULES / "server-everything/dist/index.js"), "stdio"]
+    filesystem = ["node", str(MODULES / "server-filesystem/dist/index.js"), str(files)]
+    own = [sys.executable, str(SERVERS / "fastmcp_server.py"), "stdio"]
+    made = (
+        Real("everything", everything, "echo", {"message": "hi"}, "Echo: hi"),
+        Real("filesystem", filesystem, "read_text_file", {"path": str(files / "hello.txt")}, "hello from a file"),
+        Real("git", [git, "--repository", str(files)], "git_status", {"repo_path": str(files)}, "hello.txt"),
+        Real("fastmcp", own, "add", {"a": 40}, "42"),
+    )
+    return {each.name: each.tapped(folder / each.name) for each in made}
+
+
+# Clients. Each lists the tools of a server and calls one; a target is an address or a command.
+
+Target = str | list[str]
+Seen = tuple[list[str], str]
+See = Callable[[Real, Target, str, Path], Seen]
+
+
+def by_sdk(real: Real, target: Target, mode: str, home: Path) -> Seen:
+    """The official SDK 2.x."""
+
+    async def see() -> Seen:
+        import httpx2
+        from mcp.client import Client
+        from mcp.client.stdio import StdioServerParameters
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30) as http:
+            if isinstance(target, str):
+                place: Any = streamable_http_client(target, http_client=http)
+            else:
+                place = StdioServerParameters(command=target[0], args=target[1:], env=_environment(home))
+            async with Client(place, mode=mode) as client:
+                tools = await client.list_tools()
+                called = await client.call_tool(real.tool, real.arguments)
+                return sorted(tool.name for tool in tools.tools), called.content[0].text  # type: ignore[union-attr]
+
+    return asyncio.run(see())
+
+
+def by_fastmcp(real: Real, target: Target, mode: str, home: Path) -> Seen:
+    """The client of fastmcp 4.x."""
+
+    async def see() -> Seen:
+        from fastmcp import Client
+        from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
+
+        transport: Any
+        if isinstance(target, str):
+            transport = StreamableHttpTransport(target, headers={"Authorization": f"Bearer {TOKEN}"})
+        else:
+            transport = StdioTransport(target[0], target[1:], env=_environment(home), keep_alive=False)
+        async with Client(transport, mode=mode) as client:
+            tools = await client.list_tools()
+            called = await client.call_tool(real.tool, real.arguments)
+            return sorted(tool.name for tool in tools), called.content[0].text
+
+    return asyncio.run(see())
+
+
+def by_old_sdk(real: Real, target: Target, mode: str, home: Path) -> Seen:
+    """The official SDK 1.x, which knows the handshake alone."""
+    if not OLD_PYTHON.exists():
+        missing(str(OLD_PYTHON), "make .venv-old-client/.ready")
+    place = ["http", target, TOKEN] if isinstance(target, str) else ["stdio", target]
+    words = [str(OLD_PYTHON), str(Path(__file__).with_name("old_client.py"))]
+    [seen] = _said_by([*words, json.dumps([[*place, real.tool, real.arguments]])], home)
+    assert (mode, seen["version"]) == ("legacy", "2025-11-25")
+    return seen["tools"], seen["text"]
+
+
+def by_inspector(real: Real, target: Target, mode: str, home: Path) -> Seen:
+    """The command line of MCP Inspector."""
+    if not INSPECTOR.exists():
+        missing(str(INSPECTOR), "tools/npm-packages.sh")
+    era = ["--protocol-era", mode]
+    if isinstance(target, str):
+        place = [target, "--transport", "http", "--header", f"Authorization: Bearer {TOKEN}", *era]
+    else:
+        config = home / "servers.json"
+        server = {"command": target[0], "args": target[1:], "env": _environment(home)}
+        config.write_text(json.dumps({"mcpServers": {real.name: server}}))
+        place = ["--config", str(config), "--server", real.name, *era]
+    inspect = ["node", str(INSPECTOR), "--cli", *place, "--method"]
+    listed = _said_by([*inspect, "tools/list"], home)["tools"]
+    arguments = ["--tool-args-json", json.dumps(real.arguments)]
+    called = _said_by([*inspect, "tools/call", "--tool-name", real.tool, *arguments], home)
+    return sorted(tool["name"] for tool in listed), called["content"][0]["text"]
+
+
+CLIENTS: dict[str, See] = {"sdk2": by_sdk, "sdk1": by_old_sdk, "fastmcp": by_fastmcp, "inspector": by_inspector}
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Of a gateway that a client starts: its state is the test's own."""
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "PINWARDEN_STATE": str(home / "state")}
+
+
+def _said_by(command: list[str], home: Path) -> Any:
+    environment = {**os.environ, **_environment(home)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)

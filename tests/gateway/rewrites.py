@@ -1,0 +1,153 @@
+"""What the client's side of a gateway must be, given the server's side: the same bytes, but for documented rewrites.
+
+The rewrites are the rows of ``docs/reference/gateway-rewrites.md``. Of those, `UNCHANGED` are all that happen to a
+server that says what was approved; each is done here once more, without a line of the gateway's code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.gateway.real import OWN
+from tests.gateway.taps import Streams
+
+PAGE = Path(__file__).parent.parent.parent / "docs/reference/gateway-rewrites.md"
+UNCHANGED = frozenset({"own-requests", "cache-hints", "hang-up"})
+KEPT_FOR = 30_000
+"""Milliseconds: the time after which the gateway asks for a list again."""
+_LISTS = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
+_HINTED = _LISTS | {"server/discover"}
+_USES = frozenset({"tools/call", "prompts/get", "resources/read", "resources/subscribe", "completion/complete"})
+
+
+def documented() -> list[str]:
+    """The names of the rewrites that the page has."""
+    return re.findall(r"^\| `([a-z-]+)` \|", PAGE.read_text(), re.MULTILINE)
+
+
+class Side:
+    """Everything that passed one side of the gateway."""
+
+    def __init__(self, up: list[bytes], down: Streams) -> None:
+        self.up = up
+        self.down = down
+
+
+class Expected:
+    """What has to be on the client's side."""
+
+    _made: ClassVar[dict[tuple[int, bool], tuple[Side, Expected]]] = {}
+
+    @classmethod
+    def of(cls, server: Side, *, hanging_up: bool = False) -> Expected:
+        """What this side makes it, which is worked out once. ``hanging_up``: clients cancel by that."""
+        known = cls._made.get((id(server), hanging_up))
+        if known is None or known[0] is not server:
+            cls._made.clear()
+            known = cls._made[id(server), hanging_up] = server, cls(server, hanging_up=hanging_up)
+        return known[1]
+
+    def __init__(self, server: Side, *, hanging_up: bool) -> None:
+        self.rewrites: set[str] = set()
+        self.waiting: set[bytes] = set()
+        """Messages that may have waited for a list to be judged, and that others may have overtaken."""
+        self._methods: dict[Any, str] = {}
+        self.up = [frame for frame in server.up if self._passes_up(frame, hanging_up=hanging_up)]
+        streams = ([self._passed_down(frame) for frame in stream] for stream in server.down)
+        self.down = [kept for stream in streams if (kept := [frame for frame in stream if frame])]
+
+    def _passes_up(self, frame: bytes, *, hanging_up: bool) -> bool:
+        message = json.loads(frame)
+        number = message.get("id", message.get("params", {}).get("requestId"))
+        if str(number).startswith(OWN):
+            self.rewrites.add("own-requests")
+            return False
+        number = message.get("id")
+        if "method" in message and number is not None:
+            self._methods[number] = message["method"]
+            if message["method"] in _USES:
+                self.waiting.add(frame)
+        # A client over HTTP cancels by hanging up; a process is told so.
+        told = message.get("method") == "notifications/cancelled"
+        if told and hanging_up and message["params"].keys() == {"requestId"}:
+            assert message["params"]["requestId"] in self._methods
+            self.rewrites.add("hang-up")
+            return False
+        return True
+
+    def _passed_down(self, frame: bytes) -> bytes:
+        message = json.loads(frame)
+        number = None if "method" in message else message.get("id")
+        subscription = message.get("params", {}).get("_meta", {}).get("io.modelcontextprotocol/subscriptionId")
+        if str(number).startswith(OWN) or str(subscription).startswith(OWN):
+            return b""
+        asked = self._methods.get(number)
+        hinted = self._with_hints(frame) if asked in _HINTED and "result" in message else frame
+        if hinted != frame:
+            self.rewrites.add("cache-hints")
+        if asked in _LISTS:
+            self.waiting.add(hinted)
+        return hinted
+
+    @staticmethod
+    def _with_hints(frame: bytes) -> bytes:
+        def lowered(found: re.Match[bytes]) -> bytes:
+            return found[1] + b"%d" % min(int(found[2]), KEPT_FOR)
+
+        frame, times = re.subn(rb'("ttlMs":)(\d+)', lowered, frame)
+        assert times <= 1
+        return frame.replace(b'"cacheScope":"public"', b'"cacheScope":"private"')
+
+
+def difference(expected: list[bytes], found: list[bytes]) -> str:
+    """Where two lists of messages differ first, in few words; nothing if they do not."""
+    for number, (one, other) in enumerate(zip(expected, found, strict=False)):
+        if one != other:
+            near = _first_different(one, other)
+            cut = slice(max(0, near - 60), near + 120)
+            return f"message {number} at {near}: expected {one[cut]!r}, found {other[cut]!r}"
+    if len(expected) != len(found):
+        longer = max(expected, found, key=len)[min(len(expected), len(found))]
+        return f"{len(expected)} messages expected, {len(found)} found; one of them alone: {longer[:200]!r}"
+    return ""
+
+
+def difference_in_order(expected: list[bytes], found: list[bytes], waiting: set[bytes]) -> str:
+    """The same, but that messages that wait for a list may be overtaken."""
+    differs = difference(expected, found)
+    if not differs or Counter(expected) != Counter(found):
+        return differs
+    return difference(
+        [each for each in expected if each not in waiting], [each for each in found if each not in waiting]
+    )
+
+
+def _first_different(one: bytes, other: bytes) -> int:
+    same, longest = 0, min(len(one), len(other))
+    while same < longest:  # such messages have millions of bytes
+        middle = (same + longest + 1) // 2
+        if one[same:middle] == other[same:middle]:
+            same = middle
+        else:
+            longest = middle - 1
+    return same
+
+
+def difference_of_streams(expected: Streams, found: Streams, waiting: set[bytes]) -> str:
+    """The same for messages that came by several ways: each as often, and on each way in the order of the server."""
+    ours, theirs = (Counter(frame for stream in streams for frame in stream) for streams in (expected, found))
+    if ours != theirs:
+        return difference(sorted((ours - theirs).elements()), sorted((theirs - ours).elements()))
+    for stream in found:
+        if not any(_in_order([each for each in stream if each not in waiting], said) for said in expected):
+            return f"a stream is in another order: {[frame[:100] for frame in stream]}"
+    return ""
+
+
+def _in_order(stream: list[bytes], said: list[bytes]) -> bool:
+    rest = iter(said)
+    return all(any(frame == each for each in rest) for frame in stream)

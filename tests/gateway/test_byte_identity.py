@@ -1,0 +1,245 @@
+"""With an unchanged server, every message of a real conversation passes the gateway byte for byte.
+
+The official client uses all of MCP once with real servers of both eras (`tests.gateway.tours`). A tap on either side of
+the gateway keeps what passed; the two must be the same but for the documented rewrites. Where a tour with 50 MB takes
+the client itself too long, that is part of ``make soak``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from pinwarden.documents.digest_policy import GatewayPolicy
+from tests.gateway.desk import policy
+from tests.gateway.http_world import TOKEN, Behind, gateway, guard
+from tests.gateway.real import MODULES, SERVERS, lines, tapped
+from tests.gateway.rewrites import (
+    UNCHANGED,
+    Expected,
+    Side,
+    difference,
+    difference_in_order,
+    difference_of_streams,
+    documented,
+)
+from tests.gateway.taps import http_tap
+from tests.gateway.test_drift_sequences_stdio import gateway as gateway_on_stdio
+from tests.gateway.tours import HOSTS, Visitor, of_everything, of_files, of_full
+from tests.needs import missing, needs
+
+pytestmark = [
+    needs("node", install="sudo apt-get install nodejs npm"),
+    # Logging, roots and sampling are on their way out, and still part of the protocol.
+    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
+]
+
+FIFTY_MEGABYTES = 50_000_000
+OWN = frozenset({"own-requests"})
+POLICY: GatewayPolicy = policy(**{"url-hosts": list(HOSTS)})
+Judge = Callable[[Side, Side], str]
+"""Where the client's side is not what the server's side makes it."""
+
+
+class Case:
+    """A server, what the client does with it, and the rewrites that this brings."""
+
+    def __init__(self, server: str, size: int, rewrites: frozenset[str]) -> None:
+        tours: dict[str, Callable[[Any, Visitor, int], Coroutine[Any, Any, None]]]
+        tours = {"everything": of_everything, "filesystem": of_files, "full": of_full}
+        self.server = server
+        self.size = size
+        self.rewrites = rewrites
+        self._tour = tours[server]
+        self.mode = "legacy" if server == "everything" else "auto"
+
+    def command(self, transport: str = "stdio", folder: str = "") -> list[str]:
+        if not MODULES.exists():
+            missing("tests/npm/node_modules", "tools/npm-packages.sh")
+        if self.server == "full":
+            return [sys.executable, str(SERVERS / "full_server.py"), transport]
+        return ["node", str(MODULES / f"server-{self.server}/dist/index.js"), folder or transport]
+
+    async def visit(self, place: Any, settled: Callable[[], None]) -> None:
+        """Make the tour, and stay until everything has arrived."""
+        visitor = Visitor()
+        async with visitor.client(place, self.mode) as client:
+            await self._tour(client, visitor, self.size)
+            await asyncio.to_thread(settled)
+
+
+def case(server: str, size: int, rewrites: frozenset[str] = OWN) -> Any:
+    marks = () if size < FIFTY_MEGABYTES else pytest.mark.soak
+    return pytest.param(Case(server, size, rewrites), id=f"{server}-{size}", marks=marks)
+
+
+def settle(look: Callable[[], tuple[Side, Side]], judge: Judge) -> None:
+    """Wait until nothing is on its way any more, and the sides are the same."""
+    end = time.monotonic() + 10
+    while said := judge(*look()):
+        assert time.monotonic() < end, said
+        time.sleep(0.05)
+
+
+def assert_same(judge: Judge, server: Side, client: Side) -> None:
+    """The sides are the same, and would not be if one byte of any message were another."""
+    assert judge(server, client) == ""
+    for number, frame in enumerate(client.up):
+        up = [*client.up[:number], _other(frame), *client.up[number + 1 :]]
+        assert judge(server, Side(up, client.down)), frame[:100]
+    for place, stream in enumerate(client.down):
+        for number, frame in enumerate(stream):
+            changed = [*stream[:number], _other(frame), *stream[number + 1 :]]
+            down = [*client.down[:place], changed, *client.down[place + 1 :]]
+            assert judge(server, Side(client.up, down)), frame[:100]
+
+
+def _other(frame: bytes) -> bytes:
+    place = len(frame) // 2
+    return frame[:place] + bytes([frame[place] ^ 1]) + frame[place + 1 :]
+
+
+# Over stdio
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case("everything", 500_000),
+        case("filesystem", 500_000, frozenset()),
+        case("full", 500_000, OWN | {"cache-hints"}),
+        case("filesystem", FIFTY_MEGABYTES, frozenset()),
+        case("full", FIFTY_MEGABYTES, OWN | {"cache-hints"}),
+    ],
+)
+def test_over_stdio_both_sides_have_the_same_bytes_in_the_same_order(tmp_path: Path, case: Case) -> None:
+    hosts = ", ".join(f'"{host}"' for host in HOSTS)
+    (tmp_path / "pinwarden.toml").write_text(f"[policy.gateway]\nurl-hosts = [{hosts}]\n")
+    server = tapped(tmp_path / "server", case.command(folder=str(tmp_path) if case.server == "filesystem" else ""))
+    run = [sys.executable, "-m", "pinwarden", "run", "--name", case.server, "--", *server]
+    command, *words = tapped(tmp_path / "client", run)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PINWARDEN_STATE": str(tmp_path / "state")}
+    place = StdioServerParameters(command=command, args=words, env=environment, cwd=tmp_path)
+
+    def look() -> tuple[Side, Side]:
+        sides = [Side(lines(tmp_path / name, "up"), [lines(tmp_path / name, "down")]) for name in ("server", "client")]
+        return sides[0], sides[1]
+
+    def judge(server: Side, client: Side) -> str:
+        expected = Expected.of(server)
+        up = difference_in_order(expected.up, client.up, expected.waiting)
+        return up or difference_in_order(expected.down[0], client.down[0], expected.waiting)
+
+    asyncio.run(case.visit(place, lambda: settle(look, judge)))
+    server_side, client_side = look()
+    assert Expected.of(server_side).rewrites == case.rewrites
+    assert_same(judge, server_side, client_side)
+
+
+def test_over_stdio_a_result_of_fifty_megabytes_passes_as_it_is(tmp_path: Path) -> None:
+    """The official client takes a minute for one, so this is a client of a few lines."""
+    file = tmp_path / "large.png"
+    file.write_bytes(bytes(range(256)) * (FIFTY_MEGABYTES * 3 // 8 // 256 + 1))
+    files = Case("filesystem", FIFTY_MEGABYTES, frozenset())
+    server = tapped(tmp_path / "server", files.command(folder=str(tmp_path)))
+    with gateway_on_stdio(tmp_path, *server) as (client, _):
+        client.ask("tools/call", {"name": "read_media_file", "arguments": {"path": str(file)}})
+    got, sent = client.lines[-1].rstrip(b"\n"), lines(tmp_path / "server", "down")[-1]
+    assert len(got) > FIFTY_MEGABYTES
+    assert difference([sent], [got]) == ""
+
+
+# Over HTTP
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case("everything", 500_000),
+        pytest.param(Case("full", FIFTY_MEGABYTES, UNCHANGED), id=f"full-{FIFTY_MEGABYTES}"),
+    ],
+)
+def test_over_http_a_process_has_the_bytes_that_the_client_has(tmp_path: Path, case: Case) -> None:
+    record = tmp_path / "server"
+    behind = Behind(guard("real", policy=POLICY), command=tapped(record, case.command()))
+    with gateway({"real": behind}) as made, http_tap(made.port) as tap:
+
+        def look() -> tuple[Side, Side]:
+            return Side(lines(record, "up"), [lines(record, "down")]), Side(*tap.messages())
+
+        _tour_over_http(tap.port, case, look, hanging_up=case.mode == "auto")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case("everything", 80_000),
+        case("full", 500_000, OWN | {"cache-hints"}),
+        case("full", FIFTY_MEGABYTES, OWN | {"cache-hints"}),
+    ],
+)
+def test_over_http_a_remote_server_has_the_bytes_that_the_client_has(case: Case) -> None:
+    with _served(case) as port, http_tap(port) as far:
+        behind = Behind(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
+        with gateway({"real": behind}) as made, http_tap(made.port) as near:
+
+            def look() -> tuple[Side, Side]:
+                return Side(*far.messages()), Side(*near.messages())
+
+            _tour_over_http(near.port, case, look, hanging_up=False)
+
+
+def _tour_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]], *, hanging_up: bool) -> None:
+    def judge(server: Side, client: Side) -> str:
+        expected = Expected.of(server, hanging_up=hanging_up)
+        up = difference_of_streams([expected.up], [[each] for each in client.up], set())
+        return up or difference_of_streams(expected.down, client.down, expected.waiting)
+
+    async def go() -> None:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+            place = streamable_http_client(f"http://127.0.0.1:{port}/mcp/real", http_client=http)
+            await case.visit(place, lambda: settle(look, judge))
+
+    asyncio.run(go())
+    server, client = look()
+    assert Expected.of(server, hanging_up=hanging_up).rewrites == case.rewrites
+    assert_same(judge, server, client)
+
+
+@contextmanager
+def _served(case: Case) -> Iterator[int]:
+    """The server on a port of loopback."""
+    environment = {**os.environ}
+    if case.server == "everything":
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            environment["PORT"] = str(free.getsockname()[1])
+    command = case.command("streamableHttp" if case.server == "everything" else "http")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        told = next(line for line in process.stdout if "port" in line)
+        try:
+            yield int(told.split()[-1])
+        finally:
+            process.kill()
+
+
+def test_the_page_names_every_rewrite_that_these_tests_allow() -> None:
+    names = documented()
+    assert len(names) == len(set(names))
+    assert set(names) > UNCHANGED

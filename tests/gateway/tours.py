@@ -1,0 +1,179 @@
+"""What a client does with a server to have used all of MCP once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp.client import Client
+from mcp.shared.exceptions import MCPError
+from pydantic import FileUrl
+
+ODD = 'hé "quoted" \\ \u2028 \U0001f600 </script>'
+HOSTS = ("login.example.com", "modelcontextprotocol.io")
+"""Where the servers send people to."""
+
+
+class Visitor:
+    """A client's user, model and ears."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        """The methods of what came without being asked for."""
+        self.asked: list[str] = []
+
+    def client(self, place: Any, mode: str) -> Client:
+        """A client that can do everything."""
+        return Client(
+            place,
+            mode=mode,
+            sampling_callback=self._sample,
+            elicitation_callback=self._elicit,
+            list_roots_callback=self._roots,
+            logging_callback=self._log,
+            message_handler=self._hear,
+            log_level="debug",
+            cache=None,
+        )
+
+    async def _sample(self, context: Any, params: Any) -> Any:  # noqa: ARG002
+        self.asked.append("sampling")
+        content = types.TextContent(type="text", text=f"{ODD} {params.max_tokens}")
+        return types.CreateMessageResult(role="assistant", content=content, model="m", stop_reason="endTurn")
+
+    async def _elicit(self, context: Any, params: Any) -> Any:  # noqa: ARG002
+        self.asked.append(f"elicitation {params.mode}")
+        return types.ElicitResult(action="accept", content=None if params.mode == "url" else {"name": ODD})
+
+    async def _roots(self, context: Any) -> Any:  # noqa: ARG002
+        self.asked.append("roots")
+        return types.ListRootsResult(roots=[types.Root(uri=FileUrl("file:///tmp/%C3%A9"), name=ODD)])
+
+    async def _log(self, params: Any) -> None:
+        self.told.append(f"log {params.level}")
+
+    async def _hear(self, message: Any) -> None:
+        self.told.append(getattr(message, "method", type(message).__name__))
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Wait until something was told or asked."""
+        with anyio.fail_after(15):
+            while not done():
+                await anyio.sleep(0.01)
+
+
+async def _progress(client: Client, tool: str, arguments: dict[str, Any]) -> list[float]:
+    seen: list[float] = []
+
+    async def heard(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(progress)
+
+    await client.call_tool(tool, arguments, progress_callback=heard)
+    return seen
+
+
+async def _cancelled(client: Client, tool: str, arguments: dict[str, Any]) -> None:
+    """Call a tool, and cancel that when it is known to be at work."""
+    async with anyio.create_task_group() as group:
+
+        async def heard(progress: float, total: float | None, message: str | None) -> None:
+            group.cancel_scope.cancel()
+
+        async def call() -> None:
+            await client.call_tool(tool, arguments, progress_callback=heard)
+            pytest.fail("it was not cancelled")
+
+        group.start_soon(call)
+
+
+async def _lists(client: Client) -> None:
+    await client.list_tools()
+    await client.list_prompts()
+    await client.list_resources()
+    await client.list_resource_templates()
+
+
+async def of_everything(client: Client, visitor: Visitor, size: int) -> None:
+    """server-everything, which has the handshake alone."""
+    await _lists(client)
+    await client.send_ping()
+    await client.call_tool("echo", {"message": ODD})
+    assert await _progress(client, "trigger-long-running-operation", {"duration": 0.2, "steps": 4}) == [1, 2, 3, 4]
+    await _cancelled(client, "trigger-long-running-operation", {"duration": 0.6, "steps": 3})
+    await visitor.until(lambda: "roots" in visitor.asked)
+    await client.send_roots_list_changed()
+    await visitor.until(lambda: visitor.asked.count("roots") == 2)
+    await client.call_tool("get-roots-list", {})
+    await client.call_tool("trigger-sampling-request", {"prompt": ODD, "maxTokens": 7})
+    await client.call_tool("trigger-elicitation-request", {})
+    login = {"url": "https://login.example.com/start?x=1&y=%C3%A9", "message": ODD, "elicitationId": "one"}
+    await client.call_tool("trigger-url-elicitation", login)
+    with pytest.raises(MCPError):
+        await client.call_tool("trigger-url-elicitation", {**login, "errorPath": True})
+    for uri in ("demo://resource/dynamic/text/1", "demo://resource/dynamic/blob/2"):
+        await client.read_resource(uri)
+    await client.subscribe_resource("demo://resource/dynamic/text/1")
+    await client.call_tool("toggle-subscriber-updates", {})
+    await visitor.until(lambda: "notifications/resources/updated" in visitor.told)
+    await client.call_tool("toggle-subscriber-updates", {})
+    await client.unsubscribe_resource("demo://resource/dynamic/text/1")
+    await client.set_logging_level("debug")
+    logged = sum(each.startswith("log") for each in visitor.told)
+    await client.call_tool("toggle-simulated-logging", {})
+    await visitor.until(lambda: sum(each.startswith("log") for each in visitor.told) > logged)
+    await client.call_tool("toggle-simulated-logging", {})
+    prompt = types.PromptReference(type="ref/prompt", name="completable-prompt")
+    await client.complete(prompt, {"name": "department", "value": "S"})
+    template = types.ResourceTemplateReference(type="ref/resource", uri="demo://resource/dynamic/text/{resourceId}")
+    await client.complete(template, {"name": "resourceId", "value": "7"})
+    await client.get_prompt("args-prompt", {"city": ODD})
+    for tool in ("get-tiny-image", "get-resource-links"):
+        await client.call_tool(tool, {})
+    await client.call_tool("get-resource-reference", {"resourceType": "Blob", "resourceId": 3})
+    await client.call_tool("get-annotated-message", {"messageType": "error", "includeImage": True})
+    await client.call_tool("get-structured-content", {"location": "Chicago"})
+    assert (await client.call_tool("get-sum", {"a": "no number"})).is_error
+    await client.call_tool("echo", {"message": "x" * size})
+    assert {"sampling", "elicitation form", "elicitation url", "roots"} == set(visitor.asked)
+
+
+async def of_full(client: Client, visitor: Visitor, size: int) -> None:
+    """A server of the newest SDK, in the revision without a handshake."""
+    await _lists(client)
+    assert await _progress(client, "steps", {"count": 3}) == [0.5, 1.5, 2.5]
+    await visitor.until(lambda: visitor.told.count("log info") == 3)
+    await _cancelled(client, "wait", {})
+    for tool in ("sampled", "elicited", "sent_away", "rooted", "media"):
+        assert not (await client.call_tool(tool, {})).is_error, tool
+    for uri in ("note://today", "note://bytes", "note://day/monday"):
+        await client.read_resource(uri)
+    async with client.listen(resource_subscriptions=["note://today"]) as heard:
+        await client.call_tool("touch", {"uri": "note://today"})
+        async for _ in heard:
+            break
+    prompt = types.PromptReference(type="ref/prompt", name="greet")
+    await client.complete(prompt, {"name": "name", "value": ODD})
+    template = types.ResourceTemplateReference(type="ref/resource", uri="note://day/{day}")
+    await client.complete(template, {"name": "day", "value": "m"})
+    await client.get_prompt("greet", {"name": ODD})
+    large = (await client.call_tool("large", {"size": size})).content[0]
+    assert isinstance(large, types.TextContent)
+    assert len(large.text) == size
+    assert {"sampling", "elicitation form", "elicitation url", "roots"} == set(visitor.asked)
+
+
+async def of_files(client: Client, visitor: Visitor, size: int) -> None:
+    """server-filesystem: a file of every byte there is, whose content stands in the answer twice."""
+    await client.list_tools()
+    await visitor.until(lambda: "roots" in visitor.asked)
+    allowed = (await client.call_tool("list_allowed_directories", {})).content[0]
+    assert isinstance(allowed, types.TextContent)
+    file = Path(allowed.text.splitlines()[-1]) / "large.png"
+    file.write_bytes(bytes(range(256)) * (size * 3 // 8 // 256))
+    [picture] = (await client.call_tool("read_media_file", {"path": str(file)})).content
+    assert isinstance(picture, types.ImageContent)
+    assert 2 * len(picture.data) > size * 0.99
