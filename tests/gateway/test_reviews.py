@@ -16,9 +16,12 @@ from pinwarden.adapters.inside_server import MARK, running_gateway
 from pinwarden.adapters.sandbox import Sandbox, sandboxed
 from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.flows.gateway.approved_on_first_use import FirstUse
+from pinwarden.store.database import open_database, schema_of
+from pinwarden.store.trusted import Trusted
 from tests.adapters.targets import SCRIPTED
 from tests.gateway.review_world import CHANGED, EVIL, NOW, READ, SEARCH, ReviewWorld, listing, names
 from tests.needs import needs
+from tests.postgres import Cluster
 
 
 @pytest.fixture
@@ -317,6 +320,31 @@ def test_a_first_use_is_looked_up_at_most_four_times_a_second(world: ReviewWorld
     assert source.current() is None
     moments[0] = 0.25
     assert source.current() is not None
+
+
+def test_what_was_trusted_still_holds_while_the_database_is_away_and_is_looked_up_seldom(cluster: Cluster) -> None:
+    moments = [0.0]
+    database = open_database(cluster.new_database(), schema_of("gateway"))
+    trusted = Trusted(database)
+    source = FirstUse("notes", trusted, clock=lambda: moments[0])
+    first = source.trust(listing(SEARCH))
+    assert source.current() == first
+    cluster.stop()
+    try:
+        moments[0] = 1.0
+        assert source.current() == first
+    finally:
+        cluster.start()
+    found = trusted.find("notes")
+    assert found is not None
+    trusted.approve(found, listing(CHANGED), by="reviewer", why="", now="now")
+    moments[0] = 5.9  # a look that waits for a database holds up the calls of the session
+    assert source.current() == first
+    moments[0] = 6.0
+    now = source.current()
+    assert now is not None
+    assert names(now.surface) == {"search": CHANGED["description"]}
+    database.close()
 
 
 # From inside

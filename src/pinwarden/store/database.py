@@ -11,26 +11,41 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from time import monotonic, sleep
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
-if TYPE_CHECKING:
-    import psycopg
-
 Value = str | int | bytes | None
 Row = tuple[Any, ...]
 
-_WAIT_SECONDS = 30.0  # for another writer; a transaction of ours lasts milliseconds
 _SCHEMA_VERSION = 1
+
+
+class DatabaseLimits(Record):
+    """How many seconds anything may take, and why: no database, however it fails, holds up its user for ever."""
+
+    connect: float = 10.0
+    """To reach a server, for each of its addresses."""
+    lock: float = 30.0
+    """For another writer. A transaction of ours lasts milliseconds; the export of a whole registry some seconds."""
+    statement: float = 45.0
+    """For one statement on the server, with its wait for others. Every question of ours reads a page at most."""
+    answer: float = 60.0
+    """For an answer, as seen from here. It is longer than `statement`, so that a server that still works is the one
+    to say no; beyond it the server is stopped or out of reach, and only giving up helps."""
+    idle: float = 20.0
+    """How long a server keeps a transaction whose owner says nothing: one that was stopped in the middle of it must
+    not hold its locks. It is shorter than `lock`, so that those who wait for it still get their turn."""
+
+
+DEFAULT_LIMITS = DatabaseLimits()
 
 
 class Conflict(Exception):  # noqa: N818 - it is told to the writer of the row, who knows what it means
@@ -171,17 +186,19 @@ def _statements(text: str) -> list[str]:
     return [each.strip() for each in "\n".join(lines).split(";") if each.strip()]
 
 
-def open_database(url: str | Path, schema: Schema) -> Database:
+def open_database(url: str | Path, schema: Schema, limits: DatabaseLimits = DEFAULT_LIMITS) -> Database:
     """The database at a path (SQLite) or a ``postgresql://`` address. It is opened when it is first used."""
     if isinstance(url, str) and url.startswith(("postgresql://", "postgres://")):
-        return _Postgres(url, schema)
+        from pinwarden.store.postgresql import Postgres
+
+        return Postgres(url, schema, limits)
     if isinstance(url, str) and url.startswith("sqlite://"):
         url = unquote(urlsplit(url).path)
     elif isinstance(url, str) and "://" in url:
         raise PinwardenError(
             "USAGE", f"{url.partition('://')[0]!a} is no database that is known", hint="Give a path or postgresql://…"
         )
-    return _Sqlite(Path(url), schema)
+    return _Sqlite(Path(url), schema, limits)
 
 
 class _SqliteTransaction(Transaction):
@@ -202,9 +219,10 @@ class _SqliteTransaction(Transaction):
 
 
 class _Sqlite(Database):
-    def __init__(self, path: Path, schema: Schema) -> None:
+    def __init__(self, path: Path, schema: Schema, limits: DatabaseLimits) -> None:
         super().__init__(schema)
         self._path = path
+        self._limits = limits
 
     def __str__(self) -> str:
         return str(self._path)
@@ -215,11 +233,15 @@ class _Sqlite(Database):
             self._path.touch(mode=0o600)  # before SQLite makes it: its journals take over the mode
         except OSError as err:
             raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} cannot be opened: {err.strerror}") from err
-        made = sqlite3.connect(self._path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
-        made.execute("PRAGMA journal_mode = WAL")
-        made.execute("PRAGMA synchronous = FULL")  # what was committed survives a power cut
-        made.execute("PRAGMA foreign_keys = ON")
-        made.execute("PRAGMA trusted_schema = OFF")
+        made = sqlite3.connect(self._path, timeout=self._limits.lock, isolation_level=None, check_same_thread=False)
+        try:
+            _keep_journal(made, self._limits.lock)
+            made.execute("PRAGMA synchronous = FULL")  # what was committed survives a power cut
+            made.execute("PRAGMA foreign_keys = ON")
+            made.execute("PRAGMA trusted_schema = OFF")
+        except BaseException:
+            made.close()
+            raise
         return made
 
     def _begin(self, connection: sqlite3.Connection, alone: str | None) -> None:
@@ -242,6 +264,23 @@ class _Sqlite(Database):
         return _sqlite_errors()
 
 
+def _keep_journal(connection: sqlite3.Connection, seconds: float) -> None:
+    """Have changes written beside the file first. While others open a new file, SQLite refuses this without a wait."""
+    deadline = monotonic() + seconds
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as err:
+            if err.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() > deadline:
+                raise
+            sleep(_BUSY_PAUSE)
+        else:
+            return
+
+
+_BUSY_PAUSE = 0.01
+
+
 @contextmanager
 def _sqlite_errors() -> Iterator[None]:
     try:
@@ -252,98 +291,3 @@ def _sqlite_errors() -> Iterator[None]:
         raise Conflict(str(err)) from err
     except sqlite3.DatabaseError as err:
         raise PinwardenError("DATABASE_CORRUPT", f"the database is damaged: {err}") from err
-
-
-@lru_cache(maxsize=512)
-def _for_postgres(sql: str) -> str:
-    return sql.replace("%", "%%").replace("?", "%s")
-
-
-class _PostgresTransaction(Transaction):
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
-        self._connection = connection
-
-    def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
-        with _postgres_errors():
-            return self._connection.execute(_for_postgres(sql).encode(), values).fetchall()
-
-    def run(self, sql: str, values: Sequence[Value] = ()) -> int:
-        with _postgres_errors():
-            return self._connection.execute(_for_postgres(sql).encode(), values).rowcount
-
-    def run_many(self, sql: str, values: Sequence[Sequence[Value]]) -> None:
-        with _postgres_errors(), self._connection.cursor() as cursor:
-            cursor.executemany(_for_postgres(sql).encode(), values)
-
-
-class _Postgres(Database):
-    def __init__(self, url: str, schema: Schema) -> None:
-        super().__init__(schema)
-        self._url = url
-        parts = urlsplit(url)
-        # Never with the user and the password.
-        self._name = f"postgresql://{parts.hostname or 'local'}{parts.path}"
-
-    def __str__(self) -> str:
-        return self._name
-
-    def _connect(self) -> psycopg.Connection[Row]:
-        try:
-            import psycopg
-        except ImportError as err:
-            raise PinwardenError(
-                "DATABASE_UNAVAILABLE",
-                "PostgreSQL needs the package psycopg, which is not installed",
-                hint='Install it with: pip install "pinwarden[postgres]"',
-            ) from err
-        try:
-            return psycopg.connect(self._url, autocommit=True, connect_timeout=10, prepare_threshold=2)
-        except psycopg.Error as err:
-            # libpq repeats the address in its message, at times with what it should not.
-            raise PinwardenError(
-                "DATABASE_UNAVAILABLE", f"{self._name} cannot be reached ({type(err).__name__})"
-            ) from None
-
-    def _begin(self, connection: psycopg.Connection[Row], alone: str | None) -> None:
-        connection.execute("BEGIN")
-        if alone is not None:
-            connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", (_LOCK_FAMILY, _lock_number(alone)))
-
-    def _commit(self, connection: psycopg.Connection[Row]) -> None:
-        connection.execute("COMMIT")
-
-    def _give_up(self, connection: psycopg.Connection[Row]) -> None:
-        import psycopg
-
-        try:
-            connection.execute("ROLLBACK")
-        except psycopg.Error:
-            connection.close()  # with its connection a transaction is gone too
-
-    def _transaction(self, connection: psycopg.Connection[Row]) -> Transaction:
-        return _PostgresTransaction(connection)
-
-    def _is_lost(self, connection: psycopg.Connection[Row]) -> bool:
-        return connection.closed or connection.broken
-
-    def _told(self) -> Any:
-        return _postgres_errors()
-
-
-_LOCK_FAMILY = 0x70696E77  # so that other users of the same PostgreSQL do not wait for ours
-
-
-def _lock_number(name: str) -> int:
-    return zlib.crc32(name.encode()) - (1 << 31)
-
-
-@contextmanager
-def _postgres_errors() -> Iterator[None]:
-    import psycopg
-
-    try:
-        yield
-    except psycopg.errors.IntegrityError as err:
-        raise Conflict(str(err)) from err
-    except psycopg.Error as err:
-        raise PinwardenError("DATABASE_UNAVAILABLE", f"the database did not do it ({type(err).__name__})") from err
