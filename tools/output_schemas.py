@@ -907,13 +907,21 @@ def review_list() -> Schema:
 
 
 def review_show() -> Schema:
-    body = exactly({"review": ref("review"), "definition": ANYTHING, "changes": array(ref("change"))})
+    body = exactly(
+        {
+            "review": ref("review"),
+            "definition": ANYTHING,
+            "approval_goes_to": or_null(FULL_TEXT),
+            "changes": array(ref("change")),
+        }
+    )
     return output("review show", body, review=review(), change=surface_change())
 
 
 def review_approve() -> Schema:
-    body = exactly({"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT})
-    return output("review approve", body, review=review())
+    written = exactly({"kind": one_of(("lock", "store")), "place": FULL_TEXT})
+    decided = {"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT}
+    return output("review approve", exactly({**decided, "written": array(written, minItems=1)}), review=review())
 
 
 def review_reject() -> Schema:

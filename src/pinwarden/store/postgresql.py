@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.store.database import Conflict, Database, DatabaseLimits, Row, Schema, Transaction, Value
+from pinwarden.store.transactions import Conflict, Database, DatabaseLimits, Row, Schema, Transaction, Value
 
 if TYPE_CHECKING:
     import psycopg

@@ -53,6 +53,11 @@ class GatewayState:
         self.close()
 
     @property
+    def shown(self) -> str:
+        """The database as it may be told to anybody: without a password."""
+        return str(self._database)
+
+    @property
     def journals(self) -> Path:
         """Where events wait for the database: for each one a folder of its own, so that none gets another's events."""
         return self.folder / "journals" / _named_by(self.url)
