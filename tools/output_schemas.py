@@ -955,12 +955,23 @@ def audit_tail() -> Schema:
     return output("audit tail", exactly({"entries": array(entry)}), fact=fact)
 
 
+def audit_export() -> Schema:
+    head = exactly({"number": COUNT, "hash": SHA256})
+    told = "Printed about an export into a file. The export itself is JSON Lines, each an entry as it is kept."
+    return output("audit export", exactly({"file": FULL_TEXT, "entries": COUNT, "head": head}), told)
+
+
 # The gateway over HTTP
 
 
 def gateway() -> Schema:
     body = exactly(
-        {"servers": mapping(FULL_TEXT), "merged": FULL_TEXT, "not_served": mapping(FULL_TEXT)},
+        {
+            "servers": mapping(FULL_TEXT),
+            "merged": FULL_TEXT,
+            "not_served": mapping(FULL_TEXT),
+            "unapproved": array(FULL_TEXT),
+        },
     )
     return output("gateway", body, "Printed when the gateway begins to serve: the addresses, and what is not served.")
 
@@ -1129,6 +1140,7 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "gateway token": gateway_token,
     "audit verify": audit_verify,
     "audit tail": audit_tail,
+    "audit export": audit_export,
     "explain": explain,
     "list": list_,
     "doctor": doctor,

@@ -101,10 +101,10 @@ def gateway_policy_of(project: Project, named: Path | None) -> GatewayPolicy:
     from pinwarden.documents.digest_policy import DEFAULT_POLICY
 
     if named is not None:
-        from pinwarden.adapters.files import read_file
         from pinwarden.documents.policy import parse_policy
+        from pinwarden.flows.project import parsed_file
 
-        own = parse_policy(read_file(named))
+        own = parsed_file(named, parse_policy)
     else:
         from pinwarden.flows.project import load_policies
 

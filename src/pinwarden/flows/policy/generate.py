@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core import strict_json
@@ -75,7 +76,7 @@ def generate_policy(state: GatewayState, servers: tuple[str, ...] = ()) -> Gener
         summary=told,
         exit_code=EXIT_CLEAN,
         rows=rows,
-        notes=() if observed else (_NOTHING_OBSERVED,),
+        notes=_notes(observed, servers),
         facts={
             "policy": text,
             "digest": policy.digest.sri,
@@ -87,6 +88,12 @@ def generate_policy(state: GatewayState, servers: tuple[str, ...] = ()) -> Gener
         rule_texts=REASONS,
     )
     return Generated(text=text, report=report)
+
+
+def _notes(observed: Sequence[Observation], servers: tuple[str, ...]) -> tuple[str, ...]:
+    seen = {each.server for each in observed}
+    missing = [f"nothing of {name[:120]} was observed yet" for name in servers if name not in seen] if seen else []
+    return (*missing, *(() if observed else (_NOTHING_OBSERVED,)))
 
 
 def policy_text(proposal: Proposal) -> str:
