@@ -875,6 +875,7 @@ def policy_generate() -> Schema:
         "last_seen": FULL_TEXT,
         "sessions": COUNT,
         "calls": COUNT,
+        "last_called": or_null(FULL_TEXT),
     }
     left = exactly({**seen, "code": one_of(proposal.REASONS), "reason": FULL_TEXT})
     body = exactly({"policy": FULL_TEXT, "digest": SRI, "allow": array(exactly(seen)), "left_out": array(left)})
