@@ -483,6 +483,48 @@ def test_a_server_that_sheds_its_mark_is_known_by_its_ancestors(locked: ReviewWo
     assert locked.files() == before
 
 
+ORPHANED = f"""
+import os, sys, time
+from pathlib import Path
+told = Path("told")
+told.touch()
+if os.fork() == 0:
+    parent = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == parent:
+        time.sleep(0.001)
+    out = os.open(told, os.O_WRONLY | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    environment = {{name: value for name, value in os.environ.items() if name != {MARK!r}}}
+    os.execve(sys.executable, [sys.executable, "-m", "pinwarden", *sys.argv[1:]], environment)
+os.wait()
+while "hint: " not in told.read_text() and "approved by" not in told.read_text():
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_server_that_gives_its_child_away_and_takes_its_mark_from_it_is_known_by_its_session(
+    locked: ReviewWorld,
+) -> None:
+    """Attack: the approval runs in a process that is no longer below the server, and has not its variables."""
+    (name,) = locked.serve(EVIL)
+    before = locked.files()
+    subprocess.run(
+        [sys.executable, "-c", ORPHANED, "review", "approve", name],
+        env={**os.environ, MARK: "notes"},
+        start_new_session=True,
+        check=True,
+        timeout=60,
+    )
+    told = (locked.root / "told").read_text()
+    assert "[REVIEW_FROM_SERVER]" in told
+    assert locked.files() == before
+    assert locked.waiting() == [name]
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_the_shell_of_the_client_of_a_running_gateway_cannot_approve(locked: ReviewWorld) -> None:
     """The agent runs the approval itself, with the tool that gives it a shell."""
