@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -176,6 +177,22 @@ def test_health_and_readiness_are_told_to_anyone_and_figures_only_to_clients(at:
     assert 'pinwarden_events_total{server="notes",kind="observed"} ' in text
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(line.startswith("pinwarden_") and float(line.rpartition(" ")[2]) >= 0 for line in lines)
+    page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    told = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert [name for name, kind in told if not re.search(rf"`{name}(\{{[a-z,]+\}})?` \| {kind} \|", page)] == []
+
+
+def test_no_message_over_http_approves_anything(project: Project, at: Running) -> None:
+    """Attack: the agent asks the gateway itself to approve what it holds."""
+    before = [path.read_bytes() for path in sorted(project.root.glob("mcp-lock*/**/*.json"))]
+    lock = (project.root / "mcp-lock.json").read_bytes()
+    for method in ("review/approve", "pinwarden/review/approve", "interceptor/invoke", "tools/call"):
+        status, answer = at.ask("notes", at.token, method, name="pinwarden review approve", arguments={"name": "all"})
+        assert status >= 400 or "error" in answer, (method, answer)
+    assert at.get("/review", at.token)[0] == 404
+    assert (project.root / "mcp-lock.json").read_bytes() == lock
+    assert [path.read_bytes() for path in sorted(project.root.glob("mcp-lock*/**/*.json"))] == before
+    assert project("audit", "tail", "--kind", "approved").out == ""
 
 
 def test_a_token_that_is_added_counts_at_once_and_one_that_is_revoked_no_more(project: Project, at: Running) -> None:
@@ -403,9 +420,9 @@ def test_a_lock_that_changes_while_the_audit_database_is_away_is_still_served_an
                 poll(lambda: at.ask("more", token)[0] != 404)
             finally:
                 cluster.start()
-            poll(lambda: at.names("more", token) == ["search_notes"])
+            poll(lambda: "search_notes" in str(at.ask("more", token)[1]))
             added = project("gateway", "token", "add", "alice", "--audit", url).out.strip()
-            poll(lambda: at.names("more", added) == ["search_notes"])
+            poll(lambda: "search_notes" in str(at.ask("more", added)[1]))
             assert project("gateway", "token", "revoke", "alice", "--audit", url).code == 0
             poll(lambda: at.ask("more", added)[0] == 401)
     kinds = [json.loads(line)["fact"]["kind"] for line in project("audit", "export", "--audit", url).out.splitlines()]
