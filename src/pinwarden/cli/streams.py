@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TextIO
 
 
 def make_fit() -> None:
@@ -28,7 +27,7 @@ def silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def reader_left(stream: TextIO, seconds: float) -> bool:
+def reader_left(descriptor: int, seconds: float) -> bool:
     """Wait so long; whether the other end of a pipe was closed meanwhile. Without it a writer learns that too late."""
     try:
         from select import poll
@@ -38,5 +37,5 @@ def reader_left(stream: TextIO, seconds: float) -> bool:
         time.sleep(seconds)
         return False
     ends = poll()
-    ends.register(stream.fileno(), 0)
+    ends.register(descriptor, 0)
     return bool(ends.poll(seconds * 1000))

@@ -61,7 +61,7 @@ def _follow(state: GatewayState, wanted: Wanted, reached: int) -> None:
     from pinwarden.flows.gateway.auditing import later_entries
 
     sys.stdout.flush()
-    while not reader_left(sys.stdout, _LOOK_SECONDS):
+    while not reader_left(sys.stdout.fileno(), _LOOK_SECONDS):
         for entry in later_entries(state, reached):
             reached = entry.number
             if wanted.fits(entry):
