@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import psycopg
 
+from pinwarden.adapters.process_facts import children_of
 from tests.needs import missing
 
 _NUMBERS = count(1)
@@ -72,6 +74,19 @@ class Cluster:
 
     def stop(self) -> None:
         self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Every process of the server stopped where it is: it takes connections and never says a word."""
+        first = int((self.folder / "data" / "postmaster.pid").read_text().split("\n", 1)[0])
+        numbers = [first, *children_of(first)]
+        for number in numbers:
+            os.kill(number, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                os.kill(number, signal.SIGCONT)
 
     def new_database(self) -> str:
         """The address of a database with nothing in it: a schema of its own, which is made in no time."""

@@ -875,6 +875,7 @@ def policy_generate() -> Schema:
         "last_seen": FULL_TEXT,
         "sessions": COUNT,
         "calls": COUNT,
+        "last_called": or_null(FULL_TEXT),
     }
     left = exactly({**seen, "code": one_of(proposal.REASONS), "reason": FULL_TEXT})
     body = exactly({"policy": FULL_TEXT, "digest": SRI, "allow": array(exactly(seen)), "left_out": array(left)})
@@ -907,13 +908,21 @@ def review_list() -> Schema:
 
 
 def review_show() -> Schema:
-    body = exactly({"review": ref("review"), "definition": ANYTHING, "changes": array(ref("change"))})
+    body = exactly(
+        {
+            "review": ref("review"),
+            "definition": ANYTHING,
+            "approval_goes_to": or_null(FULL_TEXT),
+            "changes": array(ref("change")),
+        }
+    )
     return output("review show", body, review=review(), change=surface_change())
 
 
 def review_approve() -> Schema:
-    body = exactly({"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT})
-    return output("review approve", body, review=review())
+    written = exactly({"kind": one_of(("lock", "store")), "place": FULL_TEXT})
+    decided = {"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT}
+    return output("review approve", exactly({**decided, "written": array(written, minItems=1)}), review=review())
 
 
 def review_reject() -> Schema:
@@ -947,12 +956,23 @@ def audit_tail() -> Schema:
     return output("audit tail", exactly({"entries": array(entry)}), fact=fact)
 
 
+def audit_export() -> Schema:
+    head = exactly({"number": COUNT, "hash": SHA256})
+    told = "Printed about an export into a file. The export itself is JSON Lines, each an entry as it is kept."
+    return output("audit export", exactly({"file": FULL_TEXT, "entries": COUNT, "head": head}), told)
+
+
 # The gateway over HTTP
 
 
 def gateway() -> Schema:
     body = exactly(
-        {"servers": mapping(FULL_TEXT), "merged": FULL_TEXT, "not_served": mapping(FULL_TEXT)},
+        {
+            "servers": mapping(FULL_TEXT),
+            "merged": FULL_TEXT,
+            "not_served": mapping(FULL_TEXT),
+            "unapproved": array(FULL_TEXT),
+        },
     )
     return output("gateway", body, "Printed when the gateway begins to serve: the addresses, and what is not served.")
 
@@ -1121,6 +1141,7 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "gateway token": gateway_token,
     "audit verify": audit_verify,
     "audit tail": audit_tail,
+    "audit export": audit_export,
     "explain": explain,
     "list": list_,
     "doctor": doctor,

@@ -144,11 +144,41 @@ def test_tail_shows_the_newest_events_and_no_control_characters(world: ReviewWor
     assert [(row["number"], row["gateway"], row["fact"]["call"]) for row in wanted] == [(1, "desk", "c1")]
 
 
+def test_an_export_into_a_file_is_reported_with_its_head(world: ReviewWorld) -> None:
+    told = world.json("audit", "export", "--output", "log.jsonl")
+    kept = (world.root / "log.jsonl").read_bytes().splitlines()
+    assert (told["entries"], f"{told['head']['number']}:{told['head']['hash']}") == (len(FACTS), head(world))
+    assert kept == exported(world)
+    assert world.run("audit", "export", "--after", "99").err == "no event is behind 99\n"
+
+
+def test_half_an_export_is_not_left_behind_as_if_it_were_a_whole_one(world: ReviewWorld) -> None:
+    edit(world, "ALTER TABLE audit_entry RENAME TO elsewhere")
+    outcome = world.run("audit", "export", "--output", "log.jsonl")
+    assert (outcome.code, (world.root / "log.jsonl").exists()) == (3, False)
+
+
+def test_whoever_follows_sees_only_what_is_wanted_and_leaves_when_its_reader_does(world: ReviewWorld) -> None:
+    command = [sys.executable, "-m", "pinwarden", "audit", "tail", "--follow", "--kind", "blocked"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=world.root) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        with world.state.audit_log() as log:
+            log.record_durably(Fact(kind="called", item="b"), Fact(kind="blocked", item="c"))
+        second = process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) == 0
+    assert [line.split()[1] for line in (first, second)] == ["blocked", "blocked"]
+    assert second.rstrip().endswith("c")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
         ("tail --kind unheard", 2, "USAGE"),
         ("tail --follow --format json", 2, "USAGE"),
+        ("tail --count -3", 2, "USAGE"),
+        ("export --format json", 2, "USAGE"),
         ("verify --head nonsense", 2, "USAGE"),
         ("verify --head 1:sha256:00", 2, "USAGE"),
         ("verify --file empty.jsonl --against empty.jsonl", 3, "AUDIT_INVALID"),

@@ -478,6 +478,8 @@ CASES = (
     case("review reject", "0000", on=held, code=2, errs=True),
     case("audit verify"),
     case("audit verify", on=held),
+    case("audit export", "--output log.jsonl", on=held),
+    case("audit export", code=2, errs=True),
     case("audit verify", on=edited, code=1),
     case("audit verify", "--head x", code=2, errs=True),
     case("gateway", "--check --listen 127.0.0.1:0 --allow-execute", on=served),

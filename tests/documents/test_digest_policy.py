@@ -32,6 +32,22 @@ def test_the_policies_of_the_guide_are_policies() -> None:
     assert [each.tool for each in policies[0].for_item("any", "search_notes", "x").allowlist] == ["search_notes"]
 
 
+def test_every_key_that_is_known_is_on_the_page_about_them() -> None:
+    tables: list[tuple[dict[str, Any], str]] = [
+        ({"x": 1}, "policy.gateway.x"),
+        ({"results": {"x": 1}}, "policy.gateway.results.x"),
+        ({"rules": [{"x": 1}]}, "policy.gateway.rules[0].x"),
+        ({"allow": [{"x": 1}]}, "policy.gateway.allow[0].x"),
+    ]
+    page = (GUIDE.parents[1] / "reference/gateway-policy.md").read_text(encoding="utf-8")
+    for table, key in tables:
+        with pytest.raises(PinwardenError) as caught:
+            policy_from_table({"gateway": table})
+        assert caught.value.data["key"] == key
+        for name in caught.value.message.partition("known: ")[2].split(", "):
+            assert f"`{name}`" in page or f".{name}]" in page, f"{key}: {name}"
+
+
 def test_for_each_question_the_first_rule_that_answers_it_counts() -> None:
     rules: list[dict[str, Any]] = [
         {"item": "a*", "unknown": "warn"},
@@ -73,6 +89,8 @@ def test_for_each_question_the_first_rule_that_answers_it_counts() -> None:
         ({"url-hosts": []}, "policy.gateway.url-hosts"),
         ({"results": {"hidden-characters": "eat"}}, "policy.gateway.results.hidden-characters"),
         ({"rules": [{"item": "x"}]}, "policy.gateway.rules[0]"),
+        ({"rules": [{"item": "x", "sampling": "deny"}]}, "policy.gateway.rules[0].sampling"),
+        ({"rules": [{"item": "*", "url-hosts": ["a.example"]}]}, "policy.gateway.rules[0].url-hosts"),
         ({"rules": {}}, "policy.gateway.rules"),
         ({"allow": [{"tool": "t", "digest": "123"}]}, "policy.gateway.allow[0].digest"),
         ({"allow": [{"tool": "t"}]}, "policy.gateway.allow[0].digest"),

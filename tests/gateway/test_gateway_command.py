@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 from tests.cli.run import Outcome, pinwarden
 from tests.gateway.http_world import modern
 from tests.gateway.test_http_enforcement import poll
+from tests.postgres import Cluster
 from tests.servers import talking, turning
 from tests.servers.authority import Authority
 from tests.servers.turning_http import turning_http
@@ -175,6 +177,22 @@ def test_health_and_readiness_are_told_to_anyone_and_figures_only_to_clients(at:
     assert 'pinwarden_events_total{server="notes",kind="observed"} ' in text
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(line.startswith("pinwarden_") and float(line.rpartition(" ")[2]) >= 0 for line in lines)
+    page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    told = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert [name for name, kind in told if not re.search(rf"`{name}(\{{[a-z,]+\}})?` \| {kind} \|", page)] == []
+
+
+def test_no_message_over_http_approves_anything(project: Project, at: Running) -> None:
+    """Attack: the agent asks the gateway itself to approve what it holds."""
+    before = [path.read_bytes() for path in sorted(project.root.glob("mcp-lock*/**/*.json"))]
+    lock = (project.root / "mcp-lock.json").read_bytes()
+    for method in ("review/approve", "pinwarden/review/approve", "interceptor/invoke", "tools/call"):
+        status, answer = at.ask("notes", at.token, method, name="pinwarden review approve", arguments={"name": "all"})
+        assert status >= 400 or "error" in answer, (method, answer)
+    assert at.get("/review", at.token)[0] == 404
+    assert (project.root / "mcp-lock.json").read_bytes() == lock
+    assert [path.read_bytes() for path in sorted(project.root.glob("mcp-lock*/**/*.json"))] == before
+    assert project("audit", "tail", "--kind", "approved").out == ""
 
 
 def test_a_token_that_is_added_counts_at_once_and_one_that_is_revoked_no_more(project: Project, at: Running) -> None:
@@ -219,9 +237,129 @@ def test_a_gateway_without_tokens_does_not_listen_to_the_world(project: Project)
     assert "no client has a token" in done.err
 
 
-@pytest.mark.parametrize("words", [["--listen", "nowhere"], ["--listen", "127.0.0.1:99999"], ["--tls-key", "k"]])
-def test_options_that_make_no_sense_are_refused(project: Project, words: list[str]) -> None:
-    assert project("gateway", *words).code == 2
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--listen nowhere",
+        "--listen 127.0.0.1:99999",
+        "--tls-key k",
+        "--allow-host https://gateway.example",
+        "--allow-host gateway.example:8642",
+        "--allow-origin app.example",
+        "--allow-origin https://app.example/page",
+        "token list --server notes",
+        "token revoke alice --server notes",
+    ],
+)
+def test_options_that_make_no_sense_are_refused(project: Project, words: str) -> None:
+    done = project("gateway", *words.split())
+    assert (done.code, "[USAGE]" in done.err, done.out) == (2, True, "")
+
+
+def check(project: Project, *words: str) -> tuple[int, Any, str]:
+    """What ``--check`` says: its exit code, its facts, and what it says beside them."""
+    done = project("gateway", "--check", "--listen", "127.0.0.1:0", "--format", "json", *words)
+    return done.code, json.loads(done.out), done.err
+
+
+def test_a_check_fails_where_a_locked_server_would_not_be_served_and_says_what_to_do(project: Project) -> None:
+    code, facts, err = check(project)
+    assert (code, list(facts["servers"]), sorted(facts["not_served"])) == (1, ["far away"], ["notes", "talking"])
+    assert "pinwarden: hint: Let its bytes be verified with pinwarden prove; or look at its command" in err
+    assert "add --allow-execute" in err
+    code, facts, err = check(project, "--allow-execute")
+    assert (code, facts["not_served"], facts["unapproved"], err) == (0, {}, [], "")
+
+
+def test_servers_that_cannot_start_or_of_which_nothing_is_approved_are_named(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.lock(
+        {
+            "gone": {"command": str(tmp_path / "no-such-program")},
+            "far": {"type": "http", "url": "http://127.0.0.1:1/mcp"},
+        }
+    )
+    code, facts, err = check(project, "--allow-execute")
+    assert (code, list(facts["servers"]), facts["unapproved"]) == (1, ["far"], ["far"])
+    assert facts["not_served"] == {
+        "gone": f"there is no program {str(tmp_path / 'no-such-program')!a} [PROGRAM_UNKNOWN]"
+    }
+    assert "far: nothing that it tells is approved, so all of it is withheld; see pinwarden approve far" in err
+    (tmp_path / "mcp-lock.json").unlink()
+    project.lock({"gone": {"command": "no-such-program"}})
+    code, facts, _ = check(project)
+    assert (code, facts["error"]["code"], "add --allow-execute" in facts["error"]["hint"]) == (
+        3,
+        "GATEWAY_UNAVAILABLE",
+        True,
+    )
+
+
+def test_a_server_that_two_clients_have_in_different_ways_keeps_no_other_from_being_served(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.lock({name: {"type": "http", "url": f"http://127.0.0.1:1/{name}"} for name in ("notes", "files")})
+    (tmp_path / ".cursor").mkdir()
+    other = {"mcpServers": {"notes": {"url": "http://127.0.0.1:1/other"}}}
+    (tmp_path / ".cursor" / "mcp.json").write_text(json.dumps(other))
+    assert project("init", "--scope", "project", "--accept", "notes").code in (0, 1)
+    code, facts, _ = check(project)
+    assert (code, list(facts["servers"]), list(facts["not_served"])) == (1, ["files"], ["notes"])
+    assert "locked differently for" in facts["not_served"]["notes"]
+
+
+def test_without_a_lock_there_is_nothing_to_serve(tmp_path: Path) -> None:
+    code, facts, _ = check(Project(tmp_path))
+    assert (code, facts["error"]["code"]) == (3, "LOCK_MISSING")
+
+
+def test_an_address_that_is_taken_is_told_with_another_way(project: Project, at: Running) -> None:
+    done = project("gateway", "--check", "--allow-execute", "--listen", f"127.0.0.1:{at.port}")
+    assert (done.code, done.out) == (3, "")
+    assert f"127.0.0.1:{at.port} cannot be listened on: Address already in use [GATEWAY_UNAVAILABLE]" in done.err
+    assert "hint: Name another address with --listen HOST:PORT" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[policy.gateway]\nenforcment = 'block'\n", "policy.gateway.enforcment is not a key that is known here"),
+        ('[policy.gateway]\nenforcement = "block\n', "(at line 2, column"),
+    ],
+)
+def test_a_policy_that_cannot_be_followed_is_told_with_its_file_and_place(
+    project: Project, tmp_path: Path, text: str, told: str
+) -> None:
+    file = tmp_path / "our policy.toml"
+    file.write_text(text)
+    code, facts, err = check(project, "--allow-execute", "--policy", str(file))
+    assert (code, facts["error"]["code"], facts["error"]["data"]["file"]) == (3, "POLICY_INVALID", str(file))
+    assert f"error: {file}: " in err
+    assert told in err
+    (tmp_path / "pinwarden.toml").write_text(text)
+    run = pinwarden("run", "--", "true", cwd=tmp_path, env=project.environment)
+    assert (run.code, "error: pinwarden.toml: " in run.err, "[POLICY_INVALID]" in run.err) == (3, True, True)
+
+
+def test_a_token_for_a_server_that_is_not_locked_is_not_made(project: Project, tmp_path: Path) -> None:
+    before = project("gateway", "token", "list", "--format", "json").out
+    done = project("gateway", "token", "add", "bob", "--server", "nots")
+    assert (done.code, done.out, "[SERVER_NOT_LOCKED]" in done.err) == (1, "", True)
+    assert "Locked are: far away, notes, talking" in done.err
+    assert project("gateway", "token", "list", "--format", "json").out == before
+    nowhere = Project(tmp_path)
+    assert (
+        "nobody looked whether there is a server nots"
+        in nowhere("gateway", "token", "add", "bob", "--server", "nots").err
+    )
+
+
+def test_revoking_twice_says_that_there_was_nothing_left_to_revoke(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project("gateway", "token", "add", "bob")
+    assert project("gateway", "token", "revoke", "bob").out.startswith("1 token revoked")
+    assert (
+        project("gateway", "token", "revoke", "bob").out == "nothing to revoke: every token of bob was revoked before\n"
+    )
 
 
 def test_a_server_whose_bytes_are_not_verified_is_not_started_without_leave(project: Project) -> None:
@@ -264,6 +402,33 @@ def test_the_lock_and_the_policy_are_read_again_when_they_change(tmp_path: Path)
     assert "policy_changed" in project("audit", "export").out
 
 
+def test_a_lock_that_changes_while_the_audit_database_is_away_is_still_served_and_tokens_are_still_shut_out(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    project = Project(tmp_path)
+    url = cluster.new_database()
+    with turning_http(HONEST) as world:
+        notes = {"type": "http", "url": world.url}
+        project.lock({"notes": notes})
+        with running(project, "--audit", url) as at:
+            token = at.token
+            assert at.names("notes", token) == ["search_notes"]
+            cluster.stop()
+            try:
+                (tmp_path / "mcp-lock.json").unlink()
+                project.lock({"notes": notes, "more": notes})
+                poll(lambda: at.ask("more", token)[0] != 404)
+            finally:
+                cluster.start()
+            poll(lambda: "search_notes" in str(at.ask("more", token)[1]))
+            added = project("gateway", "token", "add", "alice", "--audit", url).out.strip()
+            poll(lambda: "search_notes" in str(at.ask("more", added)[1]))
+            assert project("gateway", "token", "revoke", "alice", "--audit", url).code == 0
+            poll(lambda: at.ask("more", added)[0] == 401)
+    kinds = [json.loads(line)["fact"]["kind"] for line in project("audit", "export", "--audit", url).out.splitlines()]
+    assert "lock_changed" in kinds
+
+
 def test_a_request_in_flight_is_answered_before_the_gateway_ends(project: Project) -> None:
     import threading
 
@@ -293,9 +458,30 @@ def test_a_certificate_makes_it_https(project: Project, tmp_path: Path) -> None:
         assert at.scheme == "https"
         status, answer = at.ask("notes", at.token, tls=tls)
         assert (status, answer["result"]["tools"][0]["name"]) == (200, "search_notes")
-    broken = tmp_path / "broken.pem"
+
+
+def test_certificates_and_keys_that_cannot_be_used_are_named(project: Project, tmp_path: Path) -> None:
+    broken, missing, secret = tmp_path / "broken.pem", tmp_path / "missing.pem", tmp_path / "secret.pem"
     broken.write_text("not a certificate")
-    done = project(
-        "gateway", "--allow-execute", "--listen", "127.0.0.1:0", "--tls-cert", str(broken), "--format", "json"
-    )
-    assert (done.code, json.loads(done.out)["error"]["code"]) == (3, "GATEWAY_UNAVAILABLE")
+    authority = Authority(tmp_path)
+    authority.server("127.0.0.1")
+    good = tmp_path / "server-127.0.0.1.pem"
+    secret.write_bytes(locked_key())
+    for files, told in (
+        ((broken,), f"the certificate {broken} cannot be used: it is not in PEM form"),
+        ((missing,), f"{missing} cannot be read: No such file or directory"),
+        ((good, missing), f"{missing} cannot be read: No such file or directory"),
+        ((good, secret), f"{good} with the key {secret} cannot be used: the key is locked with a password"),
+    ):
+        words = [word for pair in zip(("--tls-cert", "--tls-key"), map(str, files), strict=False) for word in pair]
+        code, facts, err = check(project, "--allow-execute", *words)
+        assert (code, facts["error"]["code"]) == (3, "GATEWAY_UNAVAILABLE")
+        assert told in err
+
+
+def locked_key() -> bytes:
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+
+    key = generate_private_key(SECP256R1())
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hush"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pinwarden.core.record import replace
 from pinwarden.documents.digest_policy import DigestPolicy
 from pinwarden.documents.gateway_event import Fact
 from pinwarden.documents.policy import parse_policy
@@ -36,6 +37,11 @@ def digest(tool: Any) -> str:
     return str(Item.of(TOOL, tool).digest)
 
 
+def last_of(world: ReviewWorld) -> str:
+    """When the last event happened."""
+    return str(world.json("audit", "tail", "-n", "1")["entries"][0]["at"])
+
+
 def left_out(report: Any) -> dict[str, str]:
     return {row["item"]: row["code"] for row in report["left_out"] if row["entity"] != "server"}
 
@@ -56,9 +62,16 @@ def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) 
             "last_seen": AT,
             "sessions": sessions,
             "calls": calls,
+            "last_called": last_called,
         }
-        for name, tool, sessions, calls in (("read", READ, 1, 0), ("search", SEARCH, 2, 3))
+        for name, tool, sessions, calls, last_called in (
+            ("read", READ, 1, 0, None),
+            ("search", SEARCH, 2, 3, last_of(world)),
+        )
     ]
+    assert f"# Observed from {AT} to {AT}.\n" in report["policy"]
+    assert "# notes: 2 definitions, 3 calls; 1 never called\n" in report["policy"]
+    assert f"from {AT} to {AT}, never called\n" in report["policy"]
     policy = parse_policy(report["policy"].encode()).gateway
     assert policy is not None
     held = policy.for_item("notes", "search", "any")
@@ -66,6 +79,58 @@ def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) 
     assert [str(each.digest) for each in held.allowlist] == [digest(SEARCH)]
     assert policy.for_item("other", "search", "any").allowlist == ()
     assert "seen in 2 sessions" in report["policy"]
+
+
+def test_calls_that_a_policy_only_watched_are_counted_for_the_definition_that_was_called(world: ReviewWorld) -> None:
+    observe(world, SEARCH, READ)
+    observe(world, CHANGED)
+    use = Fact(kind="allowed", server="notes", item_kind="tool", item="search", observed=digest(CHANGED), call="c")
+    with world.state.audit_log() as log:
+        log.record(*[replace(use, call="")] * 4)  # it was listed
+        log.record(*[use, replace(use, kind="warned")], replace(use, kind="called", observed=digest(SEARCH)))
+        log.record(replace(use, kind="blocked"))
+    rows = world.json("policy", "generate")["left_out"]
+    assert {row["digest"]: row["calls"] for row in rows if row["entity"] == "tool"} == {
+        digest(SEARCH): 1,
+        digest(CHANGED): 2,
+    }
+
+
+def test_an_attack_in_a_second_definition_is_not_told_of_the_first(world: ReviewWorld) -> None:
+    observe(world, SEARCH)
+    observe(world, EVIL)
+    report = world.json("policy", "generate")
+    tools = [row for row in report["left_out"] if row["entity"] == "tool"]
+    assert [(row["digest"], row["code"]) for row in tools] == [
+        (digest(EVIL), "suspicious"),
+        (digest(SEARCH), "changed"),
+    ]
+    assert report["allow"] == []
+
+
+def test_what_was_called_without_ever_being_listed_is_told(world: ReviewWorld) -> None:
+    """Attack: a tool that no list names, for those who know its name."""
+    observe(world, SEARCH)
+    hidden = Fact(kind="warned", server="notes", item_kind="tool", item="debug_shell", call="c1", code="not_listed")
+    file = replace(hidden, kind="called", item_kind="resource", item="file:///not-in-a-list")
+    with world.state.audit_log() as log:
+        log.record(hidden, hidden, file)
+    report = world.json("policy", "generate")
+    assert [(row["item"], row["code"], row["calls"]) for row in report["left_out"] if row["entity"] != "server"] == [
+        ("debug_shell", "unlisted", 2)
+    ]
+    assert "# - notes: tool debug_shell\n#   it was called, but the server never listed it" in report["policy"]
+
+
+def test_what_nobody_called_can_be_left_out(world: ReviewWorld) -> None:
+    observe(world, SEARCH, {**READ, "annotations": {"destructiveHint": True}})
+    with world.state.audit_log() as log:
+        log.record(Fact(kind="called", server="notes", item_kind="tool", item="search"))
+    everything, used = world.json("policy", "generate"), world.json("policy", "generate", "--only-called")
+    assert [row["item"] for row in everything["allow"]] == ["read", "search"]
+    assert "# tool (says it destroys), seen in" in everything["policy"]
+    assert [row["item"] for row in used["allow"]] == ["search"]
+    assert left_out(used) == {"read": "unused"}
 
 
 def test_an_attack_that_happened_while_watching_is_not_allowed(world: ReviewWorld) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -27,7 +28,7 @@ from pinwarden.store.audit_chain import (
     verify,
 )
 from pinwarden.store.audit_journal import Batch, Journal, Noted, pack, unpack
-from pinwarden.store.database import Database, open_database
+from pinwarden.store.database import Database, DatabaseLimits, open_database
 from tests.postgres import Cluster
 
 QUICK = AuditLimits(retry=0.02, longest_retry=0.05, wait=20.0)
@@ -333,6 +334,30 @@ def test_a_gateway_that_must_log_lets_nothing_pass_before_the_database_has_answe
     log.close()
     database = open_database(place / "audit.sqlite", audit_schema())
     assert [entry.fact.call for entry in entries(database)] == ["session/3"]
+    database.close()
+
+
+def test_a_postgresql_that_hangs_is_told_like_one_that_is_away_and_nothing_is_lost(
+    cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = DatabaseLimits(connect=1, lock=0.2, statement=0.3, answer=0.4, idle=5)
+    monkeypatch.setattr("pinwarden.store.database.open_database", partial(open_database, limits=impatient))
+    database_url = cluster.new_database()
+    log = AuditLog(database_url, folder, when_away="refuse", limits=QUICK)
+    log.record_durably(called("before"))
+    with cluster.frozen():
+        log.record_durably(Fact(kind="blocked", item="meanwhile"))  # returns when the writer gave up, and is durable
+        assert log.problem is not None
+        assert log.problem.code == "DATABASE_UNAVAILABLE"
+        with pytest.raises(PinwardenError) as caught:
+            log.record(called("passes"))
+        assert caught.value.code == "AUDIT_UNAVAILABLE"
+    eventually(lambda: log.problem is None)
+    log.record(called("after"))
+    log.close()
+    database = open_database(database_url, audit_schema())
+    assert items(database) == ["before", "meanwhile", "after"]
+    assert verify(database).breaks == ()
     database.close()
 
 

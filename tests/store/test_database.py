@@ -8,7 +8,9 @@ from threading import Barrier
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.store.database import Conflict, Database, Schema, open_database
+from pinwarden.core.record import replace
+from pinwarden.store.database import Conflict, Database, DatabaseLimits, Schema, open_database
+from pinwarden.store.postgresql import Postgres
 from tests.postgres import Cluster
 
 TRIAL = Schema(
@@ -121,6 +123,83 @@ def test_a_stopped_postgresql_is_an_error_and_a_started_one_is_used_again(cluste
     finally:
         cluster.start()
     assert database.rows("SELECT name FROM trial") == [("before",)]
+    database.close()
+
+
+IMPATIENT = DatabaseLimits(connect=1, lock=0.2, statement=0.4, answer=0.6, idle=5)
+
+
+def test_a_lock_that_another_session_keeps_is_waited_for_only_so_long(database_url: str) -> None:
+    holder, waiter = (open_database(database_url, TRIAL, IMPATIENT) for _ in range(2))
+    assert waiter.rows("SELECT number FROM trial") == []
+    with (
+        holder.transaction(alone="trial"),
+        pytest.raises(PinwardenError) as caught,
+        waiter.transaction(alone="trial"),
+    ):
+        pytest.fail("two were alone at the same time")
+    assert caught.value.code == "DATABASE_UNAVAILABLE"
+    with waiter.transaction(alone="trial") as step:
+        step.run(ADD, (1, "later", None))
+    assert waiter.rows("SELECT name FROM trial") == [("later",)]
+    holder.close()
+    waiter.close()
+
+
+def test_a_statement_of_postgresql_may_last_only_so_long(cluster: Cluster) -> None:
+    database = open_database(cluster.new_database(), TRIAL, IMPATIENT)
+    with pytest.raises(PinwardenError) as caught:
+        database.rows("SELECT pg_sleep(30)")
+    assert (caught.value.code, caught.value.message) == (
+        "DATABASE_UNAVAILABLE",
+        "the database took too long (QueryCanceled)",
+    )
+    assert database.rows("SELECT 1") == [(1,)]
+    database.close()
+
+
+def test_a_frozen_postgresql_is_an_error_in_a_connection_and_in_a_new_one_and_is_used_again(cluster: Cluster) -> None:
+    database = open_database(cluster.new_database(), TRIAL, IMPATIENT)
+    with database.transaction() as step:
+        step.run(ADD, (1, "before", None))
+    told: list[str] = []
+    with cluster.frozen():
+        for _ in range(2):
+            with pytest.raises(PinwardenError) as caught:
+                database.rows("SELECT 1")
+            told.append(f"{caught.value.code}: {caught.value.message}")
+    assert told == [
+        "DATABASE_UNAVAILABLE: the database did not answer in time (Unanswered)",
+        "DATABASE_UNAVAILABLE: postgresql://local/postgres cannot be reached (ConnectionTimeout)",
+    ]
+    assert database.rows("SELECT name FROM trial") == [("before",)]
+    database.close()
+
+
+def test_who_stops_in_the_middle_of_a_transaction_does_not_keep_its_lock(cluster: Cluster) -> None:
+    url = cluster.new_database()
+    stopped = open_database(url, TRIAL, replace(IMPATIENT, idle=0.1))
+    other = open_database(url, TRIAL, replace(IMPATIENT, lock=20, statement=20, answer=20))
+
+    def stop_in_the_middle() -> None:
+        with stopped.transaction(alone="trial") as mine:
+            mine.run(ADD, (1, "never committed", None))
+            with other.transaction(alone="trial") as step:
+                step.run(ADD, (1, "meanwhile", None))
+            mine.run(ADD, (2, "too late", None))
+
+    with pytest.raises(PinwardenError) as caught:
+        stop_in_the_middle()
+    assert caught.value.code == "DATABASE_UNAVAILABLE"
+    assert stopped.rows("SELECT name FROM trial") == [("meanwhile",)]
+    stopped.close()
+    other.close()
+
+
+def test_what_an_address_says_of_waiting_counts(cluster: Cluster) -> None:
+    database = open_database(f"{cluster.new_database()}&connect_timeout=2", TRIAL)
+    assert isinstance(database, Postgres)
+    assert database._parameters()["connect_timeout"] == "2"
     database.close()
 
 

@@ -1,8 +1,9 @@
 """Whether this process was started from inside a server or a client of the gateway: such a one must not approve.
 
 Two signs are looked for. A variable that every started server gets, in this process and in those above it; and the
-processes themselves: nobody below a running gateway, or below the client that started one, may approve. Gateways write
-down both; and on Linux a process above us that has a gateway for a child is found whatever the variables say.
+processes themselves: nobody below a running gateway, or below the client that started one, may approve, and nobody in
+the session of such a process. Gateways write down both; and on Linux a process above us that has a gateway for a child
+is found whatever the variables say.
 
 This is a tripwire, not a wall. A program that runs as the same user without a sandbox can shed both signs, and can
 write to the lock and the store directly. What such a program cannot do is in docs/guides/gateway.md.
@@ -46,13 +47,25 @@ def refuse_inside_server(folder: Path, variables: Mapping[str, str]) -> None:
     if MARK in variables:
         _refuse(f"it runs inside the server {variables[MARK][:120]!a}")
     noted = _noted(folder)
-    for number in ancestors_of(os.getpid()):
+    for number in dict.fromkeys(_above()):
         if identity_of(number) in noted:
             _refuse(f"process {number}, which started it, is a gateway or the client of one")
         if _has_mark(number):
             _refuse(f"process {number}, which started it, is a server")
         if not _adopts(number) and any(map(_is_gateway, children_of(number))):
             _refuse(f"process {number}, which started it, is the client of a gateway")
+
+
+def _above() -> Iterator[int]:
+    """The processes above this one, and above the first of its session.
+
+    A process whose parent ended is no longer below it, but stays in its session; and every server has its own.
+    """
+    yield from ancestors_of(os.getpid())
+    leader = os.getsid(0) if hasattr(os, "getsid") else 0
+    if leader > 1 and leader != os.getpid():
+        yield leader
+        yield from ancestors_of(leader)
 
 
 def _refuse(why: str) -> NoReturn:

@@ -24,13 +24,23 @@ def _seen_width() -> int:
     return shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
 
 
-def told(text: str) -> str:
-    """A sentence on lines that fit the terminal; on one line where another program reads it."""
+def told(text: str, beside: str = "") -> str:
+    """A sentence on lines that fit the terminal; on one line where another program reads it.
+
+    With something ``beside`` it, its lines are in a column of their own.
+    """
     shown = show_invisible(text)
     known = _seen_width()
     if not known:
-        return inert_in_log(f"{shown}\n")
-    lines = textwrap.wrap(shown, max(40, known), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        return inert_in_log(f"{beside}{shown}\n")
+    lines = textwrap.wrap(
+        shown,
+        max(40, known),
+        initial_indent=beside,
+        subsequent_indent=" " * len(beside) or "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return inert_in_log("".join(f"{line}\n" for line in lines))
 
 

@@ -25,3 +25,17 @@ def make_fit() -> None:
 def silence_stdout() -> None:
     """Lead stdout to nowhere: writing again at exit would only repeat the failure."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def reader_left(descriptor: int, seconds: float) -> bool:
+    """Wait so long; whether the other end of a pipe was closed meanwhile. Without it a writer learns that too late."""
+    try:
+        from select import poll
+    except ImportError:  # not on Windows
+        import time
+
+        time.sleep(seconds)
+        return False
+    ends = poll()
+    ends.register(descriptor, 0)
+    return bool(ends.poll(seconds * 1000))

@@ -222,8 +222,8 @@ CODES: Mapping[str, ErrorCode] = _table(
     ErrorCode(
         "PROGRAM_UNKNOWN",
         EXIT_UNCHECKED,
-        "A package does not have the program that the locked command starts.",
-        "Look at the package's programs in the message and name one of them.",
+        "The program that a command starts is not there: not on this machine, or not in the package.",
+        "Install it, write its whole path, or name one of the programs that the message lists.",
     ),
     ErrorCode(
         "RESOLVER_FAILED",

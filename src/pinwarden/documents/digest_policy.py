@@ -203,9 +203,14 @@ def _rule(table: Table) -> GatewayRule:
     answers = _answers(table)
     if not answers:
         invalid(table.path, "says nothing")
+    item = _pattern_or_any(table, "item")
+    if item != _ANY:
+        for key in _REQUEST_KEYS:
+            if key in answers:  # it would be read and never heeded
+                table.invalid(key, "is about what a server asks for, which is for no item; write a rule without item")
     return GatewayRule(
         server=_pattern_or_any(table, "server"),
-        item=_pattern_or_any(table, "item"),
+        item=item,
         client=_pattern_or_any(table, "client"),
         answers=answers,
     )

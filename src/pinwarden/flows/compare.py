@@ -12,8 +12,8 @@ from pinwarden.rules.drift.changes import CHANGE_KINDS
 from pinwarden.rules.drift.surface import blocked_by_default, compare
 
 
-def compare_surfaces(before: Surface, after: Surface, subject: str) -> Report:
-    """The report of ``pinwarden diff``."""
+def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bool = False) -> Report:
+    """The report of ``pinwarden diff``; with ``whole`` no value in it is cut, for those who approve by it."""
     changes = compare(before, after)
     blocked = blocked_by_default(changes)
     counts = Counter(change.severity for change in changes)
@@ -22,7 +22,7 @@ def compare_surfaces(before: Surface, after: Surface, subject: str) -> Report:
         subject=subject,
         summary=_summary(counts, blocked),
         exit_code=EXIT_REFUSED if blocked else EXIT_CLEAN,
-        rows=tuple(row_of(change) for change in changes),
+        rows=tuple(row_of(change, whole=whole) for change in changes),
         notes=_notes(before, after),
         facts={
             "changes": [change.to_json() for change in changes],

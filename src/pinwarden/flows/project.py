@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pinwarden.adapters.files import read_file
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 TOOLPIN_POLICY = Path(".toolpin/policy.json")
 OWN_POLICY = Path("pinwarden.toml")
+_Parsed = TypeVar("_Parsed")
 
 
 class Project(Record):
@@ -83,10 +85,21 @@ def load_policies(project: Project, environment: str = "default") -> Policies:
     from pinwarden.documents.policy import parse_policy, parse_toolpin_policy
 
     return Policies(
-        toolpin=parse_toolpin_policy(read_file(toolpin)) if _is_there(toolpin) else None,
-        own=parse_policy(read_file(own)) if _is_there(own) else None,
+        toolpin=parsed_file(toolpin, parse_toolpin_policy) if _is_there(toolpin) else None,
+        own=parsed_file(own, parse_policy) if _is_there(own) else None,
         environment=environment,
     )
+
+
+def parsed_file(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+    """What a file says. Whoever has several policies is told which of them is wrong."""
+    data = read_file(path)
+    try:
+        return parse(data)
+    except PinwardenError as err:
+        raise PinwardenError(
+            err.code, f"{path}: {err.message}", hint=err.hint, data={**err.data, "file": str(path)}
+        ) from err
 
 
 def _is_there(path: Path) -> bool:

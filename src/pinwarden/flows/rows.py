@@ -10,8 +10,8 @@ from pinwarden.rules.drift.changes import ABSENT, Change
 _LONGEST = 400  # characters of a value that is not text
 
 
-def row_of(change: Change) -> Row:
-    """A change as a row of a report."""
+def row_of(change: Change, *, whole: bool = False) -> Row:
+    """A change as a row of a report; ``whole`` where somebody approves by it, who has to see all of it."""
     return Row(
         code=change.kind,
         level=change.severity,
@@ -19,12 +19,12 @@ def row_of(change: Change) -> Row:
         name=change.name,
         path=change.path,
         message=change.reason,
-        before=_shown(change.before),
-        after=_shown(change.after),
+        before=_shown(change.before, whole),
+        after=_shown(change.after, whole),
     )
 
 
-def _shown(value: Any) -> str | None:
+def _shown(value: Any, whole: bool) -> str | None:
     if value is ABSENT:
         return None
     if isinstance(value, str):
@@ -32,4 +32,5 @@ def _shown(value: Any) -> str | None:
     from json import dumps
 
     text = dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    more = len(text) - _LONGEST
+    return text if whole or more <= 0 else f"{text[:_LONGEST]}… ({more} more characters)"

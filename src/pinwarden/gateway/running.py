@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pinwarden.documents.digest_policy import GatewayPolicy
-    from pinwarden.flows.gateway.state import GatewayState
     from pinwarden.flows.project import Project
     from pinwarden.gateway.approved import ApprovedSource
-    from pinwarden.store.audit import AuditLog, WhenAway
+    from pinwarden.store.audit import WhenAway
 
-_GATHER_SECONDS = 1.0
-_SWITCH_SECONDS = 0.0005
+_GATHER = 1.0  # seconds: what is in the journal is safe, so few and large commits do for one client
+_SWITCH_SECONDS = 0.0005  # the log's thread holds up the others while it works; so they may interrupt it
 
 
 class Options(Record):
@@ -61,13 +61,17 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
         from pinwarden.gateway.recorder import Recorder
         from pinwarden.gateway.session import Session
         from pinwarden.gateway.stdio import Relay
+        from pinwarden.store.audit import AuditLimits
 
+        sys.setswitchinterval(_SWITCH_SECONDS)
         state = state_of(project, behind.options.database)
         policy = gateway_policy_of(project, behind.options.policy)
         baseline = lock_baseline(project.lock) if behind.locked else FIRST_USE
         with (
             running_gateway(state.running, client=os.getppid()),
-            _log(state, behind.options.when_away) as log,
+            state.audit_log(
+                gateway=f"stdio {os.getpid()}", when_away=behind.options.when_away, limits=AuditLimits(gather=_GATHER)
+            ) as log,
         ):
             guard = Guard(behind.server, _source(project, behind, state.trusted if not behind.locked else None), policy)
             session = Session(guard, name=os.urandom(12).hex())
@@ -80,22 +84,6 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
         if process.poll() is None:
             process.kill()
             process.wait()
-
-
-def _log(state: GatewayState, when_away: WhenAway) -> AuditLog:
-    """The audit log for one client: what is in its journal is safe, and goes to the database in few, larger commits.
-
-    The thread that does so holds up the others while it works; so it works seldom, and the others may interrupt it.
-    """
-    import sys
-
-    from pinwarden.flows.gateway.state import refuse_unsafe
-    from pinwarden.store.audit import AuditLimits, AuditLog
-
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    refuse_unsafe(state.folder)
-    limits = AuditLimits(gather=_GATHER_SECONDS)
-    return AuditLog(state.url, state.journals, gateway=f"stdio {os.getpid()}", when_away=when_away, limits=limits)
 
 
 def _source(project: Project, behind: Behind, trusted: object) -> ApprovedSource:
@@ -113,10 +101,10 @@ def gateway_policy_of(project: Project, named: Path | None) -> GatewayPolicy:
     from pinwarden.documents.digest_policy import DEFAULT_POLICY
 
     if named is not None:
-        from pinwarden.adapters.files import read_file
         from pinwarden.documents.policy import parse_policy
+        from pinwarden.flows.project import parsed_file
 
-        own = parse_policy(read_file(named))
+        own = parsed_file(named, parse_policy)
     else:
         from pinwarden.flows.project import load_policies
 

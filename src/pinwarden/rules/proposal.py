@@ -6,7 +6,7 @@ everything that reads like one, changed while it was watched, cannot be told apa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinwarden.core.record import Record
@@ -14,15 +14,17 @@ from pinwarden.documents.surface import KINDS, Item, Surface
 from pinwarden.rules.advisories.scan import Finding, scan
 
 REASONS = {
-    "changed": "it changed while it was observed",
+    "suspicious": "its text reads like an attack",
     "undigestable": "it cannot be read in only one way",
     "duplicate": "the server offered two items of this name",
-    "suspicious": "its text reads like an attack",
+    "changed": "it changed while it was observed",
+    "unlisted": "it was called, but the server never listed it",
     "rejected": "somebody rejected it",
     "withheld": "it was withheld",
+    "unused": "nobody called it",
     "server": "what a server says of itself is approved with its lock, not by a policy",
 }
-"""Why something is left out, by code."""
+"""Why something is left out, by code, the gravest first."""
 
 
 class Observation(Record):
@@ -37,10 +39,13 @@ class Observation(Record):
     last_seen: str
     sessions: int
     calls: int = 0
+    last_called: str = ""
     withheld: bool = False
     """It did not reach the client."""
     doubled: bool = False
     rejected: bool = False
+    listed: bool = True
+    """A server may be called for what it never offered."""
 
 
 class LeftOut(Record):
@@ -58,8 +63,11 @@ class Proposal(Record):
     left_out: tuple[LeftOut, ...]
 
 
-def propose(observations: Sequence[Observation]) -> Proposal:
-    """Sort everything that was observed into what may be allowed and what a person has to look at."""
+def propose(observations: Sequence[Observation], *, only_called: bool = False) -> Proposal:
+    """Sort everything that was observed into what may be allowed and what a person has to look at.
+
+    With ``only_called`` what nobody needed while it was watched is not allowed either.
+    """
     digests: dict[tuple[str, str, str], set[str]] = {}
     for each in observations:
         digests.setdefault((each.server, each.entity, each.item), set()).add(each.digest)
@@ -68,19 +76,24 @@ def propose(observations: Sequence[Observation]) -> Proposal:
     left: list[LeftOut] = []
     for each in observations:
         code, more = _objection(each, len(digests[each.server, each.entity, each.item]), findings)
+        if not code and only_called and not each.calls:
+            code = "unused"
         if code:
             left.append(LeftOut(observation=each, code=code, reason=REASONS[code] + (f": {more}" if more else "")))
         else:
             allow.append(each)
-    return Proposal(allow=tuple(allow), left_out=tuple(left))
+    gravity = list(REASONS)
+    return Proposal(allow=tuple(allow), left_out=tuple(sorted(left, key=lambda each: gravity.index(each.code))))
 
 
-_Findings = Mapping[tuple[str, str, str], list[Finding]]
+_Findings = Mapping[tuple[str, str, str, str], list[Finding]]
 
 
 def _objection(each: Observation, digests: int, findings: _Findings) -> tuple[str, str]:
     """What speaks against an item, the gravest first; empty if nothing does."""
-    found = findings.get((each.server, each.entity, _name(each)), [])
+    if not each.listed:
+        return "unlisted", ""
+    found = findings.get((each.server, each.entity, _name(each), each.digest), [])
     if found:
         return "suspicious", "; ".join(dict.fromkeys(f"{one.message} ({one.code})" for one in found))
     if not each.digest:
@@ -98,19 +111,35 @@ def _objection(each: Observation, digests: int, findings: _Findings) -> tuple[st
 
 def _findings(observations: Sequence[Observation]) -> _Findings:
     """Warnings about every definition that was seen, each server beside the others."""
+    listed = [each for each in observations if each.listed]
     surfaces = {
-        server: _surface([each for each in observations if each.server == server])
-        for server in dict.fromkeys(each.server for each in observations)
+        server: _surface([each for each in listed if each.server == server])
+        for server in dict.fromkeys(each.server for each in listed)
     }
-    found: dict[tuple[str, str, str], list[Finding]] = {}
-    for server, surface in surfaces.items():
-        neighbours = [(other, beside) for other, beside in surfaces.items() if other != server]
-        for finding in scan(surface, neighbours):
-            # Several definitions of one name are told by the rule above, and better.
-            if finding.severity == "warning" and finding.code != "duplicate_tool_name":
+    found: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for layer in _layers(listed):
+        digests = {(each.server, each.entity, _name(each)): each.digest for each in layer}
+        for server in dict.fromkeys(each.server for each in layer):
+            neighbours = [(other, beside) for other, beside in surfaces.items() if other != server]
+            for finding in scan(_surface([each for each in layer if each.server == server]), neighbours):
                 where = finding.path.split("/")[1] if finding.entity == "server" and finding.path else finding.name
-                found.setdefault((server, finding.entity, where), []).append(finding)
+                # Two items of one name are told by a rule of their own, and better.
+                if finding.severity == "warning" and finding.code != "duplicate_tool_name":
+                    digest = digests.get((server, finding.entity, where), "")
+                    found.setdefault((server, finding.entity, where, digest), []).append(finding)
     return found
+
+
+def _layers(observations: Sequence[Observation]) -> Iterator[list[Observation]]:
+    """The first definition of every item, then the second of those that have one, and so on.
+
+    Each is scanned for itself: an attack in the second definition says nothing about the first.
+    """
+    versions: dict[tuple[str, str, str], list[Observation]] = {}
+    for each in observations:
+        versions.setdefault((each.server, each.entity, _name(each)), []).append(each)
+    for place in range(max(map(len, versions.values()), default=0)):
+        yield [each[place] for each in versions.values() if place < len(each)]
 
 
 def _surface(observations: Sequence[Observation]) -> Surface:

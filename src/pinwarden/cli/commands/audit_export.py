@@ -1,6 +1,7 @@
 """Export the audit log as JSON Lines: each line is an entry exactly as it is kept, with the hash of the one before.
 
-The head, which proves all of them, goes to stderr. Keep it somewhere else than the log.
+The head, which proves all of them, is told as well: on stderr, or with --output on stdout. Keep it somewhere else than
+the log.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.state_arguments import add_state_argument, state_from
 from pinwarden.core.errors import PinwardenError
 
@@ -23,19 +25,22 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--after", type=int, default=0, metavar="NUMBER", help="only entries behind this one")
     parser.add_argument("--output", "-o", default="-", metavar="FILE", help="a file that does not exist yet (stdout)")
     add_state_argument(parser)
+    add_format_argument(parser)
 
 
 def run(args: Namespace) -> int:
     """Write the lines."""
-    from pinwarden.flows.gateway.auditing import export
+    from pinwarden.flows.gateway.auditing import export, export_report
 
+    if args.output == "-" and args.format != "text":
+        raise PinwardenError("USAGE", "--format is for the report about a file; name one with --output")
     with state_from(args) as state:
-        if args.output == "-":
-            head = export(state, sys.stdout.buffer.write, args.after)
-            sys.stdout.flush()
-        else:
+        if args.output != "-":
             head = _to_file(state, Path(args.output), args.after)
-    sys.stderr.write(f"head {head}\n")
+            return emit(export_report(args.output, args.after, head), args.format)
+        head = export(state, sys.stdout.buffer.write, args.after)
+        sys.stdout.flush()
+    sys.stderr.write(f"{export_report('standard output', args.after, head).summary}\n")
     return 0
 
 
@@ -44,7 +49,11 @@ def _to_file(state: GatewayState, path: Path, after: int) -> Head:
 
     try:
         with path.open("xb") as stream:
-            return export(state, stream.write, after)
+            try:
+                return export(state, stream.write, after)
+            except BaseException:
+                path.unlink(missing_ok=True)  # or half a log would pass for a whole one
+                raise
     except FileExistsError as err:
         raise PinwardenError("FILE_EXISTS", f"{path} exists already") from err
     except OSError as err:

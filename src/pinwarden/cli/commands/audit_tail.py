@@ -32,15 +32,19 @@ def run(args: Namespace) -> int:
     """Show, and go on."""
     from pinwarden.documents.gateway_event import KINDS
     from pinwarden.flows.gateway.auditing import Wanted, last_entries, tail_report
+    from pinwarden.store.audit_chain import head_of
 
     for kind in args.kind:
         if kind not in KINDS:
             raise PinwardenError("USAGE", f"no event is of the kind {kind[:40]!a}", hint=f"Kinds: {', '.join(KINDS)}.")
+    if args.count < 0:
+        raise PinwardenError("USAGE", f"--count is how many events, not {args.count}")
     if args.follow and args.format != "text":
         raise PinwardenError("USAGE", "--follow prints lines of text", hint="Leave --format out.")
     wanted = Wanted(server=args.server, kinds=tuple(args.kind))
     with state_from(args) as state:
-        entries = last_entries(state, max(0, args.count), wanted)
+        head = head_of(state.audit_database).number  # before the look, so that nothing falls between the two
+        entries = last_entries(state, args.count, wanted)
         if args.format != "text":
             return emit(tail_report(entries), args.format)
         for entry in entries:
@@ -48,23 +52,21 @@ def run(args: Namespace) -> int:
         if not entries:
             sys.stderr.write("no such event is recorded\n" if args.kind or args.server else "nothing is recorded yet\n")
         if args.follow:
-            _follow(state, wanted)
+            _follow(state, wanted, max(head, entries[-1].number if entries else 0))
     return 0
 
 
-def _follow(state: GatewayState, wanted: Wanted) -> None:
-    import time
-
+def _follow(state: GatewayState, wanted: Wanted, reached: int) -> None:
+    from pinwarden.cli.streams import reader_left
     from pinwarden.flows.gateway.auditing import later_entries
-    from pinwarden.store.audit_chain import head_of
 
-    reached = head_of(state.audit_database).number
-    while True:
-        for entry in later_entries(state, reached, wanted):
+    sys.stdout.flush()
+    while not reader_left(sys.stdout.fileno(), _LOOK_SECONDS):
+        for entry in later_entries(state, reached):
             reached = entry.number
-            sys.stdout.write(shown(entry))
+            if wanted.fits(entry):
+                sys.stdout.write(shown(entry))
         sys.stdout.flush()
-        time.sleep(_LOOK_SECONDS)
 
 
 def shown(entry: Entry) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.cli.state_arguments import add_state_argument, state_from
-from pinwarden.core.errors import PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.locked import Locked
@@ -30,10 +30,20 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--tls-key", metavar="FILE", help="its private key, if it is not in the same file")
     parser.add_argument("--policy", metavar="FILE", help="a policy file in place of the project's pinwarden.toml")
     parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="a name under which clients reach the gateway"
+        "--allow-host",
+        action="append",
+        type=_host,
+        default=[],
+        metavar="NAME",
+        help="a name under which clients reach the gateway",
     )
     parser.add_argument(
-        "--allow-origin", action="append", default=[], metavar="ORIGIN", help="a web page's origin that may ask"
+        "--allow-origin",
+        action="append",
+        type=_origin,
+        default=[],
+        metavar="ORIGIN",
+        help="a web page's origin that may ask, as https://app.example",
     )
     parser.add_argument(
         "--allow-execute", action="store_true", help="start commands as configured where their bytes are not verified"
@@ -50,7 +60,9 @@ def configure(parser: ArgumentParser) -> None:
         default="refuse",
         help="if the audit database is away (refuse)",
     )
-    parser.add_argument("--check", action="store_true", help="say what would be served, and end")
+    parser.add_argument(
+        "--check", action="store_true", help="say what would be served, and end; exit code 1 if anything is not"
+    )
     add_project_arguments(parser)
     add_state_argument(parser)
     add_format_argument(parser)
@@ -94,10 +106,13 @@ def run(args: Namespace) -> int:
         )
     progress = Progress("reading the lock and preparing the servers")
     progress.__enter__()
+    complete = True
     try:
         scheme = "https" if args.tls_cert else "http"
 
         def started(taken: str, number: int, locked: Locked) -> None:
+            nonlocal complete
+            complete = not locked.problems
             progress.__exit__()
             _announce(args.format, f"{scheme}://{_shown(taken)}:{number}", locked)
             if token and not args.check:
@@ -109,18 +124,28 @@ def run(args: Namespace) -> int:
         progress.__exit__()
     if not drained:
         _say("some requests were cut off")
-    return 0
+    return EXIT_REFUSED if args.check and not complete else EXIT_CLEAN
 
 
 def _announce(form: str, base: str, locked: Locked) -> None:
     """The addresses are what was asked for; the rest is for whoever looks on."""
     from pinwarden.flows.report import Report, counted
+    from pinwarden.gateway.http.locked import CONSENT_HINT
 
     servers = {each.name: f"{base}/mcp/{slug}" for slug, each in sorted(locked.upstreams.items())}
     problems = dict(sorted(locked.problems.items()))
-    facts = {"servers": servers, "merged": f"{base}/mcp", "not_served": problems}
+    facts = {
+        "servers": servers,
+        "merged": f"{base}/mcp",
+        "not_served": problems,
+        "unapproved": list(locked.unapproved),
+    }
     for name, problem in problems.items():
         _say(f"{name} is not served: {problem}")
+    if locked.needs_consent:
+        _say(f"hint: {CONSENT_HINT}")
+    for name in locked.unapproved:
+        _say(f"{name}: nothing that it tells is approved, so all of it is withheld; see pinwarden approve {name}")
     if form == "text":
         width = max(map(len, ("all servers", *servers)))
         lines = [f"{name:{width}}  {url}\n" for name, url in (*servers.items(), ("all servers", f"{base}/mcp"))]
@@ -152,3 +177,19 @@ def _address(text: str) -> tuple[str, int]:
     if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ArgumentTypeError(f"{text[:80]!a} is not HOST:PORT")
     return host, int(port)
+
+
+def _host(text: str) -> str:
+    """A name as it stands in a Host header, without the port: one with more in it would never be asked for."""
+    name = text.removeprefix("[").removesuffix("]")
+    if not text or not text.isascii() or set(text) & set("/@?# ") or (":" in text and name.count(":") < 2):
+        raise ArgumentTypeError(f"{text[:80]!a} is not the name of a host; write it without https:// and port")
+    return name
+
+
+def _origin(text: str) -> str:
+    """An origin as browsers send it: scheme and host, and the port if it is not the usual one."""
+    scheme, separator, rest = text.rstrip("/").partition("://")
+    if text != "null" and (not separator or not scheme or not rest or set(rest) & set("/@?# *")):
+        raise ArgumentTypeError(f"{text[:80]!a} is no origin; write it as https://app.example")
+    return text

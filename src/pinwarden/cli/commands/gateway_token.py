@@ -12,7 +12,9 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
+from pinwarden.cli.layout import told
 from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.cli.state_arguments import add_state_argument, state_from
 from pinwarden.core.errors import PinwardenError
 
@@ -26,6 +28,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--server", action="append", default=[], metavar="NAME", help="a server that the client may see (all of them)"
     )
+    add_project_arguments(parser)
     add_state_argument(parser)
     add_format_argument(parser)
 
@@ -39,13 +42,16 @@ def run(args: Namespace) -> int:
         raise PinwardenError("USAGE", "gateway token is followed by one of: add, list, revoke")
     if (args.action == "list") != (args.name is None):
         raise PinwardenError("USAGE", f"{args.action} takes {'no name' if args.name else 'the name of a client'}")
-    state = state_from(args)
+    if args.server and args.action != "add":
+        raise PinwardenError("USAGE", f"--server is for add; {args.action} is about all servers")
+    project = project_of(args)
+    state = state_from(args, project)
     if args.action == "add":
-        report, token = add_token(state, args.name, args.server, now())
+        report, token = add_token(state, project, args.name, args.server, now())
         if args.format == "text":
             sys.stdout.write(f"{token}\n")
             sys.stdout.flush()
-            sys.stderr.write(f"{report.summary}: {report.notes[0]}\n")
+            sys.stderr.write("".join(map(told, (f"{report.summary}: {report.notes[0]}", *report.notes[1:]))))
             return report.exit_code
         return emit(report, args.format)
     if args.action == "revoke":

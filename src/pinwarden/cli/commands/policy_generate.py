@@ -21,6 +21,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--server", action="append", default=[], metavar="NAME", help="only for this server; repeatable"
     )
+    parser.add_argument("--only-called", action="store_true", help="leave out what nobody called while it was watched")
     parser.add_argument("--output", "-o", default="-", metavar="FILE", help="a file that does not exist yet (stdout)")
     add_state_argument(parser)
     add_format_argument(parser)
@@ -31,7 +32,7 @@ def run(args: Namespace) -> int:
     from pinwarden.flows.policy.generate import generate_policy
 
     with state_from(args) as state, Progress("reading what was observed"):
-        made = generate_policy(state, tuple(args.server))
+        made = generate_policy(state, tuple(args.server), only_called=args.only_called)
     if args.output != "-":
         from pinwarden.adapters.files import create_file
 

@@ -9,6 +9,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from pinwarden.cli.layout import told
 from pinwarden.cli.output import emit
 from pinwarden.cli.project_arguments import add_approval_arguments, approver_of, this_project
 from pinwarden.cli.state_arguments import add_state_argument, state_from
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
     from pinwarden.flows.gateway.state import GatewayState
     from pinwarden.flows.lock.locking import Approver
     from pinwarden.flows.project import Project
+    from pinwarden.flows.report import Report
 
-_QUESTION = "approve (a), reject (r), skip (s), quit (q)? "
+_QUESTION = "reject (r), definition (d), skip (s), quit (q)? "
+_ANSWERS = {"a": "approved", "r": "rejected", "s": "skipped"}
+_ABOUT_ONE = ("REVIEW_STALE", "SURFACE_INVALID", "LOCK_MISSING", "LOCK_BUSY", "LOCK_TAMPERED", "SERVER_NOT_LOCKED")
+"""Errors that concern one change: the others can still be decided about."""
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -28,6 +33,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--server", metavar="NAME", help="only changes of this server")
     add_state_argument(parser)
     add_approval_arguments(parser)
+    parser.set_defaults(why="")  # asked for each decision, unless it is given for all
 
 
 def run(args: Namespace) -> int:
@@ -39,50 +45,82 @@ def run(args: Namespace) -> int:
 
 def _go_through(args: Namespace, state: GatewayState, project: Project) -> int:
     from pinwarden.flows.gateway.reviewing import list_reviews
+    from pinwarden.flows.report import counted
 
     listed = list_reviews(state, server=args.server)
-    if not listed.facts["reviews"]:
+    names = [each["name"] for each in listed.facts["reviews"]]
+    if not names:
         return emit(listed, "text")
     if not sys.stdin.isatty():
         raise PinwardenError(
             "USAGE", "a review needs a terminal", hint="In scripts: pinwarden review list, show, approve, reject."
         )
     approver = approver_of(args)
-    for each in listed.facts["reviews"]:
-        if not _decide(state, project, each["name"], approver):
+    decided = dict.fromkeys(_ANSWERS.values(), 0)
+    for place, name in enumerate(names, 1):
+        answer = _decide(state, project, name, approver, heading=f"{place} of {len(names)}  ")
+        if answer == "q":
             break
+        decided[_ANSWERS[answer]] += 1
+    waiting = counted(len(list_reviews(state, server=args.server).facts["reviews"]), "change")
+    sys.stdout.write(f"\n{decided['approved']} approved, {decided['rejected']} rejected; {waiting} still to review\n")
     return 0
 
 
-def _decide(state: GatewayState, project: Project, name: str, approver: Approver) -> bool:
-    """One change. Whether to go on."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.gateway.reviewing import approve_reviews, reject_reviews, show_review
+def _decide(state: GatewayState, project: Project, name: str, approver: Approver, heading: str) -> str:
+    """One change; what was answered, and "s" if nothing came of it."""
+    from pinwarden.cli.review_view import print_review
+    from pinwarden.flows.gateway.reviewing import show_review
 
-    _, report = show_review(state, project, name)
-    sys.stdout.write(f"\n{report.subject}\n")
-    emit(report, "text")
-    answer = _asked()
-    if answer == "q":
-        return False
     try:
-        # By the whole name, which is a digest of what was shown: what changed since is not approved.
-        if answer == "a":
-            emit(replace(approve_reviews(state, project, [name], approver, now()), rows=()), "text")
-        elif answer == "r":
-            emit(replace(reject_reviews(state, [name], approver, now()), rows=()), "text")
+        _, report = show_review(state, project, name)
+        sys.stdout.write("\n")
+        print_review(report, heading=heading)
+        answer = _asked(report)
+        if answer in ("a", "r"):
+            _write(state, project, name, answer, approver)
     except PinwardenError as err:
-        if err.code != "REVIEW_STALE":
+        if err.code not in _ABOUT_ONE:
             raise
-        sys.stderr.write(f"{err.message}\n")
-    return True
+        sys.stderr.write(told(f"{name}: {err.message} [{err.code}]"))
+        return "s"
+    return answer
 
 
-def _asked() -> str:
+def _write(state: GatewayState, project: Project, name: str, answer: str, approver: Approver) -> None:
+    """By the whole name, which is a digest of what was shown: what changed since is not approved."""
+    from pinwarden.adapters.clock import now
+    from pinwarden.flows.gateway.reviewing import approve_reviews, reject_reviews
+
+    given = approver if approver.why else replace(approver, why=_reason())
+    if answer == "a":
+        report = approve_reviews(state, project, [name], given, now())
+    else:
+        report = reject_reviews(state, [name], given, now())
+    emit(replace(report, rows=()), "text")
+
+
+def _asked(report: Report) -> str:
+    from pinwarden.cli.review_view import print_definition
+
+    can_be_approved = report.facts["approval_goes_to"] is not None
     while True:
-        sys.stderr.write(_QUESTION)
-        sys.stderr.flush()
-        line = sys.stdin.readline()
+        line = _typed(f"approve (a), {_QUESTION}" if can_be_approved else _QUESTION)
         answer = line.strip().lower()[:1]
-        if not line or answer in ("a", "r", "s", "q"):
-            return answer or "q"
+        if answer == "d":
+            print_definition(report)
+        elif not line or answer == "q":
+            return "q"
+        elif answer in _ANSWERS and (can_be_approved or answer != "a"):
+            return answer
+
+
+def _reason() -> str:
+    return _typed("why (reviewed)? ").strip() or "reviewed"
+
+
+def _typed(question: str) -> str:
+    """A line from the terminal; empty at its end."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline()

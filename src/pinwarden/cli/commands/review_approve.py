@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_approval_arguments, approver_of, this_project
-from pinwarden.cli.review_arguments import add_names_argument
+from pinwarden.cli.review_arguments import add_names_argument, names_from
 from pinwarden.cli.state_arguments import add_state_argument, state_from
 
 
@@ -29,5 +29,5 @@ def run(args: Namespace) -> int:
 
     project = this_project()
     with state_from(args, project) as state:
-        report = approve_reviews(state, project, args.name, approver_of(args), now())
+        report = approve_reviews(state, project, names_from(args), approver_of(args), now())
     return emit(report, args.format)

@@ -7,7 +7,9 @@ from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.core.errors import PinwardenError
 
+_LEVELS = ("info", "review", "critical")
 _HEADINGS = ("NAME", "LEVEL", "SERVER", "ITEM", "STATE", "LAST SEEN", "WHY")
 
 
@@ -15,6 +17,12 @@ def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
     parser.add_argument("--all", action="store_true", help="also those that were decided about or no longer served")
     parser.add_argument("--server", metavar="NAME", help="only changes of this server")
+    parser.add_argument(
+        "--level", action="append", default=[], choices=_LEVELS, help="only changes of this level; repeatable"
+    )
+    parser.add_argument(
+        "--names", action="store_true", help="print only names, one on a line: for review approve --names-from"
+    )
     add_state_argument(parser)
     add_format_argument(parser)
 
@@ -24,7 +32,12 @@ def run(args: Namespace) -> int:
     from pinwarden.flows.gateway.reviewing import list_reviews
 
     with state_from(args) as state:
-        report = list_reviews(state, every=args.all, server=args.server)
+        report = list_reviews(state, every=args.all, server=args.server, levels=args.level)
+    if args.names:
+        if args.format != "text":
+            raise PinwardenError("USAGE", "--names prints lines of text", hint="Leave --format out.")
+        sys.stdout.write("".join(f"{each['name']}\n" for each in report.facts["reviews"]))
+        return report.exit_code
     if args.format == "text" and report.facts["reviews"]:
         from pinwarden.cli.layout import table
 
@@ -34,7 +47,7 @@ def run(args: Namespace) -> int:
                 each["level"] or "-",
                 each["server"],
                 f"{each['entity']} {each['item']}",
-                each["state"],
+                each["state"] + (f" by {each['decided_by']}" if each["decided_by"] else ""),
                 each["last_seen"],
                 each["reason"] or each["code"],
             )

@@ -23,4 +23,9 @@ def run(args: Namespace) -> int:
     project = this_project()
     with state_from(args, project) as state:
         _, report = show_review(state, project, args.name)
-    return emit(report, args.format)
+    if args.format != "text":
+        return emit(report, args.format)
+    from pinwarden.cli.review_view import print_review
+
+    print_review(report, definition=True)
+    return report.exit_code

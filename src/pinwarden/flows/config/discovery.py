@@ -31,6 +31,7 @@ from pinwarden.documents.target import HttpTarget
 from pinwarden.flows.config.decisions import Accepted, Approved, Standing
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.lock.locking import with_earlier_pins
+from pinwarden.flows.lock.surface_files import in_own_files
 from pinwarden.flows.report import Report, Row, counted, row_facts, weight
 from pinwarden.rules.config.findings import FINDING_KINDS, findings_in, server_findings
 from pinwarden.rules.config.kinds import CONFIG_KINDS
@@ -258,7 +259,7 @@ def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now
     for each in found:
         path = surface_path(each.key, folder=folder)
         if each.surface is not None:
-            texts[path] = surface.to_bytes(each.surface)
+            texts[each.key] = surface.to_bytes(each.surface)
         extension = Extension(
             surface=None if each.surface is None else pin_surface(each.surface, path),
             approval=Approval(by=approver.by, at=now, why=approver.why),
@@ -275,8 +276,8 @@ def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now
     def change(old: Lock | None) -> lock_store.LockWrite:
         if old != discovery.lock:
             raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed while it was being looked at")
-        made = [with_earlier_pins(old, entry) for entry in entries]
-        return lock_store.LockWrite(lock=relock(old, made, now), files=texts)
+        made, files = in_own_files(old, [with_earlier_pins(old, entry) for entry in entries], texts)
+        return lock_store.LockWrite(lock=relock(old, made, now), files=files)
 
     lock_store.update(project.lock, change)
 

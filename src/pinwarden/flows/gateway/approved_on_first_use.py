@@ -13,6 +13,7 @@ from pinwarden.documents.surface import Surface
 from pinwarden.store.trusted import Trusted, TrustedSurface
 
 _LOOK_SECONDS = 0.25  # how old an answer may be: an approval counts at once, as people see it
+_AWAY_SECONDS = 5.0  # between looks while the database is away: each may wait for it, and calls wait meanwhile
 
 
 class FirstUse:
@@ -23,17 +24,16 @@ class FirstUse:
         self._trusted = trusted
         self._clock = clock
         self._lock = Lock()
-        self._looked: float | None = None
+        self._next_look: float | None = None
         self._known: Approved | None = None
         self._generation = 0
 
     def current(self) -> Approved | None:
         """What is trusted; None if the server was never used."""
         with self._lock:
-            moment = self._clock()
-            if self._looked is None or moment - self._looked >= _LOOK_SECONDS:
-                self._look()
-                self._looked = moment
+            if self._next_look is None or self._clock() >= self._next_look:
+                pause = self._look()
+                self._next_look = self._clock() + pause
             return self._known
 
     def trust(self, surface: Surface) -> Approved:
@@ -43,16 +43,20 @@ class FirstUse:
             assert self._known is not None  # noqa: S101 - it was taken in the line above
             return self._known
 
-    def _look(self) -> None:
-        """Read what is trusted, if it changed. While the database is away, what was read before still holds."""
+    def _look(self) -> float:
+        """Read what is trusted, if it changed; in how many seconds to look again.
+
+        While the database is away, what was read before still holds.
+        """
         try:
             generation = self._trusted.generation(self._server)
         except PinwardenError as err:
             if err.code != "DATABASE_UNAVAILABLE" or self._known is None:
                 raise
-            return
+            return _AWAY_SECONDS
         if generation != self._generation or self._known is None:
             self._take(self._trusted.find(self._server))
+        return _LOOK_SECONDS
 
     def _take(self, found: TrustedSurface | None) -> None:
         if found is None:

@@ -67,12 +67,10 @@ def last_entries(state: GatewayState, count: int, wanted: Wanted) -> list[Entry]
     return list(reversed(list(_some(audit_chain.newest(state.audit_database), count, wanted))))
 
 
-def later_entries(state: GatewayState, after: int, wanted: Wanted) -> Iterator[Entry]:
-    """The entries behind a number that are wanted."""
+def later_entries(state: GatewayState, after: int) -> Iterator[Entry]:
+    """The entries behind a number: all of them, so that whoever goes on from the last one looks at none twice."""
     for _, line in audit_chain.lines(state.audit_database, after):
-        entry = parse(line)
-        if wanted.fits(entry):
-            yield entry
+        yield parse(line)
 
 
 def tail_report(entries: Sequence[Entry]) -> Report:
@@ -93,6 +91,18 @@ def export(state: GatewayState, write: Callable[[bytes], object], after: int = 0
         write(line + b"\n")
         head = Head(number=number, hash=hash_of(line))
     return head
+
+
+def export_report(subject: str, after: int, head: Head) -> Report:
+    """What was exported, and the head that proves it."""
+    count = max(0, head.number - after)
+    return Report(
+        command="audit export",
+        subject=subject,
+        summary=f"head {head}" if count or not after else f"no event is behind {after}",
+        exit_code=EXIT_CLEAN,
+        facts={"file": subject, "entries": count, "head": {"number": head.number, "hash": head.hash}},
+    )
 
 
 def entry_facts(entry: Entry) -> dict[str, Any]:

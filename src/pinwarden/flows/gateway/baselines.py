@@ -25,6 +25,10 @@ class Baseline(Protocol):
 
     surfaces: Mapping[str, Surface]
     """The approved surfaces by a name: a server may be approved differently for different clients."""
+    kind: str
+    """lock or store."""
+    place: str
+    """Where an approval is written, as it is told to people."""
 
     def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
         """Make these the approved ones. Raises if what is approved is no longer what was read."""
@@ -33,9 +37,12 @@ class Baseline(Protocol):
 class LockBaseline:
     """A server of a lock, for all clients that it is locked for."""
 
+    kind = "lock"
+
     def __init__(self, project: Project, server: str) -> None:
         self._project = project
         self._server = server
+        self.place = f"{project.lock} and the approved text in {lock_store.surfaces_folder(project.lock)}"
         self.surfaces: Mapping[str, Surface]
         self._entries, self.surfaces = self._read()
 
@@ -68,7 +75,10 @@ class LockBaseline:
 class FirstUseBaseline:
     """A server that was trusted on first use."""
 
+    kind = "store"
+
     def __init__(self, state: GatewayState, server: str) -> None:
+        self.place = f"the store {state.shown}"
         found = state.trusted.find(server)
         if found is None:
             raise PinwardenError("REVIEW_STALE", f"nothing is trusted of {server[:120]!a} any more")

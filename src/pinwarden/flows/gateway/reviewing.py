@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,15 @@ if TYPE_CHECKING:
 _KIND_OF = {kind.entity: kind for kind in KINDS}
 
 
-def list_reviews(state: GatewayState, *, every: bool = False, server: str | None = None) -> Report:
+def list_reviews(
+    state: GatewayState, *, every: bool = False, server: str | None = None, levels: Collection[str] = ()
+) -> Report:
     """The report of ``pinwarden review list``."""
-    found = [each for each in state.reviews.listed(STATES if every else (WAITING,)) if server in (None, each.server)]
+    found = [
+        each
+        for each in state.reviews.listed(STATES if every else (WAITING,))
+        if server in (None, each.server) and (not levels or each.level in levels)
+    ]
     waiting = sum(each.state == WAITING for each in found)
     return Report(
         command="review list",
@@ -43,14 +49,18 @@ def list_reviews(state: GatewayState, *, every: bool = False, server: str | None
 def show_review(state: GatewayState, project: Project, name: str) -> tuple[Review, Report]:
     """The report of ``pinwarden review show``: what would change if it were approved."""
     review = state.reviews.find(name)
-    surfaces = baseline_of(state, project, review.server, review.baseline).surfaces
-    shown = next(iter(_fitting(review, surfaces) or surfaces))
-    return review, difference(review, surfaces[shown])
+    baseline = baseline_of(state, project, review.server, review.baseline)
+    shown = next(iter(_fitting(review, baseline.surfaces) or baseline.surfaces))
+    return review, difference(review, baseline.surfaces[shown], baseline.place)
 
 
-def difference(review: Review, approved: Surface) -> Report:
-    """What approving a review would change in the approved surface."""
-    facts = {"review": review_facts(review), "definition": strict_json.parse(review.definition.encode())}
+def difference(review: Review, approved: Surface, place: str) -> Report:
+    """What approving a review would change in the approved surface, all of it, and where that would be written."""
+    facts = {
+        "review": review_facts(review),
+        "definition": strict_json.parse(review.definition.encode()),
+        "approval_goes_to": place if _can_be_approved(review) else None,
+    }
     subject = f"{review.server}: {review.entity} {review.item}"
     if not _can_be_approved(review):
         row = Row(
@@ -60,21 +70,23 @@ def difference(review: Review, approved: Surface) -> Report:
             name=review.item,
             path="",
             message="It cannot be approved: nobody can say what it is.",
-            excerpt=review.definition[:400],
         )
         report = Report(command="review show", subject=subject, summary="", exit_code=EXIT_CLEAN, facts={}, rows=(row,))
         changes: list[Any] = []
     else:
-        report = compare_surfaces(approved, _with(approved, [review]), subject)
+        report = compare_surfaces(approved, _with(approved, [review]), subject, whole=True)
         changes = report.facts["changes"]
-    state = f" by {review.decided_by}" if review.decided_by else ""
     return replace(
         report,
         command="review show",
-        summary=f"{review.name}: {review.state}{state}, seen first {review.opened}, last {review.last_seen}",
+        summary=f"{review.name}: {review.state}{_decision(review)}",
         exit_code=EXIT_CLEAN,
         facts={**facts, "changes": changes},
     )
+
+
+def _decision(review: Review) -> str:
+    return f" by {review.decided_by} at {review.decided}: {review.why}" if review.decided_by else ""
 
 
 def approve_reviews(
@@ -102,7 +114,13 @@ def _approve(state: GatewayState, project: Project, names: Sequence[str], approv
     for together, found, changed in plans:
         found.approve(changed, approver, now)
         state.reviews.decide(together, APPROVED, by=approver.by, why=approver.why, now=now)
-    return _decided("review approve", reviews, APPROVED, approver, now)
+    written = {found.place: found.kind for _, found, _ in plans}
+    report = _decided("review approve", reviews, APPROVED, approver, now)
+    return replace(
+        report,
+        notes=(*(f"written to {place}" for place in written), _IN_EFFECT),
+        facts={**report.facts, "written": [{"kind": kind, "place": place} for place, kind in written.items()]},
+    )
 
 
 def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver, now: str) -> Report:
@@ -110,7 +128,11 @@ def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver
     reviews = [_waiting(state.reviews.named(name)) for name in dict.fromkeys(names)]
     _write_down(state, reviews, approver, REJECTED)
     state.reviews.decide(reviews, REJECTED, by=approver.by, why=approver.why, now=now)
-    return _decided("review reject", reviews, REJECTED, approver, now)
+    return replace(_decided("review reject", reviews, REJECTED, approver, now), notes=(_STAYS_WITHHELD,))
+
+
+_IN_EFFECT = "running gateways let exactly this through from now on, without a restart"
+_STAYS_WITHHELD = "it stays withheld, and nobody is asked again about the same content"
 
 
 def review_facts(review: Review) -> dict[str, Any]:

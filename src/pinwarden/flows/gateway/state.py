@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pinwarden.flows.gateway.sightings import Sightings
     from pinwarden.flows.project import Project
-    from pinwarden.store.audit import AuditLog, WhenAway
+    from pinwarden.store.audit import AuditLimits, AuditLog, WhenAway
     from pinwarden.store.database import Database
     from pinwarden.store.observed import Observed
     from pinwarden.store.reviews import Reviews
@@ -53,6 +53,11 @@ class GatewayState:
         self.close()
 
     @property
+    def shown(self) -> str:
+        """The database as it may be told to anybody: without a password."""
+        return str(self._database)
+
+    @property
     def journals(self) -> Path:
         """Where events wait for the database: for each one a folder of its own, so that none gets another's events."""
         return self.folder / "journals" / _named_by(self.url)
@@ -62,12 +67,14 @@ class GatewayState:
         """Where running gateways write down their processes."""
         return _running(self.folder)
 
-    def audit_log(self, *, gateway: str = "", when_away: WhenAway = "refuse") -> AuditLog:
+    def audit_log(
+        self, *, gateway: str = "", when_away: WhenAway = "refuse", limits: AuditLimits | None = None
+    ) -> AuditLog:
         """The log for a process that records events. It is closed by whoever opens it."""
-        from pinwarden.store.audit import AuditLog
+        from pinwarden.store.audit import AuditLimits, AuditLog
 
         refuse_unsafe(self.folder)
-        return AuditLog(self.url, self.journals, gateway=gateway, when_away=when_away)
+        return AuditLog(self.url, self.journals, gateway=gateway, when_away=when_away, limits=limits or AuditLimits())
 
     @cached_property
     def audit_database(self) -> Database:

@@ -48,8 +48,8 @@ def difference(project: Project, entry: Entry, seen: Surface) -> Report:
     """What would be approved, as a diff against what is."""
     approved = approved_surface(project, entry)
     if approved is not None:
-        return replace(compare_surfaces(approved, seen, entry.name), command="approve")
-    report = compare_surfaces(Surface(server=None, items={}, observed={}), seen, entry.name)
+        return replace(compare_surfaces(approved, seen, entry.name, whole=True), command="approve")
+    report = compare_surfaces(Surface(server=None, items={}, observed={}), seen, entry.name, whole=True)
     notes = ("nothing that this server tells the model was approved so far, so all of it is new",)
     return replace(
         report,

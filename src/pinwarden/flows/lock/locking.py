@@ -23,6 +23,7 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock, without
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.documents.surface import TOOL, Surface
+from pinwarden.flows.lock.surface_files import in_own_files
 from pinwarden.flows.policy.rules import broken_rules
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.launch import require_target
@@ -127,11 +128,12 @@ def write_entries(
     """Put entries into the lock; those that say nothing new leave the file as it is, to the byte."""
     texts: dict[str, bytes] = {}
     if seen is not None and not writing.plain_v2:
-        texts = {surface_file(project, entry.name): surface.to_bytes(seen) for entry in entries}
+        texts = dict.fromkeys((entry.key for entry in entries), surface.to_bytes(seen))
 
     def change(old: Lock | None) -> lock_store.LockWrite:
         made = entries if writing.plain_v2 else [with_earlier_pins(old, entry) for entry in entries]
-        return lock_store.LockWrite(lock=relock(old, made, writing.now, plain_v2=writing.plain_v2), files=texts)
+        made, files = in_own_files(old, made, texts)
+        return lock_store.LockWrite(lock=relock(old, made, writing.now, plain_v2=writing.plain_v2), files=files)
 
     lock_store.update(project.lock, change)
 
@@ -203,9 +205,16 @@ def approve_surfaces(
             approval=Approval(by=approver.by, at=now, why=approver.why),
         )
         made.append(extended(entry, changed))
-        texts[path] = surface.to_bytes(seen)
-    lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=relock(old, made, now), files=texts))
-    return made
+        texts[entry.key] = surface.to_bytes(seen)
+    written: list[lock_entry.Entry] = []
+
+    def change(old: Lock | None) -> lock_store.LockWrite:
+        placed, files = in_own_files(old, made, texts)
+        written[:] = placed
+        return lock_store.LockWrite(lock=relock(old, placed, now), files=files)
+
+    lock_store.update(project.lock, change)
+    return written
 
 
 def _ask(entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> Surface | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.documents.policy import Policy, ToolPinPolicy, parse_policy, parse_toolpin_policy
-from pinwarden.flows.project import OWN_POLICY, TOOLPIN_POLICY, Policies, load_policies
+from pinwarden.flows.project import OWN_POLICY, TOOLPIN_POLICY, Policies, load_policies, parsed_file
 from pinwarden.flows.report import Report
 
 if TYPE_CHECKING:
@@ -17,8 +16,9 @@ if TYPE_CHECKING:
 
 def read_policy(path: Path) -> Policy | ToolPinPolicy:
     """The policy in a file: ToolPin's if it is JSON, ours if it is TOML."""
-    data = read_file(path)
-    return parse_toolpin_policy(data) if path.suffix == ".json" else parse_policy(data)
+    if path.suffix == ".json":
+        return parsed_file(path, parse_toolpin_policy)
+    return parsed_file(path, parse_policy)
 
 
 def policy_digest(path: Path | None) -> str | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN
 from pinwarden.core.record import Record
 from pinwarden.core.visible import INVISIBLE, show_invisible
-from pinwarden.documents.gateway_event import CALLED
+from pinwarden.documents.gateway_event import ALLOWED, CALLED, WARNED
 from pinwarden.documents.policy import parse_policy
 from pinwarden.documents.surface import KINDS
 from pinwarden.flows.report import Report, Row, counted
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _HEAD = """\
 # A policy for the gateway, proposed from what it observed. Read it before you use it: it allows what is listed here
-# beside what is approved in the lock, and nothing else.
+# beside what is approved in the lock, or was trusted on first use, and nothing else.
 [policy]
 version = 1
 
@@ -51,16 +52,16 @@ class Generated(Record):
     report: Report
 
 
-def generate_policy(state: GatewayState, servers: tuple[str, ...] = ()) -> Generated:
+def generate_policy(state: GatewayState, servers: tuple[str, ...] = (), *, only_called: bool = False) -> Generated:
     """Propose a policy for these servers, or for all that were observed."""
     observed = _observations(state, servers)
-    proposal = propose(observed)
+    proposal = propose(observed, only_called=only_called)
     text = policy_text(proposal)
     policy = parse_policy(text.encode())  # what is proposed can be read back, whatever the servers call their tools
     rows = tuple(
         Row(
             code=each.code,
-            level="review" if each.code != "server" else "info",
+            level="info" if each.code in ("server", "unused") else "review",
             entity=f"{each.observation.server}: {each.observation.entity}",
             name=each.observation.item,
             path="",
@@ -75,7 +76,7 @@ def generate_policy(state: GatewayState, servers: tuple[str, ...] = ()) -> Gener
         summary=told,
         exit_code=EXIT_CLEAN,
         rows=rows,
-        notes=() if observed else (_NOTHING_OBSERVED,),
+        notes=_notes(observed, servers),
         facts={
             "policy": text,
             "digest": policy.digest.sri,
@@ -89,10 +90,23 @@ def generate_policy(state: GatewayState, servers: tuple[str, ...] = ()) -> Gener
     return Generated(text=text, report=report)
 
 
+def _notes(observed: Sequence[Observation], servers: tuple[str, ...]) -> tuple[str, ...]:
+    seen = {each.server for each in observed}
+    missing = [f"nothing of {name[:120]} was observed yet" for name in servers if name not in seen] if seen else []
+    return (*missing, *(() if observed else (_NOTHING_OBSERVED,)))
+
+
 def policy_text(proposal: Proposal) -> str:
     """The proposal as a file. What was left out is told in comments, with the reason."""
-    lines = [_HEAD]
+    lines = [_HEAD, *_window(proposal)]
+    server = None
     for each in proposal.allow:
+        if each.server != server:
+            server = each.server
+            lines += [
+                f"# {show_invisible(server)}: {_sum([one for one in proposal.allow if one.server == server])}",
+                "",
+            ]
         lines += [
             f"# {_comment(each)}",
             "[[policy.gateway.allow]]",
@@ -102,32 +116,106 @@ def policy_text(proposal: Proposal) -> str:
             "",
         ]
     if proposal.left_out:
-        lines += ["# Left out:"]
+        lines += ["# Left out, the gravest first:"]
     for left in proposal.left_out:
         seen = left.observation
-        lines += [
-            f"# - {show_invisible(f'{seen.server}: {seen.entity} {seen.item}')} {seen.digest}",
-            f"#   {show_invisible(left.reason)}; {_comment(seen)}",
-        ]
+        if left.code != "server":
+            lines += [
+                f"# - {show_invisible(f'{seen.server}: {seen.entity} {seen.item}')} {seen.digest}".rstrip(),
+                f"#   {show_invisible(left.reason)}; {_comment(seen)}",
+            ]
+    themselves = dict.fromkeys(left.observation.server for left in proposal.left_out if left.code == "server")
+    if themselves:
+        lines += [f"# - of {show_invisible(', '.join(themselves))}: {REASONS['server']}"]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def _window(proposal: Proposal) -> list[str]:
+    """How long was watched: who allows what a morning showed should know that it was a morning."""
+    every = [*proposal.allow, *(left.observation for left in proposal.left_out)]
+    if not every:
+        return []
+    first, last = min(each.first_seen for each in every), max(each.last_seen for each in every)
+    return [f"# Observed from {first} to {last}.", ""]
+
+
+def _sum(allowed: Sequence[Observation]) -> str:
+    calls = sum(each.calls for each in allowed)
+    unused = sum(not each.calls for each in allowed)
+    never = f"; {unused} never called" if unused else ""
+    return f"{counted(len(allowed), 'definition')}, {counted(calls, 'call')}{never}"
+
+
 def _observations(state: GatewayState, servers: tuple[str, ...]) -> list[Observation]:
-    calls: Counter[tuple[str, str, str]] = Counter()
-    for entry in entries(state.audit_database):
-        fact = entry.fact
-        if fact.kind == CALLED and fact.item and not fact.method.startswith("tasks/"):  # to fetch a result is no call
-            calls[kept_name(fact.server), fact.item_kind, kept_name(fact.item)] += 1
+    uses = _Uses(state)
     reviews = {(each.server, each.entity, each.item, each.digest): each for each in state.reviews.listed(STATES)}
-    return [
-        _observation(each, calls[each.server, each.entity, each.item], reviews)
-        for each in state.observed.all()
-        if not servers or each.server in servers
-    ]
+    sightings = [each for each in state.observed.all() if not servers or each.server in servers]
+    seen = [_observation(each, uses, reviews) for each in sightings]
+    known = {(each.server, each.entity, each.item) for each in sightings}
+    return [*seen, *(each for each in uses.unlisted(known) if not servers or each.server in servers)]
 
 
-def _observation(sighting: Sighting, calls: int, reviews: dict[tuple[str, str, str, str], Review]) -> Observation:
+class _Used(Record):
+    """How often something was used, and when."""
+
+    calls: int = 0
+    first: str = ""
+    last: str = ""
+
+    def and_at(self, moment: str) -> _Used:
+        """Once more."""
+        return _Used(calls=self.calls + 1, first=self.first or moment, last=moment)
+
+    def with_those(self, other: _Used) -> _Used:
+        """Both together."""
+        moments = sorted(each for each in (self.first, self.last, other.first, other.last) if each)
+        return _Used(calls=self.calls + other.calls, first=moments[0], last=moments[-1]) if moments else self
+
+
+class _Uses:
+    """The uses of each item, by the digest that it had then, as the audit log has them."""
+
+    def __init__(self, state: GatewayState) -> None:
+        self._found: dict[tuple[str, str, str], dict[str, _Used]] = {}
+        for entry in entries(state.audit_database):
+            fact = entry.fact
+            # What a policy only watches is told as allowed or warned, in lists as well; only a use has a call.
+            if not fact.item or fact.method.startswith("tasks/"):  # to fetch a result is no call
+                continue
+            if fact.kind == CALLED or (fact.kind in (ALLOWED, WARNED) and fact.call):
+                item = self._found.setdefault((kept_name(fact.server), fact.item_kind, kept_name(fact.item)), {})
+                item[fact.observed] = item.get(fact.observed, _Used()).and_at(entry.at)
+
+    def of(self, sighting: Sighting) -> _Used:
+        """Of one definition; a use that does not say of which is counted for all of them."""
+        found = self._found.get((sighting.server, sighting.entity, sighting.item), {})
+        mine = found.get(sighting.digest, _Used())
+        return mine.with_those(found.get("", _Used())) if sighting.digest else mine
+
+    def unlisted(self, known: Collection[tuple[str, str, str]]) -> Iterator[Observation]:
+        """Tools and prompts that were called and that no list ever named. A resource need not be in one."""
+        for item, found in sorted(self._found.items()):
+            server, entity, name = item
+            if entity in ("tool", "prompt") and item not in known:
+                used = reduce(_Used.with_those, found.values())
+                yield Observation(
+                    server=server,
+                    entity=entity,
+                    item=name,
+                    digest="",
+                    value=None,
+                    first_seen=used.first,
+                    last_seen=used.last,
+                    sessions=0,
+                    calls=used.calls,
+                    last_called=used.last,
+                    listed=False,
+                )
+
+
+def _observation(sighting: Sighting, uses: _Uses, reviews: dict[tuple[str, str, str, str], Review]) -> Observation:
     review = reviews.get((sighting.server, sighting.entity, sighting.item, sighting.digest))
+    used = uses.of(sighting)
     return Observation(
         server=sighting.server,
         entity=sighting.entity,
@@ -137,7 +225,8 @@ def _observation(sighting: Sighting, calls: int, reviews: dict[tuple[str, str, s
         first_seen=sighting.first_seen,
         last_seen=sighting.last_seen,
         sessions=sighting.sessions,
-        calls=calls,
+        calls=used.calls,
+        last_called=used.last,
         withheld=sighting.action == BLOCK,
         doubled=review is not None and review.code == "duplicate_name",
         rejected=review is not None and review.state == REJECTED,
@@ -154,12 +243,28 @@ def _facts(each: Observation) -> dict[str, Any]:
         "last_seen": each.last_seen,
         "sessions": each.sessions,
         "calls": each.calls,
+        "last_called": each.last_called or None,
     }
 
 
 def _comment(each: Observation) -> str:
-    seen = f"{each.entity}, seen in {counted(each.sessions, 'session')} from {each.first_seen} to {each.last_seen}"
-    return f"{seen}, {counted(each.calls, 'call')}"
+    said = [f"{each.entity}{_hints(each)}"]
+    if each.listed:
+        said += [f"seen in {counted(each.sessions, 'session')} from {each.first_seen} to {each.last_seen}"]
+    said += [f"{counted(each.calls, 'call')}, the last {each.last_called}" if each.calls else "never called"]
+    return ", ".join(said)
+
+
+def _hints(each: Observation) -> str:
+    """What a tool says of its own danger. It may lie, but one that owns up to it deserves a second look."""
+    annotations = each.value.get("annotations") if isinstance(each.value, dict) else None
+    if each.entity != "tool" or not isinstance(annotations, dict):
+        return ""
+    told = [word for name, word in _DANGERS.items() if annotations.get(name) is True]
+    return f" ({', '.join(told)})" if told else ""
+
+
+_DANGERS = {"destructiveHint": "says it destroys", "openWorldHint": "says it reaches outside"}
 
 
 def _name(each: Observation) -> str:

@@ -20,7 +20,7 @@ from pinwarden.gateway.http.access import Access, Client
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.locked import Locked, LockedServers, Permissions
+from pinwarden.gateway.http.locked import CONSENT_HINT, Locked, LockedServers, Permissions
 from pinwarden.gateway.http.merged import merged_place
 from pinwarden.gateway.http.metrics import Figures, audit_problem
 from pinwarden.gateway.http.serving import Listening, Serving
@@ -83,7 +83,11 @@ class HttpGateway:
         locked = await loop.run_in_executor(None, self._locked.read)
         if not locked.upstreams:
             why = "; ".join(f"{name}: {problem}" for name, problem in locked.problems.items()) or "the lock is empty"
-            raise PinwardenError("GATEWAY_UNAVAILABLE", f"no locked server can be served: {why}")
+            raise PinwardenError(
+                "GATEWAY_UNAVAILABLE",
+                f"no locked server can be served: {why}",
+                hint=CONSENT_HINT if locked.needs_consent else "pinwarden list shows what is locked.",
+            )
         hub = self._hub = Hub(locked.upstreams, settings.limits, loop.time)
         access = Access(self._hosts(), settings.origins, await self._clients())
         endpoint = self.endpoint = Endpoint(hub, access, settings.limits, merged_place())
@@ -139,9 +143,12 @@ class HttpGateway:
             return
         self._stamps = stamps
         try:
-            self._take_policy(gateway_policy_of(self._project, self._settings.policy))
+            await self._take_policy(gateway_policy_of(self._project, self._settings.policy))
             locked = await asyncio.get_running_loop().run_in_executor(None, self._locked.read)
+            await self._record(Fact(kind=LOCK_CHANGED, reason=f"{len(locked.upstreams)} servers are served"))
         except PinwardenError as err:
+            if err.code == "AUDIT_UNAVAILABLE":
+                self._stamps = ()  # the files are well: they are looked at again until there is room for the event
             self._lock_problem = err.message
             self._tell(f"the lock or the policy cannot be read, so nothing passes: {err.message}")
             # The guards meet the same lock and refuse by themselves; a policy that is gone refuses here.
@@ -151,18 +158,21 @@ class HttpGateway:
         self._told.clear()
         before = set(self._hub.upstreams)
         self._hub.replace(locked.upstreams)
-        self.log.record(Fact(kind=LOCK_CHANGED, reason=f"{len(locked.upstreams)} servers are served"))
         for name, problem in locked.problems.items():
             self._tell(f"{name} is not served: {problem}")
         if set(locked.upstreams) != before:
             self._say(f"serving {', '.join(sorted(locked.upstreams)) or 'nothing'}")
 
-    def _take_policy(self, policy: GatewayPolicy) -> None:
+    async def _take_policy(self, policy: GatewayPolicy) -> None:
         if policy.digest != self._policy.digest:
+            await self._record(Fact(kind=POLICY_CHANGED, policy=policy.digest))
             self._policy = policy
             self._locked.set_policy(policy)
-            self.log.record(Fact(kind=POLICY_CHANGED, policy=policy.digest))
             self._say("the policy was read anew")
+
+    async def _record(self, fact: Fact) -> None:
+        """Before what it tells of takes effect; also while the database is away, as then its journal has it."""
+        await asyncio.get_running_loop().run_in_executor(None, self.log.record_durably, fact)
 
     def _seen(self) -> tuple[object, ...]:
         """Cheap signs of a change."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters import lock_store
 from pinwarden.adapters.child_environment import child_environment
 from pinwarden.adapters.inside_server import MARK
 from pinwarden.adapters.net.network_guard import NetworkRules
+from pinwarden.adapters.programs import find_program
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.documents.lock.record import has_surface
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
 from pinwarden.documents.target import Address, HttpTarget, StdioTarget, fill_in, placeholder_names
 from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
@@ -40,6 +44,14 @@ _LOCAL_NAMES = ("localhost",)
 _UNPROVEN = frozenset({"NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "VERSION_FLOATS", "REGISTRY_IN_COMMAND"})
 
 
+_CONSENT = "it starts only with --allow-execute"
+CONSENT_HINT = (
+    "Let its bytes be verified with pinwarden prove; or look at its command (pinwarden list), and if you trust it as "
+    "it is, add --allow-execute."
+)
+"""What to do about servers that nobody agreed to start."""
+
+
 class Permissions(Record):
     """What the user allows beyond what is safe anywhere."""
 
@@ -57,6 +69,13 @@ class Locked(Record):
     upstreams: Mapping[str, Upstream]
     problems: Mapping[str, str] = field(default_factory=dict)
     """By name, why a server is not served."""
+    unapproved: tuple[str, ...] = ()
+    """Those that are served, but of which nothing is approved yet: all that they tell is withheld."""
+
+    @property
+    def needs_consent(self) -> bool:
+        """Whether some are not served because nobody agreed to start them as they are."""
+        return any(_CONSENT in problem for problem in self.problems.values())
 
 
 class LockedServers:
@@ -87,10 +106,9 @@ class LockedServers:
         if lock is None:
             raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
         refuse_if_tampered(verify(lock))
-        entries = _by_name(lock)
+        entries, problems = _by_name(lock)
         slugs = slugs_of(entries)
         upstreams: dict[str, Upstream] = {}
-        problems: dict[str, str] = {}
         made: dict[str, tuple[Digest, Upstream]] = {}
         for name, entry in sorted(entries.items()):
             known = self._made.get(name)
@@ -104,7 +122,8 @@ class LockedServers:
             made[name] = known
             upstreams[slugs[name]] = known[1]
         self._made = made
-        return Locked(upstreams=upstreams, problems=problems)
+        approved = {entry.name for entry in lock.entries if has_surface(entry)}
+        return Locked(upstreams=upstreams, problems=problems, unapproved=tuple(sorted(made.keys() - approved)))
 
     def set_policy(self, policy: GatewayPolicy) -> None:
         """Another policy for all servers, from now on."""
@@ -135,7 +154,7 @@ class LockedServers:
 
     def _child(self, name: str, target: StdioTarget) -> Opener:
         command = self._command(name, target)
-        command()  # what cannot be started is told now, and not to the first client
+        _refuse_missing(command())  # what cannot be started is told now, and not to the first client
         supervisor = Supervisor(name, command, self._limits, self._places)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
@@ -169,7 +188,7 @@ class LockedServers:
                 raise
             if not self._permissions.execute:
                 raise PinwardenError(
-                    "CONSENT_REQUIRED", f"its bytes are not verified ({err.code}), so it needs --allow-execute"
+                    "CONSENT_REQUIRED", f"its bytes are not verified ({err.code}), so {_CONSENT}"
                 ) from err
             return configured
         return verified
@@ -199,19 +218,31 @@ class LockedServers:
         return lambda owner: RemoteLink(server, owner, self._limits)
 
 
-def _by_name(lock: Lock) -> dict[str, Entry]:
-    """One entry for each name. Several clients may have the same server; if theirs differ, nobody can say which is
-    meant."""
+def _refuse_missing(command: Command) -> None:
+    program = command.words[0]
+    if "/" in program:
+        found = os.access(Path(command.cwd or ".") / program, os.X_OK)
+    else:
+        found = find_program(program, command.environment.get("PATH", os.defpath)) is not None
+    if not found:
+        raise PinwardenError("PROGRAM_UNKNOWN", f"there is no program {program[:200]!a}")
+
+
+def _by_name(lock: Lock) -> tuple[dict[str, Entry], dict[str, str]]:
+    """One entry for each name, and why others have none.
+
+    Several clients may have the same server; if theirs differ, nobody can say which is meant.
+    """
     found: dict[str, Entry] = {}
+    problems: dict[str, str] = {}
     for entry in lock.entries:
         known = found.setdefault(entry.name, entry)
         if known is not entry and _launch_of(known) != _launch_of(entry):
-            raise PinwardenError(
-                "USAGE",
-                f"{entry.name[:120]!a} is locked differently for {known.client} and {entry.client}",
-                hint="Lock the server in the same way for all clients, or name another lock with --file.",
+            problems[entry.name] = (
+                f"it is locked differently for {known.client} and {entry.client}; lock it in the same way for all "
+                "clients, or name another lock with --file"
             )
-    return found
+    return {name: entry for name, entry in found.items() if name not in problems}, problems
 
 
 def _launch_of(entry: Entry) -> object:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from errno import errorcode
 from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
@@ -50,9 +52,10 @@ class Serving:
                 self.connections, listening.host, listening.port, ssl=tls, backlog=_BACKLOG
             )
         except (OSError, OverflowError) as err:
-            why = getattr(err, "strerror", None) or str(err)
             raise PinwardenError(
-                "GATEWAY_UNAVAILABLE", f"{listening.host}:{listening.port} cannot be listened on: {why}"
+                "GATEWAY_UNAVAILABLE",
+                f"{listening.host}:{listening.port} cannot be listened on: {_why(err)}",
+                hint="Name another address with --listen HOST:PORT, or end the program that has this one.",
             ) from err
         self._timekeeper = loop.create_task(self._keep_time())
         host, port, *_ = self._server.sockets[0].getsockname()
@@ -86,15 +89,48 @@ class Serving:
             await asyncio.sleep(self._limits.reload_seconds)
             self._hub.tick()
             for each in self.every_second:
-                await each()
+                try:
+                    await each()
+                except Exception as err:  # noqa: BLE001 - whoever was shut out stays in if nobody looks any more
+                    asyncio.get_running_loop().call_exception_handler(
+                        {"message": "what is done every second failed", "exception": err}
+                    )
 
 
 def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
+    for file in (certificate, key or certificate):
+        try:
+            file.open("rb").close()
+        except OSError as err:
+            raise _no_tls(f"{file} cannot be read: {_why(err)}") from err
+    files = str(certificate) if key is None else f"{certificate} with the key {key}"
     try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as err:
-        raise PinwardenError("GATEWAY_UNAVAILABLE", f"the certificate {certificate} cannot be used: {err}") from err
+        context.load_cert_chain(certificate, key, _no_password)
+    except (OSError, ValueError) as err:  # an error of TLS is an OSError
+        unfit = "it is not in PEM form, or certificate and key do not belong together"
+        why = unfit if isinstance(err, ssl.SSLError) else _why(err)
+        raise _no_tls(f"the certificate {files} cannot be used: {why}") from err
     return context
+
+
+def _no_tls(told: str) -> PinwardenError:
+    return PinwardenError(
+        "GATEWAY_UNAVAILABLE",
+        told,
+        hint="Name a certificate in PEM form with --tls-cert, and its key, without a password, with --tls-key.",
+    )
+
+
+def _no_password() -> str:
+    """OpenSSL would ask for one on the terminal, and a gateway that nobody watches would wait for ever."""
+    raise ValueError("the key is locked with a password")
+
+
+def _why(err: Exception) -> str:
+    """The system's word for it. Event loops put sentences of their own in its place."""
+    if isinstance(err, OSError) and err.errno is not None and err.errno in errorcode:
+        return os.strerror(err.errno)
+    return getattr(err, "strerror", None) or str(err)

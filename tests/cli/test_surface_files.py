@@ -1,0 +1,108 @@
+"""Approved texts of two clients: what is written for one never takes away what is approved for the other."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pinwarden.adapters import lock_store
+from pinwarden.core.record import replace
+from pinwarden.documents.lock.entry import Entry, new_entry
+from pinwarden.documents.lock.extension import Extension, extended, pin_surface, surface_path
+from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.relock import relock
+from pinwarden.documents.surface import Surface, from_listing, parse, to_bytes
+from pinwarden.flows.lock.surface_files import in_own_files
+from tests.cli.run import Outcome, pinwarden
+from tests.conformance.vectors import vectors_dir
+from tests.documents.locks import LATER, NOON, SURFACE, plan
+
+NAME = "io.fixture/live-stdio"
+OTHER: Surface = from_listing({"tools": [{"name": "add", "description": "Other.", "inputSchema": {}}]})
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A project with a registry's cache and a server that lists what a file says."""
+    for name in ("tiny_mcp_server.py", "tools-current.json"):
+        shutil.copy(vectors_dir() / "toolpin" / name, tmp_path / name)
+    shutil.copytree(vectors_dir() / "toolpin/dot-toolpin", tmp_path / ".toolpin")
+    return tmp_path
+
+
+def lock(here: Path, client: str) -> Outcome:
+    asked = ("lock", NAME, "--offline", "--live", "--allow-execute", "--client", client)
+    return pinwarden(*asked, cwd=here, env={"HOME": str(here / "home")})
+
+
+def approved(here: Path) -> dict[str, tuple[str, str]]:
+    """By client: the file of the approved text, and its digest."""
+    read, texts = lock_store.read_with_files(here / "mcp-lock.json")
+    assert read is not None
+    found: dict[str, tuple[str, str]] = {}
+    for entry in read.entries:
+        extension = extension_of(entry)
+        assert extension is not None
+        assert extension.surface is not None
+        path = extension.surface.path
+        found[entry.client] = (path, str(parse(texts[path]).digest))
+    return found
+
+
+def test_a_server_that_changed_since_is_locked_for_a_second_client_beside_the_first(here: Path) -> None:
+    assert lock(here, "claude").code == 0
+    before = approved(here)
+    shutil.copy(vectors_dir() / "toolpin/tools-desc-changed.json", here / "tools-current.json")
+    assert lock(here, "cursor").code == 0
+    after = approved(here)
+    assert after["claude"] == before["claude"]
+    assert after["cursor"][1] != before["claude"][1]
+    assert pinwarden("lock", "digest", cwd=here).code == 0
+    assert len(list((here / "mcp-lock.surfaces").iterdir())) == 2
+
+
+def test_clients_that_approve_the_same_share_a_file_until_one_approves_something_else(here: Path) -> None:
+    assert lock(here, "claude").code == 0
+    first = (here / "mcp-lock.json").read_bytes()
+    assert lock(here, "claude").code == 0
+    assert (here / "mcp-lock.json").read_bytes() == first
+    assert lock(here, "cursor").code == 0
+    shared = approved(here)
+    assert shared["claude"] == shared["cursor"]
+    shutil.copy(vectors_dir() / "toolpin/tools-desc-changed.json", here / "tools-current.json")
+    assert lock(here, "claude").code == 0
+    assert approved(here)["cursor"] == shared["cursor"]
+    assert approved(here)["claude"][1] != shared["claude"][1]
+    assert pinwarden("lock", "digest", cwd=here).code == 0
+
+
+def entry(name: str, client: str, seen: Surface, path: str) -> Entry:
+    return extended(new_entry(plan(name, client), NOON), Extension(surface=pin_surface(seen, path)))
+
+
+def test_a_server_whose_name_is_the_key_of_another_entry_gets_a_file_of_its_own() -> None:
+    """Attack: a server called ``notes:claude`` would be written over what is approved of notes for claude."""
+    there = entry("notes", "claude", SURFACE, surface_path("notes:claude"))
+    evil = entry("notes:claude", "claude", OTHER, surface_path("notes:claude"))
+    old = relock(None, [there], NOON)
+    made, files = in_own_files(old, [evil], {evil.key: to_bytes(OTHER)})
+    new = relock(old, made, LATER)
+    assert list(files) == [surface_path("notes:claude:claude")]
+    assert {pin.path for each in new.entries if (known := extension_of(each)) and (pin := known.surface)} == {
+        surface_path("notes:claude"),
+        *files,
+    }
+
+
+def test_when_the_file_of_its_key_is_taken_too_an_entry_has_one_that_no_other_can_name() -> None:
+    taken = [
+        entry("a", "claude", SURFACE, surface_path("b")),
+        entry("c", "claude", SURFACE, surface_path("b:claude")),
+    ]
+    mine = entry("b", "claude", OTHER, surface_path("b"))
+    made, files = in_own_files(relock(None, taken, NOON), [mine], {mine.key: to_bytes(OTHER)})
+    assert files == {surface_path("b", "claude"): to_bytes(OTHER)}
+    known = extension_of(made[0])
+    assert known == replace(extension_of(mine) or Extension(), surface=pin_surface(OTHER, surface_path("b", "claude")))
