@@ -101,6 +101,22 @@ def settle_identity(database: Database, wanted: Identity, signer: Signer) -> Ide
     return found
 
 
+def set_key(step: Transaction, key: PublicKey) -> None:
+    """Write down which key the registry has from now on."""
+    step.run("UPDATE identity SET key_id = ? WHERE id = ?", (key.did, _IDENTITY))
+
+
+def check_key(step: Transaction, registry: Registry) -> None:
+    """Sign nothing with a key that was changed meanwhile by another process: nobody would believe it."""
+    present = identity_in(step)
+    if present is None or present.key != registry.signer.public_key:
+        raise PinwardenError(
+            "REGISTRY_KEY_MISMATCH",
+            "the registry has another key by now",
+            hint="Start this replica again, with the new key.",
+        )
+
+
 def identity_in(step: Transaction) -> Identity | None:
     """Who the registry of a database is."""
     found = step.row("SELECT name, log_id, key_id FROM identity WHERE id = ?", (_IDENTITY,))
