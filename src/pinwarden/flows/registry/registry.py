@@ -6,7 +6,7 @@ import secrets
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pinwarden.adapters.clock import now as clock_now
+from pinwarden.adapters.clock import present
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.note import Checkpoint
@@ -57,7 +57,7 @@ class Registry(Record):
     """The verifier keys of witnesses whose cosignatures are taken."""
     public_url: str | None = None
     """Where everybody reaches it, if that is not where it listens."""
-    now: Callable[[], str] = clock_now
+    now: Callable[[], str] = present
 
     def moment(self) -> int:
         """Now, in milliseconds since 1970."""

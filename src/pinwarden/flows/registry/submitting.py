@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pinwarden.adapters.clock import now
+from pinwarden.adapters.clock import present
 from pinwarden.adapters.files import read_file
 from pinwarden.adapters.registry_files import HttpRegistry
 from pinwarden.core.cid import blob_cid
@@ -94,7 +94,7 @@ def known_identity(registry: HttpRegistry, key: PublicKey | None) -> Identity:
 
 def signed_request(identity: Identity, action: str, body: Mapping[str, Any], signer: Signer) -> dict[str, Any]:
     """A request that nobody can send to another registry, or a second time."""
-    value = statement.to_value(identity.log_id, action, body, now(), secrets.token_hex(16))
+    value = statement.to_value(identity.log_id, action, body, present(), secrets.token_hex(16))
     return signed(value, statement.SIGNED_FIELDS, signer)
 
 
