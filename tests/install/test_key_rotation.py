@@ -260,6 +260,10 @@ def test_attack_an_ended_key_is_not_trusted_again(user: User) -> None:
     assert load_state(next(user.trust.parent.glob("logs/*.json"))).key == NEW.public_key  # type: ignore[union-attr]
     old = showing(user.world, **{POINTER: signed_by(user.world, REGISTRY_KEY)})
     assert user.code(old) == "REGISTRY_KEY_ENDED"
+    # Nor does it come back with the revocation of the key that came after it.
+    revoked = trust_store.revoke(store, store.roots[0].key, user.world.clock(), "stolen, too")
+    assert [each.key_id for each in revoked.revoked] == [NEW_DID, OLD_DID]
+    assert code_of(lambda: trust_store.with_root(revoked, root)) == "KEY_REVOKED"
 
 
 def test_attack_a_replica_with_the_old_key_signs_nothing_more(user: User) -> None:

@@ -6,7 +6,7 @@ one, and nothing is in the new one that was not seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hmac import compare_digest
 
 from pinwarden.core import strict_json
@@ -65,9 +65,14 @@ def check_direction(state: LogState, head: Head) -> None:
 
 
 def follow(
-    state: LogState, head: Head, entries: Iterable[bytes], changes: Iterable[KeyChange] = ()
+    state: LogState,
+    head: Head,
+    entries: Iterable[bytes],
+    changes: Iterable[KeyChange] = (),
+    kept: Callable[[LogEvent], bool] = lambda _: True,
 ) -> tuple[LogState, list[LogEvent]]:
-    """The state after all entries up to the head, and the events they are. Nothing is believed before the last.
+    """The state after all entries up to the head, and the events that are to be kept. Nothing is believed before the
+    last; a log has any number of entries, and whoever installs needs none of them afterwards.
 
     ``changes`` are those of the registry's key that must be among the entries (``rules/log_keys.py``).
     """
@@ -92,7 +97,8 @@ def follow(
             seq=event.seq, root_cid=event.new_root_cid, descriptor_cid=event.descriptor_cid
         )
         edge, _ = edge.appended(leaf_hash(entry))
-        events.append(event)
+        if kept(event):
+            events.append(event)
     if edge.size != head.checkpoint.size or not compare_digest(edge.root, head.checkpoint.root):
         raise _forked(state, head, "the entries of the log do not lead to its signed head")
     if coming:

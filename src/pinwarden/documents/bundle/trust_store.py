@@ -25,6 +25,7 @@ ALL_ROLES = (*ROLES, REGISTRY_ROLE)
 MAX_AGE_DAYS = 14
 """How old the registry's word about the head of its log may be. Static exports are made anew every few days."""
 _MOST_DAYS = 3650
+_ENDED = "its registry gave it up"
 
 
 class EndedKey(Record):
@@ -176,10 +177,16 @@ def without(store: TrustStore, key_id: str) -> TrustStore:
 
 def revoke(store: TrustStore, key: TrustedKey, now: str, why: str) -> TrustStore:
     """Let a key count no longer, as whatever it did, and remember that."""
-    left = without(store, key.key_id)
-    left = replace(left, roots=tuple(each for each in left.roots if each.log.key != key.key))
-    gone = RevokedKey(key_id=key.key_id, name=key.name, roles=key.roles, revoked_at=now, why=why)
-    return replace(left, revoked=(*left.revoked, gone))
+    over = [each for each in store.roots if key.key in (each.key.key, each.log.key)]
+    left = replace(without(store, key.key_id), roots=tuple(each for each in store.roots if each not in over))
+    gone = [RevokedKey(key_id=key.key_id, name=key.name, roles=key.roles, revoked_at=now, why=why)]
+    gone += [  # what a registry gave up does not come back because the registry goes
+        RevokedKey(key_id=each.key_id, name=root.key.name, roles=root.key.roles, revoked_at=now, why=_ENDED)
+        for root in over
+        for each in root.ended
+        if not store.is_revoked(each.key_id)
+    ]
+    return replace(left, revoked=(*left.revoked, *gone))
 
 
 def refuse_revoked(store: TrustStore, *key_ids: str) -> None:

@@ -124,7 +124,7 @@ def _take_over(root: RegistryRoot, state: LogState, trust: Path, now: str) -> No
 def _followed(log: RegistryFiles, root: RegistryRoot, trust: Path, now: str) -> Followed:
     """The log up to its head. One install at a time moves what is kept, and only ever forward."""
     path = log_state_path(trust, root.log)
-    wanted = Following(key=root.log.key, witnesses=root.witnesses, quorum=root.witnesses_needed)
+    wanted = Following(key=root.log.key, witnesses=root.witnesses, quorum=root.witnesses_needed, watch=())
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
@@ -136,7 +136,8 @@ def _followed(log: RegistryFiles, root: RegistryRoot, trust: Path, now: str) -> 
         followed = follow_log(log, known, wanted)
         if followed.key_changes:  # to a key that this user revoked no log leads
             refuse_revoked(load_trust(trust), *(each.new.did for each in followed.key_changes))
-        save_state(path, followed.state)
+        if followed.state != known:  # most installs see nothing new, and a write waits for the disk
+            save_state(path, followed.state)
         identity = Identity(name=".", log_id=root.log.name, key=followed.state.key)
         issued = check_signed_view(log, identity, followed.head)
         if issued.size > followed.head.checkpoint.size:  # somebody published between the two questions

@@ -37,6 +37,7 @@ class Trusting(Record):
 
 def add_trust(path: Path, wanted: Trusting, now: str) -> Report:
     """The report of ``pinwarden trust add``. A key that is replaced is revoked in the same step."""
+    _refuse_secret(wanted.url)
     told: dict[str, Any] = {}
 
     def change(store: TrustStore) -> TrustStore:
@@ -53,6 +54,12 @@ def add_trust(path: Path, wanted: Trusting, now: str) -> Report:
     store = change_trust(path, change)
     who = told["name"] or told["key_id"]
     return _report("trust add", who, f"{who} is trusted as {', '.join(told['roles'])}", store)
+
+
+def _refuse_secret(url: str | None) -> None:
+    """The store is readable and shown; a password in an address would be, too."""
+    if url and "@" in url.partition("://")[2].partition("/")[0]:
+        raise PinwardenError("USAGE", "the address of a registry is kept without a user name or password")
 
 
 def _made(wanted: Trusting, old: RegistryRoot | KnownKey | None, now: str) -> RegistryRoot | KnownKey:

@@ -11,7 +11,7 @@ from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.note import Checkpoint, Note, NoteKey
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.tlog import TILE_WIDTH, entries_path, root_hash, tile_path, unpack_entries
 from pinwarden.core.tlog_growth import TileNodes, width_of
@@ -37,6 +37,12 @@ class Following(Record):
     """The registry's key. Without one, the first that is seen is kept and demanded from then on."""
     witnesses: tuple[WitnessKey, ...] = ()
     quorum: int = 0
+    watch: tuple[str, ...] | None = None
+    """Whose events are kept, of those that are read; None for all."""
+
+    def keeps(self, event: LogEvent) -> bool:
+        """Whether an event is of a name that is watched."""
+        return self.watch is None or any(is_inside(event.tool, name) for name in self.watch)
 
 
 class Followed(Record):
@@ -45,7 +51,9 @@ class Followed(Record):
     state: LogState
     head: Head
     events: tuple[LogEvent, ...]
-    """Those that were not seen before."""
+    """Those that were not seen before, and are watched."""
+    new: int
+    """How many entries were not seen before."""
     key_changes: tuple[KeyChange, ...] = ()
     """Those of the registry's key that were not seen before."""
     first: bool
@@ -62,8 +70,16 @@ def follow_log(files: RegistryFiles, state: LogState | None, wanted: Following) 
     key = NoteKey(name=known.log_id, key=changes[-1].new if changes else known.key)
     head = verified_head(bytes(note), known.log_id, key, wanted.witnesses, wanted.quorum)
     check_direction(known, head)
-    grown, events = follow(known, head, _entries(files, known.edge.size, head.checkpoint.size), changes)
-    return Followed(state=grown, head=head, events=tuple(events), key_changes=changes, first=state is None)
+    size = known.edge.size
+    grown, events = follow(known, head, _entries(files, size, head.checkpoint.size), changes, wanted.keeps)
+    return Followed(
+        state=grown,
+        head=head,
+        events=tuple(events),
+        new=grown.edge.size - size,
+        key_changes=changes,
+        first=state is None,
+    )
 
 
 def _key_changes(files: RegistryFiles, known: LogState, note: Note) -> tuple[LogState, tuple[KeyChange, ...]]:
@@ -121,11 +137,11 @@ def save_state(path: Path, state: LogState) -> None:
 def monitor(files: RegistryFiles, path: Path, wanted: Following, watch: Sequence[str]) -> Report:
     """The report of ``pinwarden log monitor``: every new event of the names that are watched."""
     before = load_state(path)
-    followed = follow_log(files, before, wanted)
+    followed = follow_log(files, before, replace(wanted, watch=tuple(watch)))
     save_state(path, followed.state)
-    shown = [event for event in followed.events if any(is_inside(event.tool, name) for name in watch)]
+    shown = followed.events
     size = followed.head.checkpoint.size
-    told = f"{counted(len(followed.events), 'new event')}, {len(shown)} of watched names; the log has {size}"
+    told = f"{counted(followed.new, 'new event')}, {len(shown)} of watched names; the log has {size}"
     notes = (f"first seen: the key {followed.state.key.did} is remembered",) if followed.first else ()
     # A change of the registry's key is everybody's business, whatever they watch.
     rows = (*(_key_row(change) for change in followed.key_changes), *(_row(event) for event in shown))
@@ -136,13 +152,13 @@ def monitor(files: RegistryFiles, path: Path, wanted: Following, watch: Sequence
         exit_code=EXIT_REFUSED if rows and not followed.first else EXIT_CLEAN,
         rows=rows,
         notes=notes if wanted.key is None else (),
-        facts={**_facts(followed), "new": len(followed.events), "events": [_event_facts(each) for each in shown]},
+        facts={**_facts(followed), "new": followed.new, "events": [_event_facts(each) for each in shown]},
     )
 
 
 def verify(files: RegistryFiles, wanted: Following) -> Report:
     """The report of ``pinwarden log verify``: the whole log from its first entry, its tiles and both its heads."""
-    followed = follow_log(files, None, wanted)
+    followed = follow_log(files, None, replace(wanted, watch=()))
     head = followed.head.checkpoint
     _check_tiles(files, head.size, head.root)
     identity = Identity(name=".", log_id=head.origin, key=followed.state.key)
