@@ -206,18 +206,14 @@ def test_attack_a_change_of_key_that_is_not_in_the_log_is_not_believed(user: Use
     assert user.accepts()
     trust, kept, entries = user.trust.read_bytes(), user.seen, entries_of(user.world)
     good = change_to(user.world, 2, REGISTRY_KEY, MALLORY)
+    alone = replace(good, document={**good.document, "signatures": good.document["signatures"][1:]})
     files = {
         "nowhere": lying(user.world, entries, MALLORY, [good]),
         "elsewhere": lying(user.world, [*entries, entries[1]], MALLORY, [good]),
         "another log": lying(
             user.world, [*entries, good.leaf], MALLORY, [change_to(user.world, 2, REGISTRY_KEY, MALLORY, log_id="x")]
         ),
-        "one signature": lying(
-            user.world,
-            [*entries, good.leaf],
-            MALLORY,
-            [replace(good, document={**good.document, "signatures": good.document["signatures"][1:]})],
-        ),
+        "one signature": lying(user.world, [*entries, alone.leaf], MALLORY, [alone]),
         "garbage": lying(user.world, [*entries, good.leaf], MALLORY, []),
     }[lie]
     files.instead[POINTER] = lambda: signed_by(user.world, MALLORY)
