@@ -109,14 +109,15 @@ def _as_written(manifest: Manifest, archive: bytes) -> Iterable[tuple[Entry, mem
     frame = zstd.StoredFrame.of(archive)
     if frame is None:
         return None
-    data, view, block = frame.data, frame.view, zstd.BLOCK
+    data, view, block, first = frame.data, frame.view, zstd.BLOCK, frame.where(0)
     found: list[memoryview | bytes] = []
     place = 0
     for path, _, size, executable in manifest.entries:
         headers = headers_of(path, size, executable)
         start = place + len(headers)
-        stop, where = start + size, frame.where(place // block)
-        if place // block == stop // block:  # nearly always: all of it lies in one block
+        stop, number = start + size, place // block
+        if number == stop // block:  # nearly always: all of it lies in one block
+            where = first + 3 * number
             if not data.startswith(headers, place + where):
                 return None
             found.append(view[start + where : stop + where])
