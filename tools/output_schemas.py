@@ -790,12 +790,15 @@ def trust_command(command: str) -> Callable[[], Schema]:
             "checkpoint_key": TEXT,
             "url": or_null(FULL_TEXT),
             "witnesses": array(TEXT),
+            "witnesses_revoked": array(TEXT),
             "witnesses_needed": COUNT,
             "max_age_days": COUNT,
+            "ended_keys": array(exactly({"key_id": DID, "log_index": COUNT, "seen_at": TEXT})),
         }
     )
     known = exactly({**who, "added_at": TEXT})
-    revoked = exactly({**who, "revoked_at": TEXT, "why": TEXT})
+    roles = array(one_of((*ALL_ROLES, "witness")))
+    revoked = exactly({**who, "roles": roles, "revoked_at": TEXT, "why": TEXT})
     body = exactly({"registries": array(registry), "keys": array(known), "revoked": array(revoked)})
     return lambda: output(command, body)
 
@@ -1052,6 +1055,13 @@ def registry_token() -> Schema:
     return output("registry token", exactly({"tokens": array(each)}, {"token": TEXT}))
 
 
+def registry_rotate_key() -> Schema:
+    keys = {"old_key_id": DID, "new_key_id": DID}
+    return output(
+        "registry rotate-key", exactly({"log_id": TEXT, "seq": COUNT, **keys, "reason": TEXT, "pointers": COUNT})
+    )
+
+
 def registry_audit() -> Schema:
     texts = dict.fromkeys(("action", "namespace", "subject", "outcome"), TEXT)
     each = exactly({**texts, "at_ms": COUNT, "token": or_null(TEXT), "key_id": or_null(DID), "size": COUNT})
@@ -1068,7 +1078,15 @@ def registry_attest() -> Schema:
 
 def log_members() -> dict[str, Schema]:
     witness = exactly({"name": TEXT, "time": COUNT})
-    return {"log_id": TEXT, "key_id": DID, "size": COUNT, "root": BARE_SHA256, "witnesses": array(witness)}
+    ended = array(exactly({"key_id": DID, "seq": COUNT}))
+    return {
+        "log_id": TEXT,
+        "key_id": DID,
+        "ended_keys": ended,
+        "size": COUNT,
+        "root": BARE_SHA256,
+        "witnesses": array(witness),
+    }
 
 
 def log_verify() -> Schema:
@@ -1118,6 +1136,7 @@ _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "registry export": registry_export,
     "registry namespace": registry_namespace,
     "registry token": registry_token,
+    "registry rotate-key": registry_rotate_key,
     "registry audit": registry_audit,
     "registry point": registry_change("registry point"),
     "registry yank": registry_change("registry yank"),

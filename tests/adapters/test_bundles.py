@@ -186,6 +186,28 @@ def test_another_program_s_tarball_of_the_same_files_is_read(tarball: World) -> 
     assert {path: data for path, (data, _) in tarball.written().items()} == FILES
 
 
+def test_files_that_cross_blocks_of_the_archive_are_read_where_they_lie_as_they_are_read_otherwise(
+    tmp_path: Path,
+) -> None:
+    """Sizes around the edges of blocks, names that need a header of their own, empty files; and one of two blocks."""
+    edges = {f"at{place}.bin": bytes([place % 251]) * place for place in (0, 1, 511, 512, 513, 130560, 130561, 131072)}
+    long = {f"{'long' * 30}{number}.txt": b"x" * 40000 * number for number in range(8)}
+    files = {"server.json": SERVER, "main.py": b"", **edges, **long}
+    world = World(tmp_path, TAR_ZSTD, files)
+    documents, archive = world.documents, world.archive
+    frame = zstd.StoredFrame.of(archive)
+    assert frame is not None
+    plain = zstd.decompressed(archive, frame.size)
+    again = compressed(plain)
+    for given in (archive, again):
+        described = replace(documents.descriptor, size_bytes=len(given))
+        found = check_archive(described, documents.manifest, given)
+        assert {path: bytes(data) for path, data in found.items()} == files
+    assert bytes(frame.read(0, frame.size)) == plain
+    assert zstd.StoredFrame.of(archive[:-1]) is None
+    assert zstd.StoredFrame.of(compressed(b"x" * 1000)) is None
+
+
 def made_by_tarfile(files: dict[str, bytes], *more: tarfile.TarInfo) -> bytes:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:

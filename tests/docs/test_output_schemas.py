@@ -441,6 +441,8 @@ CASES = (
     case("registry export", "out --database nosql://x", code=2, errs=True),
     case("registry namespace", "add ACME --owner key.pub --data registry", on=key, code=2, errs=True),
     case("registry token", "add acme --data registry", code=1, errs=True),
+    case("registry rotate-key", "--data registry"),
+    case("registry rotate-key", "--new-key new.pem", code=2, errs=True),
     case("registry audit", "--blobs s3://x", code=2, errs=True),
     case("registry point", "acme.notes 1.0.0 --key key --registry http://127.0.0.1:1", on=key, code=2, errs=True),
     case("registry yank", "acme.notes 1.0.0 --key none --registry http://127.0.0.1:1", code=2, errs=True),

@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,41 @@ def test_what_was_installed_is_explained_and_held_against_the_live_server(
     told = " ".join(desk.capture.readouterr().out.split())
     assert "may use: network deny, filesystem deny, exec deny" in told
     assert f"accepted on the word of {VERA.public_key.did}" in told
+    assert "the install held every file against the manifest" in told
+    assert "The install checked every byte against what the registry signed and logged" in told
+    assert "nobody has checked" not in told
+    assert "Nothing is left to do." in told
+
+
+def test_a_bundle_that_was_accepted_by_the_letter_is_explained_as_such(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    assert desk.install("--literal")[0] == 0
+    desk.capture.readouterr()
+    assert main(["explain", "acme.notes"]) == 0
+    told = " ".join(desk.capture.readouterr().out.split())
+    assert "by the letter of the rulebook: not how fresh that was" in told
+    assert "Install it without --literal" in told
+
+
+def test_attack_a_moved_clock_for_builds_makes_no_old_word_of_a_registry_new(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SOURCE_DATE_EPOCH often stands in the environment of a build. It dates what is written, and judges nothing."""
+    today = desk.user.world.clock.moment
+    desk.user.world.clock.moment = today - timedelta(days=30)
+    desk.publish(bundle(content=SERVER))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(desk.user.world.clock.moment.timestamp())))
+    code, told = desk.install()
+    assert (code, told["error"]["code"]) == (1, "LOG_FROZEN")
+    desk.user.world.clock.moment = today
+    desk.write_export()
+    assert desk.install()[0] == 0
+    written = desk.lock["servers"]["acme.notes:generic"]["lockedAt"]
+    desk.user.world.clock.moment = today - timedelta(days=30)
+    desk.publish(bundle(version="1.1.0", content=REWORDED))
+    code, told = desk.update()
+    assert (code, [each["code"] for each in told["changes"]]) == (1, ["LOG_FROZEN"])
+    assert written == desk.user.world.clock()[:19] + ".000Z"
 
 
 def test_installing_the_same_again_leaves_the_lock_as_it_is(desk: Desk) -> None:

@@ -69,6 +69,14 @@ def test_a_registry_may_have_another_key_for_its_pointers_and_witnesses(run: Run
     assert (root.log.key, root.witnesses_needed) == (REGISTRY_KEY.public_key, 1)
 
 
+@pytest.mark.parametrize("url", ["https://me:secret@r.example/", "oci://me:secret@r.example/tools"])
+def test_a_password_in_the_address_of_a_registry_is_not_kept(run: Run, store: Path, url: str) -> None:
+    code, told = run("add", LOG, "--role", "registry", "--name", "acme", "--url", url)
+    assert (code, told["error"]["code"]) == (2, "USAGE")
+    assert "secret" not in json.dumps(told)
+    assert not store.exists()
+
+
 def test_a_registry_is_named_by_its_own_file_too(run: Run, tmp_path: Path) -> None:
     identity = Identity(name="Acme", log_id="log.example/acme", key=REGISTRY_KEY.public_key)
     own = tmp_path / "registry.json"

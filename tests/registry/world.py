@@ -199,7 +199,7 @@ class LiveFiles(RegistryFiles):
 
 def open_world(folder: Path, database: str | None = None, **settings: Any) -> World:
     """A registry in a folder, or with that database."""
-    clock = Clock()
+    clock = settings.pop("clock", None) or Clock()
     key = settings.pop("key", REGISTRY_KEY)
     made = RegistrySettings(folder=folder, database=database, probing=settings.pop("probing", "never"), **settings)
     registry = replace(open_registry(made, key), now=clock)

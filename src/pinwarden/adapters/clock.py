@@ -12,10 +12,17 @@ def now() -> str:
     """This moment as lockfiles write it; with ``SOURCE_DATE_EPOCH`` set, that moment, for reproducible files."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     if epoch is None:
-        moment = datetime.now(UTC)
-    else:
-        try:
-            moment = datetime.fromtimestamp(int(epoch), UTC)
-        except (ValueError, OverflowError, OSError) as err:
-            raise PinwardenError("USAGE", f"SOURCE_DATE_EPOCH is {epoch[:40]!a}, not a number of seconds") from err
+        return present()
+    try:
+        return _written(datetime.fromtimestamp(int(epoch), UTC))
+    except (ValueError, OverflowError, OSError) as err:
+        raise PinwardenError("USAGE", f"SOURCE_DATE_EPOCH is {epoch[:40]!a}, not a number of seconds") from err
+
+
+def present() -> str:
+    """This moment by the clock, whatever the environment says: for what is judged by its age, or ends at some time."""
+    return _written(datetime.now(UTC))
+
+
+def _written(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -1,7 +1,8 @@
-"""Start one program, and let the kernel refuse every other that it wants to start (Linux, seccomp).
+"""Start one program within bounds, and let the kernel refuse every other that it wants to start (Linux, seccomp).
 
-This file is a program of its own: it runs inside the sandbox, with nothing but the standard library. The filter has to
-let the last start through and no later one. It cannot read paths, only addresses, so the path of the program is put at
+This file is a program of its own: it runs inside the sandbox, with nothing but the standard library. Bounds are set
+here and not outside, because only inside are the sandbox's processes counted by themselves. The filter has to let the
+last start through and no later one. It cannot read paths, only addresses, so the path of the program is put at
 an address that is drawn at random, and only a start with that very address is let through. The address is gone when the
 program begins, and nobody who has no privileges can read the filter.
 """
@@ -11,9 +12,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import secrets
+import signal
 import struct
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 _MACHINES = {"x86_64": (0xC000003E, 59, 322), "aarch64": (0xC00000B7, 221, 281)}
 """The kernel's number for the architecture, and those of execve and execveat there."""
@@ -64,7 +69,43 @@ def _place(libc: ctypes.CDLL, path: bytes) -> int:
     sys.exit("pinwarden: no room to start the server in")
 
 
-def main(command: list[str]) -> None:
+def bound(limits: str) -> None:
+    """Set the bounds, as ``NAME=NUMBER`` with commas between; none of them can be raised again from within."""
+    for name, _, text in (each.partition("=") for each in limits.split(",") if each):
+        most = int(text)
+        if name == "nice":
+            os.nice(most)
+        elif name != "NPROC" or counted_alone():
+            kind = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(kind)[1]
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(kind, (most, most))
+    # If memory runs out although each process keeps to its bound, it is not somebody else's process that has to go.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def counted_alone() -> bool:
+    """Whether the kernel counts the processes in here by themselves: in a user namespace, from Linux 5.14 on. Elsewhere
+    all that the user runs would be counted, and the server might not start at all."""
+    whole = Path("/proc/self/uid_map").read_text(encoding="ascii").split()[2:3] == ["4294967295"]
+    return not whole and tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (5, 14)
+
+
+def main(limits: str, filtered: str, command: list[str]) -> None:
+    """Become the command, within bounds; with ``filtered`` nothing else can be started afterwards."""
+    bound(limits)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # this interpreter ignores them, and the command would inherit that
+        signal.signal(number, signal.SIG_DFL)
+    if filtered == "filtered":
+        become_alone(command)
+    try:
+        os.execvp(command[0], command)  # noqa: S606  no shell
+    except OSError as err:
+        sys.exit(f"pinwarden: {command[0]} could not be started: {err.strerror}")
+
+
+def become_alone(command: list[str]) -> None:
     """Become the command; nothing else can be started afterwards."""
     machine = os.uname().machine
     if machine not in _MACHINES or not command:
@@ -90,4 +131,4 @@ def main(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

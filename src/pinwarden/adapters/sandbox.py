@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 from pinwarden.adapters.allowance import failed
@@ -18,10 +21,46 @@ _SETTINGS = (
     *("mime.types", "nsswitch.conf", "passwd", "pki", "ssl/certs", "ssl/openssl.cnf", "timezone"),
 )
 _HOME = "/home/sandbox"
+_SCRATCH = ("/tmp", "/dev/shm", _HOME)  # noqa: S108  private ones
 # Where root runs this, bubblewrap would leave every capability to the server, which could then mount the read-only
 # folders anew and write to them; and the kernel lets root set it from within /proc, whatever capabilities it has.
 _NO_PRIVILEGES = ("--cap-drop", "ALL")
 _KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "scsi", "acpi", "fs")
+
+
+class SandboxLimits(Record):
+    """How much a sandboxed server may use, with the reason beside each. The kernel refuses what goes beyond."""
+
+    memory_bytes: int = 4 * 1024**3
+    """Of one process. As much as node's largest heap on most machines; address space that is only reserved is free."""
+    processes: int = 512
+    """With their threads. A browser with a dozen tabs stays below; a fork bomb does not. For root the kernel counts
+    none, and before Linux 5.14 it would count everything that the user runs."""
+    file_bytes: int = 4 * 1024**3
+    """One file: a model, or a dump of a database."""
+    open_files: int = 4096
+    scratch_bytes: int = 1024**3
+    """The private home, temporary folder and shared memory, each of which lies in memory."""
+    cpu_seconds: int | None = None
+    """Of one process. A server that runs for weeks may use hours."""
+    nice: int = 0
+
+    def words(self) -> str:
+        """As ``exec_guard.py`` reads them."""
+        bounds = {
+            "DATA": self.memory_bytes,
+            "NPROC": self.processes,
+            "FSIZE": self.file_bytes,
+            "NOFILE": self.open_files,
+            "CORE": 0,
+            "CPU": self.cpu_seconds,
+            "nice": self.nice,
+        }
+        return ",".join(f"{name}={most}" for name, most in bounds.items() if most is not None)
+
+
+ASKED_ONCE = SandboxLimits(cpu_seconds=60, nice=5)
+"""For a server that is only asked what it tells the model, which takes seconds."""
 
 
 class Sandbox(Record):
@@ -34,6 +73,7 @@ class Sandbox(Record):
     network: bool = False
     programs: bool = True
     """Whether it may start programs. If not, the kernel refuses every one but the server itself (``exec_guard.py``)."""
+    limits: SandboxLimits = SandboxLimits()
 
 
 def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | None, sandbox: Sandbox) -> list[str]:
@@ -52,14 +92,16 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         line += ["--share-net", "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
     for path in (*_SYSTEM, *(f"/etc/{name}" for name in _SETTINGS)):
         line += ["--ro-bind-try", path, path]
-    line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", _HOME]  # noqa: S108  a private one
+    line += ["--proc", "/proc", "--dev", "/dev"]
+    for path in _SCRATCH:
+        line += [*_size(wrapper, sandbox.limits.scratch_bytes), "--tmpfs", path]
+    line += ["--remount-ro", "/dev"]  # it lies in memory, too
     for name in _KERNEL:
         line += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    guard = _guard()
     shown = [*_program_folders(command[0], environment, folder), *sandbox.readable]
-    if not sandbox.programs:
-        guard = _guarded()
-        shown += [*_program_folders(guard[0], environment, folder), sys.base_prefix, guard[-1]]
-        command = (*guard, *command)
+    shown += [*_program_folders(guard[0], environment, folder), sys.base_prefix, guard[-1]]
+    command = (*guard, sandbox.limits.words(), "open" if sandbox.programs else "filtered", *command)
     if folder in ("/", str(Path(environment.get("HOME", "/")).resolve())):
         folder = _HOME  # to show this one would be to show everything
     else:
@@ -92,8 +134,17 @@ def _above(kept: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
     return sorted(between)
 
 
-def _guarded() -> tuple[str, ...]:
-    """What starts a command so that nothing else can be started after it."""
+@cache
+def _size(wrapper: str, most: int) -> tuple[str, ...]:
+    """How large a folder in memory may become; bubblewrap before 0.7 gives each half of the memory."""
+    told = subprocess.run([wrapper, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout  # noqa: S603
+    version = re.search(r"(\d+)\.(\d+)", told)
+    known = version is not None and tuple(map(int, version.groups())) >= (0, 7)
+    return ("--size", str(most)) if known else ()
+
+
+def _guard() -> tuple[str, ...]:
+    """What starts a command within its bounds."""
     own = Path(getattr(sys, "_base_executable", "") or sys.executable).resolve()
     return str(own), "-I", "-S", str(Path(__file__).with_name("exec_guard.py").resolve())
 

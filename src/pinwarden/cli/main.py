@@ -61,6 +61,7 @@ COMMANDS = {
     "registry export": "write a whole registry as files that any web server can serve",
     "registry namespace": "give a namespace to a key, or list the namespaces",
     "registry token": "make, list or revoke the tokens of publishers",
+    "registry rotate-key": "give a registry a new key, which its log names and everybody who follows it takes over",
     "registry audit": "list what was asked of a registry, and what came of it",
     "registry point": "let a channel point to another version that is published",
     "registry yank": "take a version back, or bring it back",

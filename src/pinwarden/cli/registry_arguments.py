@@ -139,7 +139,19 @@ def following_of(args: Namespace) -> Following:
     needed = len(witnesses) if args.witnesses_needed is None else args.witnesses_needed
     if not 0 <= needed <= len(witnesses):
         raise PinwardenError("USAGE", f"{needed} witnesses cannot have signed, if {len(witnesses)} are known")
-    return Following(key=registry_key_of(args), witnesses=witnesses, quorum=needed)
+    key = registry_key_of(args)
+    _refuse_revoked([each.key for each in witnesses] + ([key] if key else []))
+    return Following(key=key, witnesses=witnesses, quorum=needed)
+
+
+def _refuse_revoked(keys: list[PublicKey]) -> None:
+    """A key that this user revoked counts for nothing, though a script still names it."""
+    from pinwarden.adapters.trust_files import load_trust
+    from pinwarden.cli.install_arguments import trust_file
+    from pinwarden.documents.bundle.trust_store import refuse_revoked
+
+    if keys:
+        refuse_revoked(load_trust(trust_file()), *(key.did for key in keys))
 
 
 def _fetcher(args: Namespace) -> Fetcher:

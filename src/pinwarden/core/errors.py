@@ -669,6 +669,12 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Ask its owner for their new key, and add that one with --replaces.",
     ),
     ErrorCode(
+        "REGISTRY_KEY_ENDED",
+        EXIT_REFUSED,
+        "Something is signed by a key that a registry has given up: its log says which key came after it.",
+        "Try again, if the registry changed its key just now. If it stays so, somebody may have stolen the old key.",
+    ),
+    ErrorCode(
         "TRUST_UNKNOWN",
         EXIT_REFUSED,
         "The trust store has nobody of that key or name.",

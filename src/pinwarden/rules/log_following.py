@@ -6,19 +6,22 @@ one, and nothing is in the new one that was not seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hmac import compare_digest
 
 from pinwarden.core import strict_json
 from pinwarden.core.cosignature import Cosigned, WitnessKey, cosigned_by
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PublicKey
 from pinwarden.core.note import Checkpoint, Note, NoteKey
 from pinwarden.core.record import Record, replace
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.tlog import leaf_hash
 from pinwarden.documents.bundle import log_event
 from pinwarden.documents.bundle.log_event import HARDENED_FIELDS, LogEvent, leaf_bytes
+from pinwarden.documents.registry.key_change import KeyChange
 from pinwarden.documents.registry.log_state import LoggedPointer, LogState
+from pinwarden.rules.log_keys import after_change
 
 
 class Head(Record):
@@ -39,9 +42,11 @@ def verified_head(
     if checkpoint.origin != log_id:
         raise PinwardenError("LOG_PROOF_INVALID", "the checkpoint is that of another log")
     cosigned = cosigned_by(note, witnesses)
-    if len(cosigned) < quorum:
+    # One key under two names is one witness, and the registry is none of its own.
+    count = len({each.witness.key for each in cosigned} - {key.key})
+    if count < quorum:
         raise PinwardenError(
-            "LOG_WITNESS_MISSING", f"{len(cosigned)} of the known witnesses signed the head of the log, not {quorum}"
+            "LOG_WITNESS_MISSING", f"{count} of the known witnesses signed the head of the log, not {quorum}"
         )
     return Head(checkpoint=checkpoint, note=note, cosigned=cosigned)
 
@@ -59,14 +64,32 @@ def check_direction(state: LogState, head: Head) -> None:
         raise _forked(state, head, f"the log shows two histories of {new.size} entries")
 
 
-def follow(state: LogState, head: Head, entries: Iterable[bytes]) -> tuple[LogState, list[LogEvent]]:
-    """The state after all entries up to the head, and the events they are. Nothing is believed before the last."""
+def follow(
+    state: LogState,
+    head: Head,
+    entries: Iterable[bytes],
+    changes: Iterable[KeyChange] = (),
+    kept: Callable[[LogEvent], bool] = lambda _: True,
+) -> tuple[LogState, list[LogEvent]]:
+    """The state after all entries up to the head, and the events that are to be kept. Nothing is believed before the
+    last; a log has any number of entries, and whoever installs needs none of them afterwards.
+
+    ``changes`` are those of the registry's key that must be among the entries (``rules/log_keys.py``).
+    """
     check_direction(state, head)
     edge, pointers, events = state.edge, dict(state.pointers), list[LogEvent]()
+    coming = {each.seq: each for each in changes}
     for entry in entries:
         if edge.size == head.checkpoint.size:
             raise PinwardenError("LOG_PROOF_INVALID", "the log has more entries than its head says")
-        event = event_in(entry, state, edge.size)
+        change = coming.pop(edge.size, None)
+        if change is not None:
+            if change.leaf != entry:
+                raise _invalid(edge.size, "is not the change of key that the registry shows")
+            state = after_change(state, change)
+            edge, _ = edge.appended(leaf_hash(entry))
+            continue
+        event = event_in(entry, state.log_id, state.key, edge.size)
         before = pointers.get((event.tool, event.channel))
         if event.prev_root_cid != (before.root_cid if before else None):
             raise _invalid(edge.size, "does not follow from the one before it on its channel")
@@ -74,15 +97,18 @@ def follow(state: LogState, head: Head, entries: Iterable[bytes]) -> tuple[LogSt
             seq=event.seq, root_cid=event.new_root_cid, descriptor_cid=event.descriptor_cid
         )
         edge, _ = edge.appended(leaf_hash(entry))
-        events.append(event)
+        if kept(event):
+            events.append(event)
     if edge.size != head.checkpoint.size or not compare_digest(edge.root, head.checkpoint.root):
         raise _forked(state, head, "the entries of the log do not lead to its signed head")
+    if coming:
+        raise _forked(state, head, "the registry shows a change of its key that its log does not have")
     grown = replace(state, edge=edge, checkpoint=bytes(head.note).decode(), pointers=pointers)
     return grown, events
 
 
-def event_in(entry: bytes, state: LogState, index: int) -> LogEvent:
-    """The event that an entry is: in its one spelling, of this log and place, signed by the log's key."""
+def event_in(entry: bytes, log_id: str, key: PublicKey, index: int) -> LogEvent:
+    """The event that an entry is: in its one spelling, of this log and place, signed by the log's key of then."""
     try:
         document = strict_json.parse(entry)
         event = log_event.of(document)
@@ -90,10 +116,10 @@ def event_in(entry: bytes, state: LogState, index: int) -> LogEvent:
         raise _invalid(index, f"cannot be read: {err.message}") from err
     if leaf_bytes(document) != entry:
         raise _invalid(index, "is not in its canonical form")
-    if event.log_id != state.log_id or event.seq != index:
+    if event.log_id != log_id or event.seq != index:
         raise _invalid(index, "belongs to another log or another place")
     good = any(
-        set(HARDENED_FIELDS) <= set(signature.signed_fields) and document_signature_valid(document, given, [state.key])
+        set(HARDENED_FIELDS) <= set(signature.signed_fields) and document_signature_valid(document, given, [key])
         for signature, given in zip(event.signatures, document["signatures"], strict=True)
     )
     if not good:

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.moments import moment_of
-from pinwarden.core.note import NoteKey
+from pinwarden.core.note import Checkpoint, NoteKey
 from pinwarden.core.record import Record
 from pinwarden.core.tlog_proof import TlogProof
 from pinwarden.documents.registry.log_state import LogState
@@ -56,9 +56,10 @@ def proven_index(pointed: Pointed, event: bytes, proof: bytes, state: LogState, 
     The log is read after the proof, so its head cannot be behind the proof's.
     """
     found = TlogProof.parse(proof)
-    proved = verified_head(bytes(found.checkpoint), state.log_id, NoteKey(name=state.log_id, key=state.key))
+    size = Checkpoint.parse(found.checkpoint.text).size
+    proved = verified_head(bytes(found.checkpoint), state.log_id, NoteKey(name=state.log_id, key=state.key_for(size)))
     found.proves(event)
-    told = event_in(event, state, found.index)
+    told = event_in(event, state.log_id, state.key_for(found.index), found.index)
     said = (told.tool, told.channel, told.new_root_cid, told.descriptor_cid)
     if said != (pointed.tool, pointed.channel, pointed.root_cid, pointed.descriptor_cid):
         raise PinwardenError("POINTER_UNLOGGED", "the event that is shown with the pointer is about another bundle")

@@ -97,6 +97,12 @@ def entries(step: Transaction, start: int, stop: int) -> Sequence[bytes]:
     return [bytes(row[0]) for row in rows]
 
 
+def entries_of(step: Transaction, tool: str, channel: str) -> list[bytes]:
+    """The entries about one channel, in their order."""
+    sql = "SELECT entry FROM log_entries WHERE tool = ? AND channel = ? ORDER BY seq"
+    return [bytes(row[0]) for row in step.rows(sql, (tool, channel))]
+
+
 def inclusion_path(step: Transaction, size: int, index: int) -> list[bytes]:
     """The path from an entry to the root of the tree of that size."""
 

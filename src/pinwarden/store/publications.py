@@ -85,6 +85,14 @@ def tools(step: Transaction, *, search: str = "", after: str = "", most: int = 1
     return [str(row[0]) for row in rows]
 
 
+def every_tool(step: Transaction) -> list[str]:
+    """The names of all tools."""
+    names: list[str] = []
+    while page := tools(step, after=names[-1] if names else "", most=1000):
+        names += page
+    return sorted(names)
+
+
 def all_versions(step: Transaction, *, after: int = -1, most: int = 100) -> list[PublishedVersion]:
     """Versions in the order of the log, from after an index."""
     sql = f"SELECT {_COLUMNS} FROM versions WHERE seq > ? ORDER BY seq LIMIT ?"  # noqa: S608

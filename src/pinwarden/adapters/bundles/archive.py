@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from libipld import encode_multibase
 
-from pinwarden.adapters.bundles import zstd
+from pinwarden.adapters.bundles import tar, zstd
 from pinwarden.adapters.bundles.car import read_car, write_car
 from pinwarden.adapters.bundles.limits import DEFAULT_LIMITS, BundleLimits
-from pinwarden.adapters.bundles.tar import TarFile, most_bytes, read_tar, write_tar
+from pinwarden.adapters.bundles.tar import TarFile, headers_of, most_bytes, read_tar, write_tar
 from pinwarden.adapters.bundles.tree import SourceFile
 from pinwarden.core.cid import BLOB_PREFIX, Cid, blob_cid, document_cbor
 from pinwarden.core.errors import PinwardenError
@@ -86,29 +86,64 @@ def _from_car(manifest: Manifest, archive: bytes) -> Contents:
 
 
 def _from_tar(manifest: Manifest, archive: bytes) -> Contents:
-    plain = zstd.decompressed(archive, most_bytes((entry.path, entry.size_bytes) for entry in manifest.entries))
-    entries = {entry.path: entry for entry in manifest.entries}
+    hashed, spelled = hashlib.sha256, encode_multibase
     contents: dict[str, memoryview | bytes] = {}
+    for entry, data in _as_written(manifest, archive) or _matched(manifest, archive):
+        if spelled("b", BLOB_PREFIX + hashed(data).digest()) != entry.blob_cid:
+            raise PinwardenError(
+                "ARTIFACT_MISMATCH",
+                f"{entry.path[:120]!a} has other bytes than the manifest names",
+                data={"path": entry.path, "wanted": entry.blob_cid},
+            )
+        contents[entry.path] = data
+    if len(contents) != len(manifest.entries):
+        _missing(next(entry for entry in manifest.entries if entry.path not in contents))
+    return contents
+
+
+def _as_written(manifest: Manifest, archive: bytes) -> Iterable[tuple[Entry, memoryview | bytes]] | None:
+    """Every file where it lies in the archive, if the archive is the one that `make_archive` makes of the manifest.
+
+    Nothing has to be understood then, only compared. None says no more than that somebody else wrote it.
+    """
+    frame = zstd.StoredFrame.of(archive)
+    if frame is None:
+        return None
+    data, view, block, first = frame.data, frame.view, zstd.BLOCK, frame.where(0)
+    found: list[memoryview | bytes] = []
+    place = 0
+    for path, _, size, executable in manifest.entries:
+        headers = headers_of(path, size, executable)
+        start = place + len(headers)
+        stop, number = start + size, place // block
+        if number == stop // block:  # nearly always: all of it lies in one block
+            where = first + 3 * number
+            if not data.startswith(headers, place + where):
+                return None
+            found.append(view[start + where : stop + where])
+        else:
+            if frame.read(place, start) != headers:
+                return None
+            found.append(frame.read(start, stop))
+        place = stop + -size % tar.BLOCK
+    end = frame.size - place == len(tar.END) and frame.read(place, frame.size) == tar.END
+    return zip(manifest.entries, found, strict=True) if end else None
+
+
+def _matched(manifest: Manifest, archive: bytes) -> Iterator[tuple[Entry, memoryview | bytes]]:
+    """Every file of anybody's tarball with the entry that lists it; each once, and no other."""
+    plain = zstd.decompressed(archive, most_bytes((entry.path, entry.size_bytes) for entry in manifest.entries))
+    left = {entry.path: entry for entry in manifest.entries}
     for file in read_tar(plain):
-        entry = entries.get(file.path)
-        if entry is None or file.path in contents:
+        entry = left.pop(file.path, None)
+        if entry is None:
             raise PinwardenError(
                 "ARCHIVE_UNSAFE",
                 f"the archive has a file that the manifest does not list, or has it twice: {file.path[:120]!a}",
             )
         if len(file.data) != entry.size_bytes:
             _other_size(entry, file.data)
-        if encode_multibase("b", BLOB_PREFIX + hashlib.sha256(file.data).digest()) != entry.blob_cid:
-            raise PinwardenError(
-                "ARTIFACT_MISMATCH",
-                f"{entry.path[:120]!a} has other bytes than the manifest names",
-                data={"path": entry.path, "wanted": entry.blob_cid},
-            )
-        contents[file.path] = file.data
-    for entry in manifest.entries:
-        if entry.path not in contents:
-            _missing(entry)
-    return contents
+        yield entry, file.data
 
 
 def _other_size(entry: Entry, data: memoryview | bytes) -> NoReturn:

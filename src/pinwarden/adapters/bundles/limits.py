@@ -11,7 +11,7 @@ class BundleLimits(Record):
     files: int = 100_000
     """The largest packages in use have about thirty thousand."""
     archive_bytes: int = 512 * 1024 * 1024
-    """A bundle is held in memory, so that what was checked is what is written."""
+    """A bundle is held in memory, once, so that what was checked is what is written."""
     total_bytes: int = 1024 * 1024 * 1024
     """Of all files together, each counted as often as it is written."""
 

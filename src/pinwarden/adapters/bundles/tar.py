@@ -12,7 +12,7 @@ from zlib import adler32
 from pinwarden.core.errors import PinwardenError
 
 BLOCK = 512
-_END = b"\0" * (2 * BLOCK)
+END = b"\0" * (2 * BLOCK)
 _MAX_HEADER = 64 * 1024
 _MODE, _SIZE, _CHECKSUM, _KIND = slice(100, 108), slice(124, 136), slice(148, 156), 156
 _ZEROS = 256  # with more of them than this, the others add up to less than 65,520
@@ -32,33 +32,35 @@ def write_tar(files: Iterable[TarFile]) -> bytes:
     """The files in their order; the same files give the same bytes everywhere."""
     parts: list[bytes | memoryview] = []
     for file in files:
-        name = file.path.encode()
-        if len(name) > 100 or not file.path.isascii():
-            record = _pax_record(b"path", name)
-            parts += [_header(b"pax", len(record), 0o644, b"x"), record, _padding(len(record))]
-            name = b"long"
-        mode = 0o755 if file.executable else 0o644
-        parts += [_header(name, len(file.data), mode, b"0"), file.data, _padding(len(file.data))]
-    return b"".join([*parts, _END])
+        parts += [headers_of(file.path, len(file.data), file.executable), file.data, _padding(len(file.data))]
+    return b"".join([*parts, END])
 
 
-def _header(name: bytes, size: int, mode: int, kind: bytes) -> bytes:
-    fields = (
-        name.ljust(100, b"\0"),
-        b"%07o\0" % mode,
-        b"%07o\0" % 0,  # owner
-        b"%07o\0" % 0,  # group
-        b"%011o\0" % size,
-        b"%011o\0" % 0,  # time
-        b" " * 8,  # the checksum, which is taken over spaces
-        kind,
-        b"\0" * 100,
-        b"ustar\x0000",
-        b"\0" * 64,
-        b"%07o\0" % 0 * 2,
-    )
-    header = b"".join(fields).ljust(BLOCK, b"\0")
-    return header[:148] + b"%06o\0 " % sum(header) + header[156:]
+def headers_of(path: str, size: int, executable: bool) -> bytes:
+    """What stands before the bytes of a file, as it is written here."""
+    name, mode = path.encode(), _STARTED if executable else _PLAIN
+    if len(name) <= 100 and path.isascii():
+        return _header(name, size, mode, _AS_FILE)
+    record = _pax_record(b"path", name)
+    before = _header(b"pax", len(record), _PLAIN, _AS_PAX) + record + _padding(len(record))
+    return before + _header(b"long", size, mode, _AS_FILE)
+
+
+_OWNER_AND_GROUP = b"0000000\0" * 2
+_PLAIN, _STARTED = b"0000644\0" + _OWNER_AND_GROUP, b"0000755\0" + _OWNER_AND_GROUP
+_TIME = b"00000000000\0"
+_AFTER_KIND = b"".join((b"\0" * 100, b"ustar\x0000", b"\0" * 64, b"0000000\0" * 2)).ljust(BLOCK - 157, b"\0")
+_AS_FILE, _AS_PAX = b"0" + _AFTER_KIND, b"x" + _AFTER_KIND
+
+
+def _header(name: bytes, size: int, mode: bytes, rest: bytes) -> bytes:
+    start = b"%b%b%011o\0%b" % (name.ljust(100, b"\0"), mode, size, _TIME)
+    # The checksum is taken over spaces in its own place. See `_sum` for Adler-32; 148 bytes are always few enough.
+    checksum = (adler32(start) & 0xFFFF) - 1 + _REST_SUM[rest[0]]
+    return b"%b%06o\0 %b" % (start, checksum, rest)
+
+
+_REST_SUM = {rest[0]: sum(b" " * 8 + rest) for rest in (_AS_FILE, _AS_PAX)}
 
 
 def _pax_record(key: bytes, value: bytes) -> bytes:

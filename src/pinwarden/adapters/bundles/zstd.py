@@ -5,11 +5,14 @@ The size of an archive is in the descriptor, so other bytes would give the bundl
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from pinwarden.core.errors import PinwardenError
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _STORED = b"\xc0\x50"  # eight bytes of content size, no checksum; a window of one megabyte
-_BLOCK = 128 * 1024
+BLOCK = 128 * 1024
+_BEGIN = 14  # where the first block of such a frame is
 _RAW, _RLE = 0, 1
 _SIZE_BYTES = (0, 2, 4, 8)
 _DICTIONARY_BYTES = (0, 1, 2, 4)
@@ -20,11 +23,44 @@ _MAX_WINDOW = 1 << 27  # what the zstd program takes unless it is told otherwise
 def stored(data: bytes) -> bytes:
     """One frame of raw blocks (RFC 8878, section 3.1.1.2), written without a library."""
     parts = [_MAGIC + _STORED + len(data).to_bytes(8, "little")]
-    for place in range(0, max(len(data), 1), _BLOCK):
-        block = data[place : place + _BLOCK]
-        last = place + _BLOCK >= len(data)
+    for place in range(0, max(len(data), 1), BLOCK):
+        block = data[place : place + BLOCK]
+        last = place + BLOCK >= len(data)
         parts += [(len(block) << 3 | last).to_bytes(3, "little"), block]
     return b"".join(parts)
+
+
+class StoredFrame:
+    """A frame as `stored` writes it, read where it lies: only what crosses from one block to the next is copied."""
+
+    __slots__ = ("data", "size", "view")
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self.data, self.view, self.size = data, memoryview(data), size
+
+    @classmethod
+    def of(cls, data: bytes) -> StoredFrame | None:
+        """None if somebody else wrote the frame, or it is none."""
+        size = int.from_bytes(data[6:_BEGIN], "little")
+        blocks = -(-size // BLOCK) or 1
+        if data[:6] != _MAGIC + _STORED or len(data) != _BEGIN + size + 3 * blocks:
+            return None
+        full, last = (BLOCK << 3).to_bytes(3, "little"), size - (blocks - 1) * BLOCK << 3 | 1
+        headers = b"".join(data[place : place + 3] for place in range(_BEGIN, len(data), BLOCK + 3))
+        return cls(data, size) if headers == full * (blocks - 1) + last.to_bytes(3, "little") else None
+
+    @staticmethod
+    def where(block: int) -> int:
+        """By how much the content of a block is further on in the frame than in what it holds."""
+        return _BEGIN + 3 + 3 * block
+
+    def read(self, start: int, stop: int) -> memoryview | bytes:
+        """A part of what the frame holds."""
+        stop = min(stop, self.size)
+        cuts = [start, *range((start // BLOCK + 1) * BLOCK, stop, BLOCK), stop]
+        wheres = ((one, other, self.where(one // BLOCK)) for one, other in pairwise(cuts))
+        parts = [self.view[one + where : other + where] for one, other, where in wheres]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def compressed(data: bytes) -> bytes:

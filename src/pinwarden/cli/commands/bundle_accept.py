@@ -33,7 +33,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Judge and report."""
-    from pinwarden.adapters.clock import now
+    from pinwarden.adapters.clock import present
     from pinwarden.flows.bundle.accepting import AcceptanceFiles, judge
 
     files = AcceptanceFiles(
@@ -44,6 +44,6 @@ def run(args: Namespace) -> int:
         policy=Path(args.policy),
         trust=Path(args.trust),
     )
-    moment = now() if args.now is None else args.now
+    moment = present() if args.now is None else args.now
     report = judge(files, moment, tool=args.tool, channel=args.channel, literal=args.literal)
     return emit(report, args.format)

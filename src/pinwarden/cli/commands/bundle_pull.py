@@ -51,7 +51,7 @@ def _judging(args: Namespace) -> Judging | None:
         return None
     if args.policy is None or args.trust is None:
         raise PinwardenError("USAGE", "a bundle is accepted by --policy and --trust together")
-    from pinwarden.adapters.clock import now
+    from pinwarden.adapters.clock import present
     from pinwarden.adapters.files import read_file
     from pinwarden.documents.bundle import installer_policy, trust
     from pinwarden.flows.bundle.oci import Judging
@@ -59,7 +59,7 @@ def _judging(args: Namespace) -> Judging | None:
     return Judging(
         policy=installer_policy.parse(read_file(Path(args.policy))),
         trust=trust.parse(read_file(Path(args.trust))),
-        now=now(),
+        now=present(),
         tool=args.tool,
         channel=args.channel,
     )

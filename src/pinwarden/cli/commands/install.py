@@ -51,7 +51,7 @@ def run(args: Namespace) -> int:
     """Judge, install and report."""
     if args.image:
         return _install_image(args)
-    from pinwarden.adapters.clock import now
+    from pinwarden.adapters.clock import now, present
     from pinwarden.adapters.environments.store import Store
     from pinwarden.adapters.trust_files import load_trust
     from pinwarden.cli.install_arguments import place_of, places_of, policy_of, trust_file
@@ -73,7 +73,7 @@ def run(args: Namespace) -> int:
         policy=policy_of(args),
         trusted=trusted,
         trust_path=trust_file(),
-        now=now(),
+        now=present(),
     )
     if is_locked(project, tool):
         raise PinwardenError("USAGE", f"{tool} is locked already, and did not come from a registry of bundles")
@@ -85,7 +85,7 @@ def run(args: Namespace) -> int:
             store=Store(store_folder(project)),
             placed=_placed(args),
             policies=load_policies(project),
-            writing=LockWriting(now=question.now, approver=approver_of(args)),
+            writing=LockWriting(now=now(), approver=approver_of(args)),
             ask=args.allow_execute,
         )
         return emit(install(question, installing), args.format)

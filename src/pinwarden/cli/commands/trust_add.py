@@ -50,7 +50,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Trust and report."""
-    from pinwarden.adapters.clock import now
+    from pinwarden.adapters.clock import present
     from pinwarden.cli.install_arguments import trust_file
     from pinwarden.core.cosignature import WitnessKey
     from pinwarden.flows.install.trusting import Trusting, add_trust
@@ -72,7 +72,7 @@ def run(args: Namespace) -> int:
         replaces=args.replaces,
         why=args.why,
     )
-    return emit(add_trust(trust_file(), wanted, now()), args.format)
+    return emit(add_trust(trust_file(), wanted, present()), args.format)
 
 
 def _keys(args: Namespace) -> tuple[PublicKey | None, NoteKey | None]:

@@ -1,4 +1,7 @@
-"""List whom you trust: registries with the origin of their log, people with their roles, and revoked keys."""
+"""List whom you trust: registries with the origin of their log, people with their roles, and keys that are over.
+
+Those are the keys that a registry gave up, by the entry of its log that says so, and those that you revoked.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,11 @@ def run(args: Namespace) -> int:
         from pinwarden.cli.layout import table
 
         rows = [(each["name"] or "-", ", ".join(each["roles"]), each["key_id"]) for each in told["registries"]]
+        rows += [
+            (each["name"] or "-", f"ended by entry {gone['log_index']}", gone["key_id"])
+            for each in told["registries"]
+            for gone in each["ended_keys"]
+        ]
         rows += [(each["name"] or "-", ", ".join(each["roles"]), each["key_id"]) for each in told["keys"]]
         rows += [(each["name"] or "-", "revoked", each["key_id"]) for each in told["revoked"]]
         sys.stdout.write(table(("NAME", "ROLES", "KEY"), rows))

@@ -65,6 +65,7 @@ def _with_bundles(args: Namespace, project: Project, writing: LockWriting, repor
     lock = lock_store.read(project.lock)
     if lock is None or not any(is_bundle(each) for each in lock.entries):
         return report
+    from pinwarden.adapters.clock import present
     from pinwarden.adapters.environments.store import Store
     from pinwarden.adapters.trust_files import load_trust
     from pinwarden.cli.install_arguments import places_of, policy_of, trust_file
@@ -86,6 +87,7 @@ def _with_bundles(args: Namespace, project: Project, writing: LockWriting, repor
             store=Store(store_folder(project)),
             policies=load_policies(project),
             writing=writing,
+            now=present(),
             agreed=args.yes,
             ask=args.allow_execute,
             literal=args.literal,

@@ -6,7 +6,7 @@ The file is a trust file too (``documents/bundle/trust.py``): whoever reads only
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from pinwarden.core.cosignature import WitnessKey
@@ -25,6 +25,16 @@ ALL_ROLES = (*ROLES, REGISTRY_ROLE)
 MAX_AGE_DAYS = 14
 """How old the registry's word about the head of its log may be. Static exports are made anew every few days."""
 _MOST_DAYS = 3650
+_ENDED = "its registry gave it up"
+
+
+class EndedKey(Record):
+    """A key that a registry gave up, and the entry of its log that says so."""
+
+    key_id: str
+    seq: int
+    seen_at: str
+    """When this user learned of it."""
 
 
 class RegistryRoot(Record):
@@ -38,6 +48,8 @@ class RegistryRoot(Record):
     witnesses_needed: int = 0
     max_age_days: int = MAX_AGE_DAYS
     added_at: str
+    ended: tuple[EndedKey, ...] = ()
+    """The keys that it had before. They count for nothing."""
 
 
 class KnownKey(Record):
@@ -72,14 +84,35 @@ class TrustStore(Record):
         )
 
     def root_of(self, key_id: str) -> RegistryRoot | None:
-        """The registry whose pointers this key signs."""
-        return next((each for each in self.roots if each.key.key_id == key_id), None)
+        """The registry whose pointers this key signs, with the witnesses that count.
+
+        How many of them are needed stays as it was: to revoke a witness must not let a log with fewer pass.
+        """
+        found = next((each for each in self.roots if each.key.key_id == key_id), None)
+        return None if found is None else replace(found, witnesses=self.counted(found.witnesses))
+
+    def counted(self, witnesses: Iterable[WitnessKey]) -> tuple[WitnessKey, ...]:
+        """The witnesses whose key was not revoked.
+
+        A cosignature states its own time, and whoever stole a key can state any: there is no "signed before that".
+        """
+        return tuple(each for each in witnesses if not self.is_revoked(each.key.did))
+
+    def witness_named(self, text: str) -> WitnessKey | None:
+        """The witness of a registry that has this key or name; a name that two have is nobody's."""
+        everybody = {each for root in self.roots for each in root.witnesses}
+        found = [each for each in everybody if text in (str(each), each.key.did, each.name)]
+        return found[0] if len(found) == 1 else None
 
     def named(self, text: str) -> RegistryRoot | KnownKey | None:
         """Who has this key or name; a name that two have is nobody's."""
         everybody: tuple[RegistryRoot | KnownKey, ...] = (*self.roots, *self.keys)
         found = [each for each in everybody if text in (each.key.key_id, each.key.name)]
         return found[0] if len(found) == 1 else None
+
+    def is_ended(self, key_id: str) -> EndedKey | None:
+        """Which entry of a registry's log ended a key."""
+        return next((each for root in self.roots for each in root.ended if each.key_id == key_id), None)
 
     def is_revoked(self, key_id: str) -> RevokedKey | None:
         """Why a key counts no longer."""
@@ -91,17 +124,38 @@ class TrustStore(Record):
 
 def with_root(store: TrustStore, root: RegistryRoot) -> TrustStore:
     """Trust a registry. Its key speaks for registries alone; one that was revoked stays so."""
-    _refuse_revoked(store, root.key.key_id, PublicKey(root.log.key.raw).did)
+    refuse_revoked(store, root.key.key_id, root.log.key.did, *(each.key.did for each in root.witnesses))
+    _refuse_ended(store, root.key.key_id, root.log.key.did)
     if any(each.key.key_id == root.key.key_id for each in store.keys):
         _usage(f"{root.key.key_id} is trusted as somebody who attests; a registry has a key of its own")
     _refuse_name(store, root.key)
-    others = tuple(each for each in store.roots if each.key.key_id != root.key.key_id)
-    return replace(store, roots=(*others, root))
+    before = next((each for each in store.roots if each.key.key_id == root.key.key_id), None)
+    others = tuple(each for each in store.roots if each is not before)
+    return replace(store, roots=(*others, replace(root, ended=before.ended if before else root.ended)))
+
+
+def with_ended_keys(store: TrustStore, log: NoteKey, ended: Iterable[EndedKey], present: PublicKey) -> TrustStore:
+    """The same registry by the key that its log leads to. Where the key of its pointers is that of its log, it moves
+    along; one that was revoked is not taken over, whatever a log says."""
+    refuse_revoked(store, present.did)
+    old = next((each for each in store.roots if each.log == log), None)
+    if old is None:
+        return store  # another process was faster, or the user trusts it no longer
+    key = replace(old.key, key=present) if old.key.key == log.key else old.key
+    if any(key.key_id == each.key_id for each in store.trust.known_keys) or any(
+        each is not old and key.key_id == each.key.key_id for each in store.roots
+    ):
+        _usage(f"{key.key_id} is trusted as somebody else, and cannot be the new key of {old.key.name or log.name}")
+    known = {each.key_id: each for each in old.ended}
+    gone = tuple(known.get(each.key_id, each) for each in ended)
+    moved = replace(old, key=key, log=NoteKey(name=log.name, key=present), ended=gone)
+    return replace(store, roots=tuple(moved if each is old else each for each in store.roots))
 
 
 def with_key(store: TrustStore, known: KnownKey) -> TrustStore:
     """Trust somebody in the roles that are named; what was said of the same key before is replaced."""
-    _refuse_revoked(store, known.key.key_id)
+    refuse_revoked(store, known.key.key_id)
+    _refuse_ended(store, known.key.key_id)
     unknown = [role for role in known.key.roles if role not in ROLES]
     if unknown or not known.key.roles:
         _usage(f"somebody who attests does so as one or more of {', '.join(ROLES)}")
@@ -122,13 +176,21 @@ def without(store: TrustStore, key_id: str) -> TrustStore:
 
 
 def revoke(store: TrustStore, key: TrustedKey, now: str, why: str) -> TrustStore:
-    """Let a key count no longer, and remember that."""
-    left = without(store, key.key_id)
-    gone = RevokedKey(key_id=key.key_id, name=key.name, roles=key.roles, revoked_at=now, why=why)
-    return replace(left, revoked=(*left.revoked, gone))
+    """Let a key count no longer, as whatever it did, and remember that."""
+    over = [each for each in store.roots if key.key in (each.key.key, each.log.key)]
+    left = replace(without(store, key.key_id), roots=tuple(each for each in store.roots if each not in over))
+    gone = [RevokedKey(key_id=key.key_id, name=key.name, roles=key.roles, revoked_at=now, why=why)]
+    gone += [  # what a registry gave up does not come back because the registry goes
+        RevokedKey(key_id=each.key_id, name=root.key.name, roles=root.key.roles, revoked_at=now, why=_ENDED)
+        for root in over
+        for each in root.ended
+        if not store.is_revoked(each.key_id)
+    ]
+    return replace(left, revoked=(*left.revoked, *gone))
 
 
-def _refuse_revoked(store: TrustStore, *key_ids: str) -> None:
+def refuse_revoked(store: TrustStore, *key_ids: str) -> None:
+    """Stop at a key that counts no longer."""
     for key_id in key_ids:
         gone = store.is_revoked(key_id)
         if gone is not None:
@@ -136,6 +198,18 @@ def _refuse_revoked(store: TrustStore, *key_ids: str) -> None:
                 "KEY_REVOKED",
                 f"{key_id} was revoked at {gone.revoked_at}: {gone.why[:200]}",
                 data={"key_id": key_id, "revoked_at": gone.revoked_at, "why": gone.why},
+            )
+
+
+def _refuse_ended(store: TrustStore, *key_ids: str) -> None:
+    for key_id in key_ids:
+        gone = store.is_ended(key_id)
+        if gone is not None:
+            raise PinwardenError(
+                "REGISTRY_KEY_ENDED",
+                f"entry {gone.seq} of its registry's log ended the key {key_id}",
+                hint="Trust the key that came after it: pinwarden trust list shows it.",
+                data={"key_id": key_id, "seq": gone.seq},
             )
 
 
@@ -181,6 +255,9 @@ def _root_value(root: RegistryRoot) -> dict[str, Any]:
         "witnesses_needed": root.witnesses_needed,
         "max_age_days": root.max_age_days,
         "added_at_utc": root.added_at,
+        "ended_keys": [
+            {"key_id": each.key_id, "log_index": each.seq, "seen_at_utc": each.seen_at} for each in root.ended
+        ],
     }
 
 
@@ -212,8 +289,8 @@ def _read(document: Any) -> TrustStore:
     trusted = [each.key_id for each in (*store.trust.registry_keys, *store.trust.known_keys)]
     if len(set(trusted)) != len(trusted):
         _invalid("it names a key twice")
-    for key_id in trusted:
-        if store.is_revoked(key_id):
+    for key_id in (*trusted, *(each.log.key.did for each in store.roots)):
+        if store.is_revoked(key_id) or store.is_ended(key_id):
             _invalid(f"{key_id} is both trusted and revoked")
     return store
 
@@ -232,6 +309,15 @@ def _root(shape: Shape) -> RegistryRoot:
         witnesses_needed=needed,
         max_age_days=age,
         added_at=shape.moment("added_at_utc"),
+        ended=tuple(_ended(each) for each in shape.each("ended_keys")) if "ended_keys" in shape.value else (),
+    )
+
+
+def _ended(shape: Shape) -> EndedKey:
+    return EndedKey(
+        key_id=PublicKey.from_did(shape.text("key_id")).did,
+        seq=shape.number("log_index"),
+        seen_at=shape.moment("seen_at_utc"),
     )
 
 

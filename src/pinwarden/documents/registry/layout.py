@@ -13,6 +13,8 @@ CHECKPOINT = "log/checkpoint"
 """The head of the log as a signed note (C2SP); tiles and entries lie beside it."""
 SIGNED_CHECKPOINT = "log/checkpoint.json"
 """The same head as a `registry.pointerlog.checkpoint` document, with the moment at which it was issued."""
+KEY_CHANGES = "log/keys.json"
+"""Every change of the registry's key, each of which is an entry of the log too."""
 LOG = "log"
 IMMUTABLE = ("documents/", "manifests/", "blobs/")
 

@@ -29,11 +29,22 @@ class LoggedPointer(Record):
     descriptor_cid: str | None
 
 
+class LoggedKeyChange(Record):
+    """Which entry of the log ended a key, and which key came after it."""
+
+    seq: int
+    old: PublicKey
+    new: PublicKey
+
+
 class LogState(Record):
     """How far a log was read. All of it up to there was seen, and hashes to the root that the edge gives."""
 
     log_id: str
     key: PublicKey
+    """The one that signs the head and the entries that are yet to come."""
+    key_changes: tuple[LoggedKeyChange, ...] = ()
+    """How it came to be the key, if there were others before."""
     edge: Frontier = field(default_factory=Frontier)
     checkpoint: str = ""
     """The signed note that was last believed, as evidence."""
@@ -43,6 +54,15 @@ class LogState(Record):
     def pointer(self, tool: str, channel: str) -> LoggedPointer | None:
         """The newest event of a channel; None if there was never one."""
         return self.pointers.get((tool, channel))
+
+    @property
+    def keys(self) -> tuple[PublicKey, ...]:
+        """Every key that the log ever had, the present one last."""
+        return (*(each.old for each in self.key_changes), self.key)
+
+    def key_for(self, size: int) -> PublicKey:
+        """The key that signs a head of so many entries, and the entry after it."""
+        return next((each.old for each in self.key_changes if size <= each.seq), self.key)
 
 
 def to_bytes(state: LogState) -> bytes:
@@ -59,6 +79,9 @@ def to_bytes(state: LogState) -> bytes:
         "edge": b64encode(bytes(state.edge)).decode(),
         "checkpoint": state.checkpoint,
         "pointers": pointers,
+        "key_changes": [
+            {"seq": each.seq, "old_key_id": each.old.did, "new_key_id": each.new.did} for each in state.key_changes
+        ],
     }
     return to_json_file({**document, "integrity": str(Digest.of(to_json_file(document)))})
 
@@ -83,12 +106,19 @@ def parse(data: bytes) -> LogState:
         return LogState(
             log_id=content["log_id"],
             key=PublicKey.from_did(content["key_id"]),
+            key_changes=tuple(_key_change(each) for each in content.get("key_changes", [])),
             edge=Frontier.of_bytes(content["size"], b64decode(content["edge"], validate=True)),
             checkpoint=content["checkpoint"],
             pointers=pointers,
         )
     except (KeyError, TypeError, AttributeError, BinasciiError, PinwardenError) as err:
         raise PinwardenError("LOG_STATE_CORRUPT", "the kept state of the log is damaged") from err
+
+
+def _key_change(row: dict[str, Any]) -> LoggedKeyChange:
+    return LoggedKeyChange(
+        seq=row["seq"], old=PublicKey.from_did(row["old_key_id"]), new=PublicKey.from_did(row["new_key_id"])
+    )
 
 
 def _corrupt(why: str) -> NoReturn:

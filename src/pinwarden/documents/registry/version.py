@@ -91,7 +91,12 @@ def parse_signed_version(data: bytes, key: PublicKey) -> PublishedVersion:
 
 def parse_version(data: bytes) -> PublishedVersion:
     """What somebody says of a version: claims, each of which is checked where it matters."""
-    return _version(Shape.of(read(data), VERSION_SCHEMA))
+    return published_version(read(data))
+
+
+def published_version(document: Any) -> PublishedVersion:
+    """The same, of a value that was read strictly."""
+    return _version(Shape.of(document, VERSION_SCHEMA))
 
 
 def _version(shape: Shape) -> PublishedVersion:

@@ -145,9 +145,11 @@ def _registry_surface(accepted: Accepted, source: BundleSource) -> Surface | Non
 
 def _asked(project: Project, pin: BundlePin, folder: Path) -> Surface:
     from pinwarden.adapters.probe.probe import ProbeOptions, probe
+    from pinwarden.adapters.sandbox import ASKED_ONCE
     from pinwarden.documents.target import StdioTarget
 
     command = bundle_environment.start_command(folder, pin, project.variables.get("PATH", ""))
     sandbox, cwd = bundle_sandbox(project, pin, folder)
-    options = ProbeOptions(allow_execute=True, sandbox=sandbox, timeout=_SECONDS)
+    bounded = replace(sandbox, limits=ASKED_ONCE)
+    options = ProbeOptions(allow_execute=True, sandbox=bounded, timeout=_SECONDS)
     return probe(StdioTarget(command=command, cwd=cwd), options)

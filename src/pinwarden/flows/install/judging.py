@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
@@ -20,7 +20,7 @@ from pinwarden.documents.bundle.trust_store import RegistryRoot, TrustStore
 from pinwarden.documents.registry.names import DEFAULT_CHANNEL
 from pinwarden.documents.registry.version import PublishedVersion
 from pinwarden.flows.bundle.files import OpenedBundle, open_bundle
-from pinwarden.flows.install.freshness import Fresh, check_fresh
+from pinwarden.flows.install.freshness import Fresh, check_fresh, renewed_trust
 from pinwarden.flows.install.sources import BundleSource
 from pinwarden.rules.acceptance.bundle import check_documents
 from pinwarden.rules.acceptance.early import first_steps
@@ -92,6 +92,7 @@ class _Plan:
 
     def __init__(self, question: Question, source: BundleSource) -> None:
         self._question, self._source = question, source
+        self._trusted = question.trusted
         self._lines: list[PlanLine] = []
 
     def run(self) -> Judged:
@@ -156,10 +157,11 @@ class _Plan:
         except PinwardenError as err:
             self._stop(err, err.exit_code, 1)
         try:
-            pointer, key_id = first_steps(submission)
+            pointer, key_id = self._first_steps(submission)
         except PinwardenError as err:
             self._stop(err if question.trusted.roots else _nobody_trusted(err), EXIT_REFUSED)
-        root = question.trusted.root_of(key_id)
+        submission = replace(submission, trust=self._trusted.trust)
+        root = self._trusted.root_of(key_id)
         if root is None:
             raise TypeError("a trusted registry is in the store")
         try:
@@ -171,6 +173,27 @@ class _Plan:
         )
         return filled, root
 
+    def _first_steps(self, submission: Submission) -> tuple[dict[str, Any], str]:
+        """Whose pointer it is. A key that nobody knows may be the new one of a registry that is trusted: its log says.
+
+        Whatever is wrong there, the answer stays that of the first step.
+        """
+        question, log = self._question, self._source.log
+        try:
+            return first_steps(submission)
+        except PinwardenError as err:
+            if err.code != "POINTER_SIGNATURE_INVALID" or question.literal or log is None or not question.trusted.roots:
+                raise
+            try:
+                renewed = renewed_trust(log, question.trusted, question.trust_path, question.now)
+            except PinwardenError as why:
+                told = f"{err.message}; nor does the log lead to a new key of one: {why.message} ({why.code})"
+                raise PinwardenError(err.code, told, data={**err.data, "log": why.code}) from why
+            if renewed is None:
+                raise
+        self._trusted = renewed
+        return first_steps(replace(submission, trust=renewed.trust))
+
     def _stop(
         self, err: PinwardenError, exit_code: int, step: int | None = None, details: dict[int, str] | None = None
     ) -> NoReturn:
@@ -179,7 +202,7 @@ class _Plan:
         raise _Stopped(refusal, exit_code) from err
 
     def _rulebook(self, verdict: Verdict, root: RegistryRoot) -> None:
-        names = {each.key.key_id: each.key.name or each.key.key_id for each in self._question.trusted.keys}
+        names = {each.key.key_id: each.key.name or each.key.key_id for each in self._trusted.keys}
         details = {1: _who(root)}
         if verdict.provenance is not None:
             used = dict.fromkeys(names.get(each, each) for each in verdict.provenance.attestations_used)

@@ -37,6 +37,7 @@ class Trusting(Record):
 
 def add_trust(path: Path, wanted: Trusting, now: str) -> Report:
     """The report of ``pinwarden trust add``. A key that is replaced is revoked in the same step."""
+    _refuse_secret(wanted.url)
     told: dict[str, Any] = {}
 
     def change(store: TrustStore) -> TrustStore:
@@ -53,6 +54,12 @@ def add_trust(path: Path, wanted: Trusting, now: str) -> Report:
     store = change_trust(path, change)
     who = told["name"] or told["key_id"]
     return _report("trust add", who, f"{who} is trusted as {', '.join(told['roles'])}", store)
+
+
+def _refuse_secret(url: str | None) -> None:
+    """The store is readable and shown; a password in an address would be, too."""
+    if url and "@" in url.partition("://")[2].partition("/")[0]:
+        raise PinwardenError("USAGE", "the address of a registry is kept without a user name or password")
 
 
 def _made(wanted: Trusting, old: RegistryRoot | KnownKey | None, now: str) -> RegistryRoot | KnownKey:
@@ -92,15 +99,27 @@ def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) ->
             found = _named(store, text)
             told["who"] = found.key.name or found.key.key_id
             return trust_store.without(store, found.key.key_id)
-        known = store.named(text)
-        # A key may be revoked before anybody trusted it: then nobody can be talked into trusting it later.
-        key = known.key if known else TrustedKey(key=PublicKey.parse(text))
+        key = _revocable(store, text)
         told["who"] = key.name or key.key_id
         return store if store.is_revoked(key.key_id) else trust_store.revoke(store, key, now, why or "revoked")
 
     store = change_trust(path, change)
     state = "revoked, and cannot be trusted again" if revoked else "no longer trusted"
     return _report("trust remove", told["who"], f"{told['who']} is {state}", store)
+
+
+def _revocable(store: TrustStore, text: str) -> TrustedKey:
+    """The key of somebody who is trusted, of a witness, or any other: a key may be revoked before anybody trusted it,
+    and then nobody can be talked into trusting it later."""
+    known = store.named(text)
+    if known is not None:
+        return known.key
+    witness = store.witness_named(text)
+    if witness is None and "+" in text:
+        witness = WitnessKey.parse(text)
+    if witness is not None:
+        return TrustedKey(key=witness.key, name=witness.name, roles=("witness",))
+    return TrustedKey(key=PublicKey.parse(text))
 
 
 def list_trust(path: Path) -> Report:
@@ -128,7 +147,7 @@ def _report(command: str, subject: str, summary: str, store: TrustStore) -> Repo
         summary=summary,
         exit_code=EXIT_CLEAN,
         facts={
-            "registries": [_facts(each) for each in store.roots],
+            "registries": [_root_facts(store, each) for each in store.roots],
             "keys": [_facts(each) for each in store.keys],
             "revoked": [_revoked_facts(each) for each in store.revoked],
         },
@@ -136,17 +155,26 @@ def _report(command: str, subject: str, summary: str, store: TrustStore) -> Repo
 
 
 def _facts(each: RegistryRoot | KnownKey) -> dict[str, Any]:
-    told = {"key_id": each.key.key_id, "name": each.key.name, "roles": list(each.key.roles), "added_at": each.added_at}
-    if isinstance(each, KnownKey):
-        return told
     return {
-        **told,
+        "key_id": each.key.key_id,
+        "name": each.key.name,
+        "roles": list(each.key.roles),
+        "added_at": each.added_at,
+    }
+
+
+def _root_facts(store: TrustStore, each: RegistryRoot) -> dict[str, Any]:
+    counted = store.counted(each.witnesses)
+    return {
+        **_facts(each),
         "log_id": each.log.name,
         "checkpoint_key": str(each.log),
         "url": each.url,
-        "witnesses": [str(witness) for witness in each.witnesses],
+        "witnesses": [str(witness) for witness in counted],
+        "witnesses_revoked": [str(witness) for witness in each.witnesses if witness not in counted],
         "witnesses_needed": each.witnesses_needed,
         "max_age_days": each.max_age_days,
+        "ended_keys": [{"key_id": gone.key_id, "log_index": gone.seq, "seen_at": gone.seen_at} for gone in each.ended],
     }
 
 

@@ -55,6 +55,8 @@ class Updating(Record):
     store: Store
     policies: Policies
     writing: LockWriting
+    now: str
+    """The moment that the registry's word is judged at; what is written may bear another (``SOURCE_DATE_EPOCH``)."""
     agreed: bool
     ask: bool
     literal: bool = False
@@ -144,7 +146,7 @@ def _newest(pin: BundlePin, updating: Updating) -> Brought:
         policy=_policy(updating.policy, pin, updating.store),
         trusted=updating.trusted,
         trust_path=updating.trust_path,
-        now=updating.writing.now,
+        now=updating.now,
     )
     judged = judge(question, source)
     if judged.accepted is None:

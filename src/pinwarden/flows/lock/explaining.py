@@ -17,7 +17,7 @@ from pinwarden.flows.lock.documents import LockDocument, entries_named, problem_
 from pinwarden.flows.lock.words import config_in_words, release_of, target_in_words
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.launch import choose_target, selected_target
-from pinwarden.rules.trust.explanation import Explanation, explain, own_findings
+from pinwarden.rules.trust.explanation import Explanation, explain, explain_bundle, own_findings
 from pinwarden.rules.trust.tiers import Issue, Pillars, TierCap, TrustReport, gated, judge, verdict_of
 
 if TYPE_CHECKING:
@@ -124,6 +124,9 @@ class _Locked:
         self.recorded = trust_of(entry.trust)
         self.today = gated(self.recorded, now=now) if "evidence" in entry.trust else self.recorded
         self.told = explain(self.today, now=now, configured=_configured_kind(entry))
+        pin = bundle_of(entry)
+        if pin is not None and not self.today.gates:
+            self.told = explain_bundle(self.told, pin.version, literal=pin.literal)
 
     def facts(self) -> dict[str, Any]:
         """Everything as JSON; ``sections`` is the same in sentences."""
@@ -259,6 +262,8 @@ def _bytes(entry: Entry, extension: Extension | None) -> Iterator[str]:
 
 def _bundle(pin: BundlePin) -> Iterator[str]:
     yield f"bundle {pin.root_cid}: {pin.archive}, {pin.size} bytes"
+    yield "the install held every file against the manifest, and that against what the registry signed"
+    yield "every start does the same with what was unpacked"
     asked = pin.policy
     yield f"may use: network {asked.network}, filesystem {asked.filesystem}, exec {asked.exec}"
     yield f"accepted on the word of {', '.join(dict.fromkeys(pin.provenance.get('attestations_used', ())))}"

@@ -16,7 +16,7 @@ from pinwarden.documents.bundle.profile import default_profile
 from pinwarden.documents.bundle.signatures import signed, to_bytes
 from pinwarden.documents.registry.names import YANKED_PREFIX
 from pinwarden.documents.registry.version import PublishedVersion
-from pinwarden.flows.registry.registry import Registry
+from pinwarden.flows.registry.registry import Registry, check_key
 from pinwarden.store import pointer_log, publications
 from pinwarden.store.database import Transaction
 from pinwarden.store.publications import Channel
@@ -37,6 +37,7 @@ def log_changes(step: Transaction, registry: Registry, changes: Sequence[Change]
     The transaction is alone (`pointer_log.ALONE`): an index is given out once, and what is not committed was never
     given out.
     """
+    check_key(step, registry)
     head = pointer_log.head_of(step)
     if head is None:
         raise PinwardenError("DATABASE_CORRUPT", "the registry has no log")

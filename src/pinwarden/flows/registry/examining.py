@@ -80,7 +80,7 @@ def _asked_surface(probing: str, descriptor: Descriptor, manifest: Manifest, con
 
 def _surface(descriptor: Descriptor, folder: Path) -> Surface:
     from pinwarden.adapters.probe.probe import ProbeOptions, probe
-    from pinwarden.adapters.sandbox import Sandbox
+    from pinwarden.adapters.sandbox import ASKED_ONCE, Sandbox
 
     entry = folder / descriptor.entry
     if "$" in descriptor.entry or not entry.resolve().is_relative_to(folder.resolve()) or not entry.is_file():
@@ -88,7 +88,8 @@ def _surface(descriptor: Descriptor, folder: Path) -> Surface:
     program, shown = _program(descriptor.runtime)
     target = StdioTarget(command=(*program, str(entry)), cwd=str(folder))
     # Publishing in this registry is the consent to being started in its sandbox; nobody else's files are in there.
-    options = ProbeOptions(allow_execute=True, sandbox=Sandbox(readable=(str(folder), *shown)), timeout=_SECONDS)
+    sandbox = Sandbox(readable=(str(folder), *shown), limits=ASKED_ONCE)
+    options = ProbeOptions(allow_execute=True, sandbox=sandbox, timeout=_SECONDS)
     with _AT_ONCE:
         return probe(target, options)
 

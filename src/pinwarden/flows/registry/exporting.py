@@ -12,7 +12,7 @@ from pinwarden.documents.bundle.signatures import to_bytes
 from pinwarden.documents.registry import layout
 from pinwarden.documents.registry.version import PublishedVersion
 from pinwarden.flows.registry.official_api import entry_of, latest_of, official_name
-from pinwarden.flows.registry.reading import every_tool, find_in
+from pinwarden.flows.registry.reading import find_in
 from pinwarden.flows.registry.registry import Registry
 from pinwarden.flows.report import Report, counted
 from pinwarden.store import pointer_log, publications
@@ -46,7 +46,7 @@ def export(registry: Registry, folder: Path, base_url: str | None = None) -> Rep
 
 def _paths(step: Transaction, size: int) -> Iterator[str]:
     """Every path, in an order in which nothing is named before it is there."""
-    tools = every_tool(step)
+    tools = publications.every_tool(step)
     versions = [each for tool in tools for each in publications.versions_of(step, tool)]
     for version in versions:
         yield from _parts_of(version)
@@ -54,7 +54,7 @@ def _paths(step: Transaction, size: int) -> Iterator[str]:
         yield f"{layout.LOG}/{tile_path(level, index, width)}"
         if level == 0:
             yield f"{layout.LOG}/{entries_path(index, width)}"
-    yield from (layout.IDENTITY, layout.CHECKPOINT, layout.SIGNED_CHECKPOINT)
+    yield from (layout.KEY_CHANGES, layout.IDENTITY, layout.CHECKPOINT, layout.SIGNED_CHECKPOINT)
     for version in versions:
         yield layout.version_path(version.tool, version.version)
         yield layout.attestations_path(version.root_cid, version.descriptor_cid)
@@ -91,7 +91,7 @@ def _write(registry: Registry, step: Transaction, folder: Path, path: str) -> in
 def _write_official(step: Transaction, folder: Path, base: str) -> int:
     """One file for each version, as the official API answers. Lists take questions, which files cannot answer."""
     written = 0
-    for tool in every_tool(step):
+    for tool in publications.every_tool(step):
         versions = publications.versions_of(step, tool)
         newest = latest_of(versions)
         for version in versions:

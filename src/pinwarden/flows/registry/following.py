@@ -10,20 +10,22 @@ from pinwarden.adapters.registry_files import RegistryFiles
 from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.note import NoteKey
-from pinwarden.core.record import Record
+from pinwarden.core.note import Checkpoint, Note, NoteKey
+from pinwarden.core.record import Record, replace
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.tlog import TILE_WIDTH, entries_path, root_hash, tile_path, unpack_entries
 from pinwarden.core.tlog_growth import TileNodes, width_of
 from pinwarden.documents.bundle import checkpoint as checkpoint_document
 from pinwarden.documents.bundle.checkpoint import PointerLogCheckpoint
 from pinwarden.documents.bundle.log_event import LogEvent
-from pinwarden.documents.registry import layout, log_state
+from pinwarden.documents.registry import key_change, layout, log_state
+from pinwarden.documents.registry.key_change import KeyChange
 from pinwarden.documents.registry.log_state import LIMITS, LogState
 from pinwarden.documents.registry.names import is_inside
 from pinwarden.documents.registry.version import Identity, parse_identity
 from pinwarden.flows.report import Report, Row, counted
 from pinwarden.rules.log_following import Head, check_direction, follow, verified_head
+from pinwarden.rules.log_keys import expected_changes, is_signed, refuse_ended
 
 _MOST_BUNDLE = TILE_WIDTH * (2 + 0xFFFF)
 
@@ -35,6 +37,12 @@ class Following(Record):
     """The registry's key. Without one, the first that is seen is kept and demanded from then on."""
     witnesses: tuple[WitnessKey, ...] = ()
     quorum: int = 0
+    watch: tuple[str, ...] | None = None
+    """Whose events are kept, of those that are read; None for all."""
+
+    def keeps(self, event: LogEvent) -> bool:
+        """Whether an event is of a name that is watched."""
+        return self.watch is None or any(is_inside(event.tool, name) for name in self.watch)
 
 
 class Followed(Record):
@@ -43,7 +51,11 @@ class Followed(Record):
     state: LogState
     head: Head
     events: tuple[LogEvent, ...]
-    """Those that were not seen before."""
+    """Those that were not seen before, and are watched."""
+    new: int
+    """How many entries were not seen before."""
+    key_changes: tuple[KeyChange, ...] = ()
+    """Those of the registry's key that were not seen before."""
     first: bool
     """Whether the log was never seen before."""
 
@@ -51,14 +63,40 @@ class Followed(Record):
 def follow_log(files: RegistryFiles, state: LogState | None, wanted: Following) -> Followed:
     """Read everything that is new in the log of a registry, and prove that it follows from what was seen."""
     known = state or _first_state(files, wanted)
-    if wanted.key is not None and known.key != wanted.key:
+    if wanted.key is not None and wanted.key not in known.keys:
         raise PinwardenError("REGISTRY_KEY_MISMATCH", f"the log of {files} is signed by {known.key.did}")
-    key = NoteKey(name=known.log_id, key=known.key)
-    data = files.get(layout.CHECKPOINT)
-    head = verified_head(data, known.log_id, key, wanted.witnesses, wanted.quorum)
+    note = Note.parse(files.get(layout.CHECKPOINT))
+    known, changes = _key_changes(files, known, note)
+    key = NoteKey(name=known.log_id, key=changes[-1].new if changes else known.key)
+    head = verified_head(bytes(note), known.log_id, key, wanted.witnesses, wanted.quorum)
     check_direction(known, head)
-    grown, events = follow(known, head, _entries(files, known.edge.size, head.checkpoint.size))
-    return Followed(state=grown, head=head, events=tuple(events), first=state is None)
+    size = known.edge.size
+    grown, events = follow(known, head, _entries(files, size, head.checkpoint.size), changes, wanted.keeps)
+    return Followed(
+        state=grown,
+        head=head,
+        events=tuple(events),
+        new=grown.edge.size - size,
+        key_changes=changes,
+        first=state is None,
+    )
+
+
+def _key_changes(files: RegistryFiles, known: LogState, note: Note) -> tuple[LogState, tuple[KeyChange, ...]]:
+    """The changes of key that are to be met on the way to a head, and the state with the key that signs until then.
+
+    Asked for at the first entry, and when another key than the one that is known signed the head.
+    """
+    signed = is_signed(note, NoteKey(name=known.log_id, key=known.key))
+    if known.edge.size and signed:
+        return known, ()
+    if not signed:
+        refuse_ended(known, note)
+    data = files.find(layout.KEY_CHANGES, key_change.MOST_BYTES)
+    if data is None:
+        return known, ()
+    shown = key_change.parse_list(data, known.log_id)
+    return expected_changes(known, shown, Checkpoint.parse(note.text).size)
 
 
 def _first_state(files: RegistryFiles, wanted: Following) -> LogState:
@@ -99,26 +137,28 @@ def save_state(path: Path, state: LogState) -> None:
 def monitor(files: RegistryFiles, path: Path, wanted: Following, watch: Sequence[str]) -> Report:
     """The report of ``pinwarden log monitor``: every new event of the names that are watched."""
     before = load_state(path)
-    followed = follow_log(files, before, wanted)
+    followed = follow_log(files, before, replace(wanted, watch=tuple(watch)))
     save_state(path, followed.state)
-    shown = [event for event in followed.events if any(is_inside(event.tool, name) for name in watch)]
+    shown = followed.events
     size = followed.head.checkpoint.size
-    told = f"{counted(len(followed.events), 'new event')}, {len(shown)} of watched names; the log has {size}"
+    told = f"{counted(followed.new, 'new event')}, {len(shown)} of watched names; the log has {size}"
     notes = (f"first seen: the key {followed.state.key.did} is remembered",) if followed.first else ()
+    # A change of the registry's key is everybody's business, whatever they watch.
+    rows = (*(_key_row(change) for change in followed.key_changes), *(_row(event) for event in shown))
     return Report(
         command="log monitor",
         subject=str(files),
         summary=told,
-        exit_code=EXIT_REFUSED if shown and not followed.first else EXIT_CLEAN,
-        rows=tuple(_row(event) for event in shown),
+        exit_code=EXIT_REFUSED if rows and not followed.first else EXIT_CLEAN,
+        rows=rows,
         notes=notes if wanted.key is None else (),
-        facts={**_facts(followed), "new": len(followed.events), "events": [_event_facts(each) for each in shown]},
+        facts={**_facts(followed), "new": followed.new, "events": [_event_facts(each) for each in shown]},
     )
 
 
 def verify(files: RegistryFiles, wanted: Following) -> Report:
     """The report of ``pinwarden log verify``: the whole log from its first entry, its tiles and both its heads."""
-    followed = follow_log(files, None, wanted)
+    followed = follow_log(files, None, replace(wanted, watch=()))
     head = followed.head.checkpoint
     _check_tiles(files, head.size, head.root)
     identity = Identity(name=".", log_id=head.origin, key=followed.state.key)
@@ -186,6 +226,19 @@ def _row(event: LogEvent) -> Row:
     )
 
 
+def _key_row(change: KeyChange) -> Row:
+    return Row(
+        code="registry_key_changed",
+        level="review",
+        entity="registry",
+        name=change.log_id,
+        path=f"/{change.seq}",
+        message=f"{change.reason} at {change.issued_at_utc}: another key signs from here on",
+        before=change.old.did,
+        after=change.new.did,
+    )
+
+
 def _event_facts(event: LogEvent) -> dict[str, object]:
     return {
         "seq": event.seq,
@@ -204,6 +257,7 @@ def _facts(followed: Followed) -> dict[str, object]:
     return {
         "log_id": head.origin,
         "key_id": followed.state.key.did,
+        "ended_keys": [{"key_id": each.old.did, "seq": each.seq} for each in followed.state.key_changes],
         "size": head.size,
         "root": head.root.hex(),
         "witnesses": [{"name": each.witness.name, "time": each.time} for each in followed.head.cosigned],

@@ -16,6 +16,7 @@ from pinwarden.flows.registry.registry import (
     Registry,
     RegistryLimits,
     default_log_id,
+    identity_in,
     settle_identity,
 )
 from pinwarden.store.database import Database, open_database, schema_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 DATA_VARIABLE = "PINWARDEN_REGISTRY_DATA"
 DATABASE_VARIABLE = "PINWARDEN_REGISTRY_DATABASE"
 KEY_FILE = "registry.key"
+NEXT_KEY_FILE = "registry.key.next"
 DEFAULT_NAME = "Pinwarden registry"
 
 
@@ -66,8 +68,8 @@ def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> R
         settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{settings.folder}: {err.strerror}") from err
-    held = signer or _own_key(settings.folder / KEY_FILE)
     database = database_of(settings)
+    held = signer or _own_key(settings.folder, database)
     wanted = Identity(
         name=settings.name, log_id=settings.log_id or default_log_id(held.public_key), key=held.public_key
     )
@@ -84,7 +86,30 @@ def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> R
     )
 
 
-def _own_key(path: Path) -> Signer:
+def next_key(folder: Path) -> Signer:
+    """The key that will take the place of the one in the folder; made, unless an earlier attempt made it."""
+    path = folder / NEXT_KEY_FILE
+    if not path.exists():
+        create_key_file(path, generate_key())
+    return load_key_file(path)
+
+
+def take_next_key(folder: Path) -> None:
+    """Put the new key in the place of the old one, which is of no use to anybody but a thief from now on."""
+    try:
+        (folder / NEXT_KEY_FILE).replace(folder / KEY_FILE)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{folder / KEY_FILE}: {err.strerror}") from err
+
+
+def _own_key(folder: Path, database: Database) -> Signer:
+    """The key in the folder. If a change of key was cut short after the log had it, it is finished here."""
+    path = folder / KEY_FILE
+    if (folder / NEXT_KEY_FILE).exists():
+        with database.transaction() as step:
+            present = identity_in(step)
+        if present is not None and present.key == load_key_file(folder / NEXT_KEY_FILE).public_key:
+            take_next_key(folder)
     if not path.exists():
         try:
             create_key_file(path, generate_key())

@@ -15,8 +15,10 @@ from pinwarden.documents.bundle import attestation as attestation_document
 from pinwarden.documents.bundle import checkpoint as checkpoint_document
 from pinwarden.documents.bundle.checkpoint import PointerLogCheckpoint
 from pinwarden.documents.bundle.signatures import signed, to_bytes
+from pinwarden.documents.registry.key_change import list_value
 from pinwarden.documents.registry.version import SIGNED_FIELDS, identity_value, version_value
-from pinwarden.flows.registry.registry import Registry
+from pinwarden.flows.registry.registry import Registry, check_key
+from pinwarden.flows.registry.rotating import key_changes
 from pinwarden.rules.attestation_renewal import in_force
 from pinwarden.store import pointer_log, publications
 from pinwarden.store.database import Transaction
@@ -55,20 +57,13 @@ def find_in(registry: Registry, step: Transaction, path: str) -> Found | None:
     return None
 
 
-def _identity(registry: Registry, _step: Transaction) -> Found:
+def _identity(registry: Registry, step: Transaction) -> Found:
+    check_key(step, registry)
     return Found(body=to_bytes(identity_value(registry.identity)), kept=BRIEFLY)
 
 
 def _tools(_registry: Registry, step: Transaction) -> Found:
-    return Found(body=to_bytes({"tools": every_tool(step)}), kept=BRIEFLY)
-
-
-def every_tool(step: Transaction) -> list[str]:
-    """The names of all tools."""
-    names: list[str] = []
-    while page := publications.tools(step, after=names[-1] if names else "", most=1000):
-        names += page
-    return sorted(names)
+    return Found(body=to_bytes({"tools": publications.every_tool(step)}), kept=BRIEFLY)
 
 
 def _tool(_registry: Registry, step: Transaction, tool: str) -> Found | None:
@@ -88,6 +83,7 @@ def _version(registry: Registry, step: Transaction, tool: str, version: str) -> 
     found = publications.version_of(step, tool, version)
     if found is None:
         return None
+    check_key(step, registry)
     return Found(body=to_bytes(signed(version_value(found), SIGNED_FIELDS, registry.signer)))
 
 
@@ -164,10 +160,15 @@ def _checkpoint(registry: Registry, step: Transaction) -> Found:
 
 def _signed_checkpoint(registry: Registry, step: Transaction) -> Found:
     """Issued when it is asked for: its moment says that the registry still stands by this head."""
+    check_key(step, registry)
     head = Checkpoint.parse(head_note(registry, step).text)
     view = PointerLogCheckpoint(log_id=head.origin, size=head.size, root=head.root, issued_at_utc=registry.now())
     value = signed(checkpoint_document.to_value(view), checkpoint_document.SIGNED_FIELDS, registry.signer)
     return Found(body=to_bytes(value))
+
+
+def _key_changes(registry: Registry, step: Transaction) -> Found:
+    return Found(body=to_bytes(list_value(registry.identity.log_id, key_changes(step))))
 
 
 def _tile(_registry: Registry, step: Transaction, kind: str, number: str, partial: str | None) -> Found | None:
@@ -195,6 +196,7 @@ _ROUTES: tuple[tuple[re.Pattern[str], _Answer], ...] = tuple(
         (rf"blobs/{_CID}", _blob),
         (r"log/checkpoint", _checkpoint),
         (r"log/checkpoint\.json", _signed_checkpoint),
+        (r"log/keys\.json", _key_changes),
         (
             r"log/tile/([0-9]|[1-5][0-9]|6[0-3]|entries)/((?:x[0-9]{3}/){0,5}[0-9]{3})"
             r"(?:\.p/([1-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5]))?",

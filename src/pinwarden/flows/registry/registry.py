@@ -6,7 +6,7 @@ import secrets
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pinwarden.adapters.clock import now as clock_now
+from pinwarden.adapters.clock import present
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.note import Checkpoint
@@ -57,7 +57,7 @@ class Registry(Record):
     """The verifier keys of witnesses whose cosignatures are taken."""
     public_url: str | None = None
     """Where everybody reaches it, if that is not where it listens."""
-    now: Callable[[], str] = clock_now
+    now: Callable[[], str] = present
 
     def moment(self) -> int:
         """Now, in milliseconds since 1970."""
@@ -99,6 +99,22 @@ def settle_identity(database: Database, wanted: Identity, signer: Signer) -> Ide
             "REGISTRY_KEY_MISMATCH", f"the database {database} belongs to {found.key.did}, not to {wanted.key.did}"
         )
     return found
+
+
+def set_key(step: Transaction, key: PublicKey) -> None:
+    """Write down which key the registry has from now on."""
+    step.run("UPDATE identity SET key_id = ? WHERE id = ?", (key.did, _IDENTITY))
+
+
+def check_key(step: Transaction, registry: Registry) -> None:
+    """Sign nothing with a key that was changed meanwhile by another process: nobody would believe it."""
+    present = identity_in(step)
+    if present is None or present.key != registry.signer.public_key:
+        raise PinwardenError(
+            "REGISTRY_KEY_MISMATCH",
+            "the registry has another key by now",
+            hint="Start this replica again, with the new key.",
+        )
 
 
 def identity_in(step: Transaction) -> Identity | None:

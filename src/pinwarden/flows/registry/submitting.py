@@ -7,19 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pinwarden.adapters.clock import now
+from pinwarden.adapters.clock import present
 from pinwarden.adapters.files import read_file
 from pinwarden.adapters.registry_files import HttpRegistry
 from pinwarden.core.cid import blob_cid
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey, Signer
 from pinwarden.core.record import Record
-from pinwarden.documents.bundle.shape import LIMITS, read
+from pinwarden.documents.bundle.shape import LIMITS, Shape, read
 from pinwarden.documents.bundle.signatures import signed, to_bytes
 from pinwarden.documents.registry import layout, statement
 from pinwarden.documents.registry.names import DEFAULT_CHANNEL, check_channel, check_tool, check_version
-from pinwarden.documents.registry.version import Identity, parse_identity
-from pinwarden.flows.bundle.files import BundleFiles, open_files
+from pinwarden.documents.registry.version import (
+    Identity,
+    PublishedVersion,
+    parse_identity,
+    published_version,
+    version_value,
+)
+from pinwarden.flows.bundle.files import BundleFiles, OpenedBundle, open_files
 from pinwarden.flows.report import Report, counted
 
 _JSON = "application/json"
@@ -66,21 +72,36 @@ def publish_bundle(publishing: Publishing) -> Report:
         "manifest": dict(documents.manifest.document),
         "attestations": [read(read_file(path, LIMITS.max_bytes)) for path in publishing.attestations],
     }
-    version = registry.send("POST", "api/publish", to_bytes(request), _JSON)
+    version = published_version(registry.send("POST", "api/publish", to_bytes(request), _JSON))
+    _check_published(version, opened, archive_cid, registry)
     return _published(registry, publishing, version)
 
 
-def _published(registry: HttpRegistry, publishing: Publishing, version: Any) -> Report:
-    surface = version["surface"]
-    told = f"API surface {surface['api_surface']}" if surface["api_surface"] else "its surface is not known"
-    name = f"{version['tool']} {version['version']}"
+def _check_published(version: PublishedVersion, opened: OpenedBundle, archive_cid: str, registry: HttpRegistry) -> None:
+    """What the registry says that it published is what was sent. What it gives out is checked by whoever installs."""
+    documents, descriptor = opened.documents, opened.documents.descriptor
+    sent = (descriptor.name, descriptor.version, documents.root_cid, documents.descriptor_cid, archive_cid)
+    said = (version.tool, version.version, version.root_cid, version.descriptor_cid, version.archive_cid)
+    if said != sent or version.content_hash != str(opened.content_hash):
+        raise PinwardenError(
+            "ARTIFACT_MISMATCH",
+            f"the registry {registry} says that it published something else than was sent",
+            data={"sent": list(sent), "said": list(said)},
+        )
+
+
+def _published(registry: HttpRegistry, publishing: Publishing, version: PublishedVersion) -> Report:
+    told = f"API surface {version.api_surface}" if version.api_surface else "its surface is not known"
+    name = f"{version.tool} {version.version}"
     return Report(
         command="publish",
         subject=name,
-        summary=f"{name} is on {publishing.channel} of {registry}, event {version['log_index']} of its log; {told}",
+        summary=f"{name} is on {publishing.channel} of {registry}, event {version.seq} of its log; {told}",
         exit_code=EXIT_CLEAN,
-        notes=(f"the registry did not learn the surface: {surface['problem']}",) if surface["problem"] else (),
-        facts={"registry": str(registry), "channel": publishing.channel, "published": version},
+        notes=(f"the registry did not learn the surface: {version.surface_problem}",)
+        if version.surface_problem
+        else (),
+        facts={"registry": str(registry), "channel": publishing.channel, "published": version_value(version)},
     )
 
 
@@ -88,13 +109,17 @@ def known_identity(registry: HttpRegistry, key: PublicKey | None) -> Identity:
     """Who the registry says it is; if its key is known, it must be that one."""
     identity = parse_identity(registry.get(layout.IDENTITY))
     if key is not None and identity.key != key:
-        raise PinwardenError("REGISTRY_KEY_MISMATCH", f"the registry {registry} has the key {identity.key.did}")
+        raise PinwardenError(
+            "REGISTRY_KEY_MISMATCH",
+            f"the registry {registry} has the key {identity.key.did}",
+            hint="If it changed its key, its log leads from the one you know to the new one: pinwarden log verify.",
+        )
     return identity
 
 
 def signed_request(identity: Identity, action: str, body: Mapping[str, Any], signer: Signer) -> dict[str, Any]:
     """A request that nobody can send to another registry, or a second time."""
-    value = statement.to_value(identity.log_id, action, body, now(), secrets.token_hex(16))
+    value = statement.to_value(identity.log_id, action, body, present(), secrets.token_hex(16))
     return signed(value, statement.SIGNED_FIELDS, signer)
 
 
@@ -110,21 +135,27 @@ def request_change(changing: Changing, command: str, action: str, body: Mapping[
     """The report of a command that asks a registry to change something."""
     identity = known_identity(changing.registry, changing.registry_key)
     request = {"statement": signed_request(identity, action, body, changing.signer)}
-    done = changing.registry.send("POST", "api/change", to_bytes(request), _JSON)
-    state = "done" if done["changed"] else "nothing to change"
+    done = _answered(changing.registry.send("POST", "api/change", to_bytes(request), _JSON))
+    subject, changed = done.text("subject"), done.flag("changed")
+    state = "done" if changed else "nothing to change"
     return Report(
         command=command,
-        subject=str(done["subject"]),
-        summary=f"{done['subject']}: {state}",
+        subject=subject,
+        summary=f"{subject}: {state}",
         exit_code=EXIT_CLEAN,
-        facts={"registry": str(changing.registry), "subject": done["subject"], "changed": done["changed"]},
+        facts={"registry": str(changing.registry), "subject": subject, "changed": changed},
     )
+
+
+def _answered(value: Any) -> Shape:
+    """What a registry answers is looked at member by member: it may answer anything."""
+    return Shape(value, "answer")
 
 
 def send_attestations(registry: HttpRegistry, files: Sequence[Path]) -> Report:
     """The report of ``pinwarden registry attest``."""
     taken = [registry.send("POST", "api/attestations", read_file(path, LIMITS.max_bytes), _JSON) for path in files]
-    new = sum(each["changed"] is True for each in taken)
+    new = sum(_answered(each).flag("changed") for each in taken)
     return Report(
         command="registry attest",
         subject=str(registry),

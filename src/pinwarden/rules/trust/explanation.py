@@ -80,6 +80,18 @@ def explain(report: TrustReport, *, now: str, configured: str | None = None) -> 
     )
 
 
+def explain_bundle(told: Explanation, version: str, *, literal: bool) -> Explanation:
+    """The same for an installed bundle, which ToolPin's tiers know nothing of: the install checked its bytes."""
+    meaning = f"{told.tier.capitalize()} by ToolPin's tiers, which know nothing of bundles. " + (
+        "The install checked every byte against what the registry signed, by the letter of the rulebook: not how "
+        "fresh that was, nor who may vouch as what."
+        if literal
+        else "The install checked every byte against what the registry signed and logged, and who vouched for it."
+    )
+    remedies = (f"Install it without --literal: {version} was accepted with holes left open.",) if literal else ()
+    return Explanation(tier=told.tier, meaning=meaning, reasons=(), remedies=remedies)
+
+
 def _open_reasons(report: TrustReport, now: str) -> Iterator[str]:
     problem = artifact_problem(report.evidence, now=now)
     if problem is not None:

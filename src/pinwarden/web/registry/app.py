@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import sha256
+from io import BytesIO
 from typing import Any
 
 import anyio
@@ -176,14 +177,12 @@ def _said_length(request: Request, most: int) -> int:
 
 
 async def _body(request: Request, most: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
+    body = BytesIO()  # whose value is its own buffer: a large archive is not there twice, as it would be in parts
     async for chunk in request.stream():
-        size += len(chunk)
-        if size > most:
+        if body.tell() + len(chunk) > most:
             raise PinwardenError("PUBLISH_LIMIT", f"at most {most} bytes are taken")
-        parts.append(chunk)
-    return b"".join(parts)
+        body.write(chunk)
+    return body.getvalue()
 
 
 async def _send_found(found: Found, scope: Scope, _receive: Receive, send: Send) -> None:

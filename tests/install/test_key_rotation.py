@@ -1,0 +1,323 @@
+"""A registry takes a new key: who follows its log takes the key over, and the old one is of no use to a thief."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pinwarden.adapters.trust_files import change_trust, load_trust
+from pinwarden.cli.main import main
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PrivateKey
+from pinwarden.core.note import Checkpoint, NoteKey
+from pinwarden.core.record import replace
+from pinwarden.core.tlog import leaf_hash, pack_entries, unpack_entries
+from pinwarden.core.tlog_growth import Frontier
+from pinwarden.documents.bundle import pointer as pointer_document
+from pinwarden.documents.bundle import trust_store
+from pinwarden.documents.bundle.shape import read
+from pinwarden.documents.bundle.signatures import signed, to_bytes
+from pinwarden.documents.bundle.trust import TrustedKey
+from pinwarden.documents.registry import key_change, layout
+from pinwarden.documents.registry.key_change import KeyChange
+from pinwarden.flows.registry.exporting import export
+from pinwarden.flows.registry.following import Following, follow_log, load_state, monitor, verify
+from pinwarden.flows.registry.opening import RegistrySettings, next_key, open_registry
+from pinwarden.flows.registry.rotating import rotate
+from tests.docs.schemas import problems
+from tests.install.world import CHECKPOINT, POINTER, VIEW, User, copy_of, new_user, root_of, showing
+from tests.registry.world import MALLORY, REGISTRY_KEY, LiveFiles, World, bundle
+
+NEW, NEWER = (PrivateKey.from_seed(letter * 32) for letter in (b"N", b"O"))
+OLD_DID, NEW_DID = REGISTRY_KEY.public_key.did, NEW.public_key.did
+FIRST, SECOND = bundle(), bundle(version="1.1.0", content=b"print(2)\n")
+ALL = (CHECKPOINT, VIEW, POINTER, layout.KEY_CHANGES)
+
+
+def turn(world: World, key: PrivateKey = NEW) -> KeyChange:
+    """The registry takes another key."""
+    world.registry, change, _ = rotate(world.registry, key, "yearly")
+    return change
+
+
+def code_of(act: Callable[[], object]) -> str:
+    with pytest.raises(PinwardenError) as caught:
+        act()
+    return caught.value.code
+
+
+def entries_of(world: World) -> list[bytes]:
+    size = Checkpoint.parse(world.files.get(CHECKPOINT).decode().partition("\n\n")[0] + "\n").size
+    return unpack_entries(world.files.get(f"log/tile/entries/000.p/{size}"))
+
+
+def lying(world: World, entries: list[bytes], key: PrivateKey, changes: list[KeyChange]) -> LiveFiles:
+    """A log of these entries, with a head that the key signed, and the changes of key that are shown beside it."""
+    edge = Frontier()
+    for entry in entries:
+        edge, _ = edge.appended(leaf_hash(entry))
+    origin = world.registry.identity.log_id
+    note = Checkpoint(origin=origin, size=edge.size, root=edge.root).note().signed(origin, key)
+    shown = to_bytes(key_change.list_value(origin, changes))
+    packed = pack_entries(entries)
+    return showing(
+        world,
+        **{CHECKPOINT: bytes(note), layout.KEY_CHANGES: shown, f"log/tile/entries/000.p/{edge.size}": packed},
+    )
+
+
+def change_to(world: World, seq: int, old: PrivateKey, new: PrivateKey, **more: str) -> KeyChange:
+    """A change of key as whoever holds both keys can make it."""
+    stated = KeyChange(
+        log_id=more.get("log_id", world.registry.identity.log_id),
+        seq=seq,
+        old=old.public_key,
+        new=new.public_key,
+        reason="yearly",
+        issued_at_utc=world.clock(),
+    )
+    return key_change.made(stated, old, new)
+
+
+def signed_by(world: World, key: PrivateKey) -> bytes:
+    """The pointer of the registry, signed by another key."""
+    given = pointer_document.of(read(world.files.get(POINTER)))
+    value = pointer_document.to_value(given.registry, key.public_key.did, world.clock(), given.pointers)
+    return to_bytes(signed(value, pointer_document.SIGNED_FIELDS, key))
+
+
+def test_whoever_follows_the_log_takes_the_new_key_over(user: User) -> None:
+    user.publish(FIRST)
+    assert user.accepts()
+    change = turn(user.world)
+    assert user.accepts()
+    (root,) = load_trust(user.trust).roots
+    assert (root.key.key, root.log.key, root.key.name) == (NEW.public_key, NEW.public_key, "acme")
+    assert [(each.key_id, each.seq) for each in root.ended] == [(OLD_DID, change.seq)]
+    user.publish(SECOND)
+    judged = user.judge()
+    assert judged.accepted is not None
+    assert judged.accepted.fresh is not None
+    assert (judged.accepted.fresh.index, judged.accepted.fresh.size) == (2, 3)
+
+
+def test_two_changes_are_followed_at_once_and_from_any_of_the_keys(user: User, tmp_path: Path) -> None:
+    user.publish(FIRST)
+    middle = [root_of(user.world, "acme")]
+    turn(user.world)
+    middle.append(root_of(user.world, "acme"))
+    user.publish(SECOND)
+    turn(user.world, NEWER)
+    middle.append(root_of(user.world, "acme"))
+    for number, root in enumerate(middle):
+        somebody = new_user(user.world, tmp_path / str(number))
+        pinned = trust_store.TrustStore(roots=(root,), keys=load_trust(somebody.trust).keys)
+        somebody.trust.write_bytes(trust_store.to_bytes(pinned))
+        assert somebody.accepts()
+        (after,) = load_trust(somebody.trust).roots
+        assert after.log.key == NEWER.public_key
+
+
+def test_a_third_party_verifies_a_log_with_two_keys_and_a_monitor_tells_the_change(user: User, tmp_path: Path) -> None:
+    state = tmp_path / "log.json"
+    user.publish(FIRST)
+    monitor(user.world.files, state, Following(key=REGISTRY_KEY.public_key), [])
+    turn(user.world)
+    told = monitor(user.world.files, state, Following(key=REGISTRY_KEY.public_key), [])
+    assert (told.exit_code, [row.code for row in told.rows]) == (1, ["registry_key_changed"])
+    assert (told.rows[0].before, told.rows[0].after) == (OLD_DID, NEW_DID)
+    assert monitor(user.world.files, state, Following(), []).exit_code == 0
+    for key in (REGISTRY_KEY, NEW):
+        facts = verify(user.world.files, Following(key=key.public_key)).facts
+        assert (facts["key_id"], facts["ended_keys"]) == (NEW_DID, [{"key_id": OLD_DID, "seq": 1}])
+    stranger = Following(key=MALLORY.public_key)
+    assert code_of(lambda: verify(user.world.files, stranger)) == "SIGNATURE_INVALID"
+
+
+def test_an_export_leads_to_the_new_key_too(user: User, tmp_path: Path) -> None:
+    from pinwarden.adapters.registry_files import FolderRegistry
+
+    user.publish(FIRST)
+    turn(user.world)
+    export(user.world.registry, tmp_path / "export")
+    files = FolderRegistry(tmp_path / "export")
+    assert follow_log(files, None, Following(key=REGISTRY_KEY.public_key)).state.key == NEW.public_key
+
+
+# Attacks
+
+
+def test_attack_a_thief_of_the_old_key_points_nowhere_once_the_change_was_seen(user: User) -> None:
+    user.publish(FIRST)
+    turn(user.world)
+    assert user.accepts()
+    before = user.trust.read_bytes()
+    files = showing(user.world, **{POINTER: signed_by(user.world, REGISTRY_KEY)})
+    assert user.code(files) == "POINTER_SIGNATURE_INVALID"
+    assert user.trust.read_bytes() == before
+
+
+def test_attack_a_thief_of_the_old_key_points_nowhere_while_the_change_is_still_to_be_seen(user: User) -> None:
+    """The pointer is good by the trust store; the log, which is read next, says that its key has ended."""
+    user.publish(FIRST)
+    assert user.accepts()
+    turn(user.world)
+    files = showing(user.world, **{POINTER: signed_by(user.world, REGISTRY_KEY)})
+    assert user.code(files) == "REGISTRY_KEY_ENDED"
+    assert user.accepts()
+
+
+def test_attack_a_thief_of_the_old_key_cannot_go_on_with_the_log(user: User) -> None:
+    user.publish(FIRST)
+    turn(user.world)
+    assert user.accepts()
+    entries, kept = entries_of(user.world), user.seen
+    more = change_to(user.world, 2, REGISTRY_KEY, MALLORY)
+    for files in (
+        lying(user.world, entries, REGISTRY_KEY, []),
+        lying(user.world, [*entries, more.leaf], MALLORY, [more]),
+        lying(user.world, [entries[0], change_to(user.world, 1, REGISTRY_KEY, MALLORY).leaf], MALLORY, []),
+    ):
+        assert user.code(files) in ("REGISTRY_KEY_ENDED", "LOG_PROOF_INVALID", "SIGNATURE_INVALID")
+        assert user.seen == kept
+
+
+def test_attack_a_log_from_before_the_change_is_a_rollback(user: User) -> None:
+    user.publish(FIRST)
+    old = copy_of(user.world, *ALL)
+    turn(user.world)
+    assert user.accepts()
+    kept = user.seen
+    assert user.code(showing(user.world, **old)) == "POINTER_SIGNATURE_INVALID"
+    log_only = {path: data for path, data in old.items() if path != POINTER}
+    assert user.code(showing(user.world, **log_only)) == "LOG_ROLLBACK"
+    assert user.seen == kept
+
+
+@pytest.mark.parametrize("lie", ["nowhere", "elsewhere", "another log", "one signature", "garbage"])
+def test_attack_a_change_of_key_that_is_not_in_the_log_is_not_believed(user: User, lie: str) -> None:
+    """Even by whoever holds the old key: a change is either in the log, for everybody to see, or there is none."""
+    user.publish(FIRST)
+    user.publish(SECOND)
+    assert user.accepts()
+    trust, kept, entries = user.trust.read_bytes(), user.seen, entries_of(user.world)
+    good = change_to(user.world, 2, REGISTRY_KEY, MALLORY)
+    alone = replace(good, document={**good.document, "signatures": good.document["signatures"][1:]})
+    files = {
+        "nowhere": lying(user.world, entries, MALLORY, [good]),
+        "elsewhere": lying(user.world, [*entries, entries[1]], MALLORY, [good]),
+        "another log": lying(
+            user.world, [*entries, good.leaf], MALLORY, [change_to(user.world, 2, REGISTRY_KEY, MALLORY, log_id="x")]
+        ),
+        "one signature": lying(user.world, [*entries, alone.leaf], MALLORY, [alone]),
+        "garbage": lying(user.world, [*entries, good.leaf], MALLORY, []),
+    }[lie]
+    files.instead[POINTER] = lambda: signed_by(user.world, MALLORY)
+    assert user.code(files) == "POINTER_SIGNATURE_INVALID"
+    assert (user.trust.read_bytes(), user.seen) == (trust, kept)
+
+
+def test_attack_a_change_in_a_part_of_the_log_that_was_seen_is_not_believed(user: User) -> None:
+    user.publish(FIRST)
+    user.publish(SECOND)
+    state = follow_log(user.world.files, None, Following()).state
+    late = change_to(user.world, 1, REGISTRY_KEY, MALLORY)
+    files = lying(user.world, [entries_of(user.world)[0], late.leaf, late.leaf], MALLORY, [late])
+    assert code_of(lambda: follow_log(files, state, Following())) == "LOG_PROOF_INVALID"
+
+
+def test_attack_a_log_that_leads_to_a_revoked_key_is_not_followed_there(user: User) -> None:
+    user.publish(FIRST)
+    assert user.accepts()
+    kept = user.seen
+    turn(user.world)
+    gone = TrustedKey(key=NEW.public_key)
+    change_trust(user.trust, lambda store: trust_store.revoke(store, gone, user.world.clock(), "stolen"))
+    judged = user.judge()
+    assert judged.refusal is not None
+    assert (judged.refusal.code, judged.refusal.why["log"]) == ("POINTER_SIGNATURE_INVALID", "KEY_REVOKED")
+    assert user.seen == kept
+
+
+def test_attack_an_ended_key_is_not_trusted_again(user: User) -> None:
+    user.publish(FIRST)
+    root = root_of(user.world, "again")
+    turn(user.world)
+    assert user.accepts()
+    store = load_trust(user.trust)
+    assert code_of(lambda: trust_store.with_root(store, root)) == "REGISTRY_KEY_ENDED"
+    # Whoever forgets the registry, and then trusts its old key, is led to the new one by what was seen of the log.
+    forgotten = trust_store.without(store, NEW_DID)
+    change_trust(user.trust, lambda _: trust_store.with_root(forgotten, root))
+    assert load_state(next(user.trust.parent.glob("logs/*.json"))).key == NEW.public_key  # type: ignore[union-attr]
+    old = showing(user.world, **{POINTER: signed_by(user.world, REGISTRY_KEY)})
+    assert user.code(old) == "REGISTRY_KEY_ENDED"
+    # Nor does it come back with the revocation of the key that came after it.
+    revoked = trust_store.revoke(store, store.roots[0].key, user.world.clock(), "stolen, too")
+    assert [each.key_id for each in revoked.revoked] == [NEW_DID, OLD_DID]
+    assert code_of(lambda: trust_store.with_root(revoked, root)) == "KEY_REVOKED"
+
+
+def test_attack_a_replica_with_the_old_key_signs_nothing_more(user: User) -> None:
+    user.publish(FIRST)
+    old = user.world.registry
+    turn(user.world)
+    size = len(entries_of(user.world))
+    user.world.registry, new = old, user.world.registry
+    assert code_of(lambda: user.publish(SECOND)) == "REGISTRY_KEY_MISMATCH"
+    for path in (VIEW, layout.IDENTITY, "versions/acme.notes/1.0.0.json"):
+        assert code_of(partial(user.world.files.get, path)) == "REGISTRY_KEY_MISMATCH"
+    assert code_of(lambda: rotate(old, NEWER, "again")) == "REGISTRY_KEY_MISMATCH"
+    user.world.registry = new
+    assert len(entries_of(user.world)) == size
+    assert code_of(lambda: rotate(new, REGISTRY_KEY, "back")) == "USAGE"
+
+
+# The command
+
+
+def test_an_operator_changes_the_key_in_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "registry"
+    first = open_registry(RegistrySettings(folder=folder))
+    first.close()
+    assert main(["registry", "rotate-key", "--data", str(folder), "--why", "yearly", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert problems("registry-rotate-key", told) == []
+    assert (told["old_key_id"], told["seq"], told["pointers"]) == (first.identity.key.did, 0, 0)
+    again = open_registry(RegistrySettings(folder=folder))
+    again.close()
+    assert (again.identity.key.did, again.identity.log_id) == (told["new_key_id"], first.identity.log_id)
+    assert sorted(path.name for path in folder.glob("registry.key*")) == ["registry.key"]
+    assert main(["registry", "rotate-key", "--data", str(folder), "--new-key", "x", "--format", "json"]) == 2
+
+
+def test_a_change_that_was_cut_short_is_finished_when_the_registry_is_opened(tmp_path: Path) -> None:
+    folder = tmp_path / "registry"
+    first = open_registry(RegistrySettings(folder=folder))
+    new = next_key(folder)
+    rotate(first, new, "cut short")
+    first.close()
+    again = open_registry(RegistrySettings(folder=folder))
+    again.close()
+    assert again.identity.key == new.public_key
+    assert not (folder / "registry.key.next").exists()
+
+
+def test_the_list_of_whom_you_trust_shows_both_keys(
+    user: User, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user.publish(FIRST)
+    turn(user.world)
+    assert user.accepts()
+    monkeypatch.setenv("PINWARDEN_TRUST", str(user.trust))
+    assert main(["trust", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines if line.startswith("acme")] == [NEW_DID, OLD_DID]
+    assert "ended by entry 1" in next(line for line in lines if OLD_DID in line)
+    shown = str(NoteKey(name=user.world.registry.identity.log_id, key=NEW.public_key))
+    main(["trust", "list", "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["registries"][0]["checkpoint_key"] == shown

@@ -1,0 +1,126 @@
+"""Who has seen a registry's log: witnesses that count, and those that count no longer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pinwarden.adapters.trust_files import change_trust, load_trust
+from pinwarden.cli.main import main
+from pinwarden.core.cosignature import WitnessKey, cosign
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PrivateKey
+from pinwarden.core.note import Note, NoteKey
+from pinwarden.core.record import replace
+from pinwarden.documents.bundle import trust_store
+from pinwarden.documents.bundle.trust import TrustedKey
+from pinwarden.flows.registry.exporting import export
+from pinwarden.rules.log_following import verified_head
+from tests.install.world import CHECKPOINT, User, showing
+from tests.registry.world import REGISTRY_KEY, LiveFiles, bundle
+
+WENDY, WILL = (PrivateKey.from_seed(letter * 32) for letter in (b"1", b"2"))
+WITNESSES = tuple(
+    WitnessKey(name=name, key=key.public_key) for name, key in (("wendy.example", WENDY), ("will.example", WILL))
+)
+LONG_AGO = 1000000000
+
+
+@pytest.fixture
+def demanding(user: User, monkeypatch: pytest.MonkeyPatch) -> User:
+    """A user who demands that two witnesses have seen the log."""
+    user.publish(bundle())
+    change_trust(user.trust, lambda store: replace(store, roots=(_demanded(store.roots[0], 2),)))
+    monkeypatch.setenv("PINWARDEN_TRUST", str(user.trust))
+    return user
+
+
+def _demanded(root: trust_store.RegistryRoot, needed: int) -> trust_store.RegistryRoot:
+    return replace(root, witnesses=WITNESSES, witnesses_needed=needed)
+
+
+def cosigned(user: User, *keys: PrivateKey, time: int = 1800000000) -> LiveFiles:
+    note = Note.parse(user.world.files.get(CHECKPOINT))
+    lines = [cosign(note, each.name, key, time) for each in WITNESSES for key in keys if each.key == key.public_key]
+    return showing(user.world, **{CHECKPOINT: bytes(Note(text=note.text, signatures=(*note.signatures, *lines)))})
+
+
+def code_of(act: Callable[[], object]) -> str:
+    with pytest.raises(PinwardenError) as caught:
+        act()
+    return caught.value.code
+
+
+def test_a_log_that_all_demanded_witnesses_have_seen_is_accepted(demanding: User) -> None:
+    assert demanding.accepts(cosigned(demanding, WENDY, WILL))
+    assert demanding.code(cosigned(demanding, WENDY)) == "LOG_WITNESS_MISSING"
+
+
+@pytest.mark.parametrize("named", [WITNESSES[1].name, str(WITNESSES[1]), WILL.public_key.did])
+def test_attack_the_cosignature_of_a_revoked_witness_counts_for_nothing(
+    demanding: User, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever stole the key can write any time into a cosignature, so none of its cosignatures counts."""
+    assert main(["trust", "remove", named, "--revoke", "--why", "stolen", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["registries"][0]["witnesses"] == [str(WITNESSES[0])]
+    assert told["registries"][0]["witnesses_revoked"] == [str(WITNESSES[1])]
+    assert [each["key_id"] for each in told["revoked"]] == [WILL.public_key.did]
+    for time in (LONG_AGO, 1800000000):
+        assert demanding.code(cosigned(demanding, WENDY, WILL, time=time)) == "LOG_WITNESS_MISSING"
+
+
+def test_a_revoked_witness_neither_spoils_the_head_nor_makes_it_pass(demanding: User) -> None:
+    change_trust(demanding.trust, lambda store: replace(store, roots=(_demanded(store.roots[0], 1),)))
+    gone = TrustedKey(key=WILL.public_key)
+    change_trust(demanding.trust, lambda store: trust_store.revoke(store, gone, demanding.world.clock(), "stolen"))
+    assert demanding.accepts(cosigned(demanding, WENDY, WILL))
+    assert demanding.code(cosigned(demanding, WILL)) == "LOG_WITNESS_MISSING"
+
+
+def test_attack_a_revoked_witness_is_not_named_again(
+    demanding: User, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither for a registry that is trusted anew, nor by a script that verifies its log."""
+    assert main(["trust", "remove", WITNESSES[1].name, "--revoke"]) == 0
+    before = demanding.trust.read_bytes()
+    export(demanding.world.registry, tmp_path / "export")
+    log = str(NoteKey(name=demanding.world.registry.identity.log_id, key=REGISTRY_KEY.public_key))
+    for command in (
+        ("trust", "add", log, "--role", "registry", "--name", "acme"),
+        ("log", "verify", str(tmp_path / "export")),
+        ("log", "monitor", str(tmp_path / "export"), "--state", str(tmp_path / "state.json")),
+    ):
+        capsys.readouterr()
+        assert main([*command, "--witness", str(WITNESSES[1]), "--format", "json"]) == 1
+        assert json.loads(capsys.readouterr().out)["error"]["code"] == "KEY_REVOKED"
+    assert demanding.trust.read_bytes() == before
+    assert not (tmp_path / "state.json").exists()
+
+
+def test_attack_one_key_under_two_names_is_one_witness_and_the_registry_is_none(demanding: User) -> None:
+    origin = demanding.world.registry.identity.log_id
+    key = NoteKey(name=origin, key=REGISTRY_KEY.public_key)
+    note = Note.parse(demanding.world.files.get(CHECKPOINT))
+    signers = (("a.example", WENDY), ("b.example", WENDY), ("c.example", REGISTRY_KEY))
+    lines = [cosign(note, name, each, 1800000000) for name, each in signers]
+    data = bytes(Note(text=note.text, signatures=(*note.signatures, *lines)))
+    known = [WitnessKey(name=name, key=each.public_key) for name, each in signers]
+    assert len(verified_head(data, origin, key, known, 1).cosigned) == 3
+    assert code_of(lambda: verified_head(data, origin, key, known, 2)) == "LOG_WITNESS_MISSING"
+
+
+def test_attack_a_registry_whose_log_has_a_revoked_key_is_trusted_no_longer(demanding: User) -> None:
+    """Its pointers have another key, which nobody revoked; what that key points to is proved by the log alone."""
+    store = load_trust(demanding.trust)
+    split = replace(
+        store.roots[0], key=TrustedKey(key=WENDY.public_key, name="acme", roles=("registry",)), witnesses=()
+    )
+    stolen = TrustedKey(key=REGISTRY_KEY.public_key)
+    left = trust_store.revoke(replace(store, roots=(split,)), stolen, demanding.world.clock(), "stolen")
+    assert left.roots == ()
+    both = replace(left, roots=(split,))
+    assert code_of(lambda: trust_store.parse(trust_store.to_bytes(both))) == "TRUST_INVALID"
