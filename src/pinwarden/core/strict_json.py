@@ -72,8 +72,8 @@ def _check_weight(data: bytes, limits: Limits) -> None:
     """Refuse a text whose values would take too much memory, before any of them is made.
 
     Counting everything is quick, and enough for nearly all texts. Only where the characters that count may stand inside
-    of strings is that looked at, piece by piece. A text that is no JSON may be weighed wrongly, but not before the place
-    where a reader gives up.
+    of strings is that looked at, piece by piece. A text that is no JSON may be weighed wrongly, but not before the
+    place where a reader gives up.
     """
     if _weight(data) <= limits.max_values:
         return

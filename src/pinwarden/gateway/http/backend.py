@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -132,7 +133,7 @@ class Backend:
             result = answer.members.get("result")
             if not isinstance(result, dict):
                 raise BackendError(-32603, f"no answer to {method}")
-            found += _elements(answer.data, member)
+            found += await self._hub.aside(len(answer.data), partial(_elements, answer.data, member))
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str):
                 return found

@@ -55,7 +55,7 @@ class Endpoint:
         self._hub = hub
         self.access = access
         self._limits = limits
-        self._json = Limits(max_bytes=limits.max_body_bytes)
+        self._json = Limits(max_bytes=limits.max_body_bytes, max_values=limits.max_body_values)
         self._merged = merged
         self.open_pages: dict[str, Page] = {}
         """Pages for which no token is needed."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.access import Client
@@ -15,8 +16,10 @@ from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link, LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id
 from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.turns import judging_threads
 from pinwarden.gateway.session import Session
 
+T = TypeVar("T")
 Opener = Callable[[LinkOwner], Link]
 
 
@@ -88,7 +91,7 @@ class Upstream:
             self.last_loss = why
             self.failing = not made.answered_once
 
-        made = Conversation(session, self.recording, hub.limits, hub.clock, closed)
+        made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.threads)
         made.link = self.open(made)
         return made
 
@@ -110,6 +113,8 @@ class Hub:
         self.upstreams = dict(upstreams)
         self.limits = limits
         self.clock = clock
+        self.threads = judging_threads()
+        """For what takes long."""
         self._shared: dict[tuple[str, str, tuple[str, ...]], Conversing] = {}
         self._sessions: dict[str, ClientSession] = {}
         self._all: set[Conversing] = set()
@@ -155,6 +160,12 @@ class Hub:
         """Every conversation that is open."""
         yield from tuple(self._all)
 
+    async def aside(self, size: int, work: Callable[[], T]) -> T:
+        """Do something with so many bytes: on a thread, if others would have to wait for it."""
+        if size <= self.limits.max_bytes_at_once:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
     def tick(self) -> None:
         """Whatever is due in any conversation; those that nobody used for long are ended."""
         unused = self.clock() - self.limits.session_seconds
@@ -188,6 +199,7 @@ class Hub:
         """End everything."""
         for each in self.conversations():
             each.close("the gateway ends")
+        self.threads.shutdown(wait=False)
 
     @property
     def counts(self) -> tuple[int, int]:

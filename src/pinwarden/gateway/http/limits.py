@@ -13,8 +13,13 @@ class HttpLimits(Record):
     max_headers: int = 100
     max_body_bytes: int = 32 * 1024 * 1024
     """One message of a client. Arguments are seldom above a megabyte."""
+    max_body_values: int = 1_000_000
+    """What the values of such a message may weigh (`Limits.max_values`). It is read at once, in a tenth of a second."""
     max_answer_bytes: int = 128 * 1024 * 1024
     """One message of a server. Results of 50 MB occur: images and files as base64."""
+    max_bytes_at_once: int = 64 * 1024
+    """Of a server's message that is judged between two looks at the sockets. What is longer is judged on a thread: a
+    list of 5,000 tools takes a second, and nobody else is to wait for that."""
     max_connections: int = 2048
     """Of clients. Each costs a few kilobytes while it is idle."""
     max_upstream_connections: int = 512

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import orjson
@@ -284,22 +285,25 @@ class Merged:
                 continue  # its own endpoint says why; the other servers are of use without it
             if isinstance(each, BaseException):
                 raise each
-            items += [self._renamed(backend.slug, item, name) for item in each]
+            items += await self._hub.aside(sum(map(len, each)), partial(self._renamed, backend.slug, each, name))
         fresh = orjson.dumps(_fresh())[1:-1] if self._modern else b""
         result = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + (b"," + fresh if fresh else b"") + b"}"
         number = orjson.dumps(frame.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + number + b',"result":' + result + b"}"
         waiting.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
 
-    def _renamed(self, slug: str, item: bytes, member: str) -> bytes:
-        own = orjson.loads(item)[member]
-        if member == "name":
-            name = merged_name(slug, own)
-            if split_name(name) != (slug, own):
-                self._long_names[name] = slug, own
-        else:
-            name = merged_uri(slug, own)
-        return with_value(item, (member,), orjson.dumps(name))
+    def _renamed(self, slug: str, items: list[bytes], member: str) -> list[bytes]:
+        renamed: list[bytes] = []
+        for item in items:
+            own = orjson.loads(item)[member]
+            if member == "name":
+                name = merged_name(slug, own)
+                if split_name(name) != (slug, own):
+                    self._long_names[name] = slug, own
+            else:
+                name = merged_uri(slug, own)
+            renamed.append(with_value(item, (member,), orjson.dumps(name)))
+        return renamed
 
     async def _everywhere(self, frame: Frame, capability: str) -> None:
         asked = [each for each in self._backends.values() if each.offers(capability) and not each.modern]

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
 from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
-from pinwarden.gateway.http.messages import MODERN, NAMED_BY, VERSION_META, Frame, Id, header_value, key_of
+from pinwarden.gateway.http.messages import MODERN, NAMED_BY, VERSION_META, Frame, Id, header_value, read_server
 from pinwarden.gateway.http.pool import Listener, Pool, Sending
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class RemoteLink:
     def __init__(self, server: RemoteServer, owner: LinkOwner, limits: HttpLimits) -> None:
         self._server = server
         self._owner = owner
-        self._limits = limits
+        self.json = Limits(max_bytes=limits.max_answer_bytes)
         self._session = b""
         self._version = b""
         self._heads: dict[tuple[str, str | None], bytes] = {}
@@ -211,7 +212,7 @@ class _Listener:
 class _Post(_Listener):
     """Waits for the answer to one message."""
 
-    __slots__ = ("_answered", "_initialize", "_link", "_number", "_owner", "_status")
+    __slots__ = ("_answered", "_initialize", "_link", "_number", "_owner", "_parts", "_status", "_why")
 
     def __init__(self, link: RemoteLink, owner: LinkOwner, number: Id | None, *, initialize: bool) -> None:
         self._link = link
@@ -220,6 +221,10 @@ class _Post(_Listener):
         self._initialize = initialize
         self._status = 0
         self._answered = False
+        self._parts = 0
+        """Messages of which it is not known yet whether they are the answer."""
+        self._why = ""
+        """Why there is no more."""
 
     def on_head(self, status: int, session: str) -> None:
         self._status = status
@@ -240,8 +245,8 @@ class _Post(_Listener):
                 return
         if self._initialize:
             self._look_at(frame)
-        status = self._status if self._status >= 400 else 0
-        self._answered = self._owner.from_server(frame, asked=number, status=status) or self._answered
+        self._parts += 1
+        self._owner.part_from_server(frame, number, self._status if self._status >= 400 else 0, self._told)
 
     def on_end(self) -> None:
         number = self._number
@@ -249,38 +254,44 @@ class _Post(_Listener):
             self._link.session_gone()
         elif number is not None:
             self._link.answered(number)
-            if self._answered:
-                return
-            why = f"the server answered with HTTP status {self._status}" if self._status >= 300 else "no answer came"
-            self._owner.unanswered(number, why)
+            self._end(
+                f"the server answered with HTTP status {self._status}" if self._status >= 300 else "no answer came"
+            )
 
     def on_lost(self, why: str, *, sent: bool) -> None:
         del sent
         if self._number is not None:
             self._link.answered(self._number)
-            if not self._answered:
-                self._owner.unanswered(self._number, why)
+            self._end(why)
+
+    def _told(self, answers: bool) -> None:
+        self._parts -= 1
+        self._answered = self._answered or answers
+        if self._why:
+            self._end(self._why)
+
+    def _end(self, why: str) -> None:
+        """There is no more; if none of it was the answer, there will be none."""
+        self._why = why
+        if not self._parts and not self._answered and self._number is not None:
+            self._answered = True
+            self._owner.unanswered(self._number, why)
 
     def _look_at(self, data: bytes) -> None:
         """The revision, for the header that every later request has."""
-        try:
-            result = orjson.loads(data).get("result")
+        result = Frame(data, read_server(data, self._link.json)).members.get("result")
+        if isinstance(result, dict):
             self._link.negotiated(result.get("protocolVersion"))
-        except (ValueError, AttributeError):
-            return
 
     def _as_answer(self, data: bytes) -> bytes:
         """An error under the id of the request: servers that refuse early have not read it. Nothing if it is none."""
-        try:
-            message = orjson.loads(data)
-            error = message["error"]
-            if key_of(message.get("id")) == self._number:
-                return data
-            return orjson.dumps(
-                {"jsonrpc": "2.0", "id": None if self._number is None else self._number[1], "error": error}
-            )
-        except (ValueError, KeyError, TypeError):
+        frame = Frame(data, read_server(data, self._link.json))
+        if "error" not in frame.members:
             return b""
+        if frame.id == self._number:
+            return data
+        number = None if self._number is None else self._number[1]
+        return orjson.dumps({"jsonrpc": "2.0", "id": number, "error": frame.members["error"]})
 
 
 class _Stream(_Listener):
