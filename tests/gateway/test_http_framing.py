@@ -34,10 +34,14 @@ class Echo:
 
     def __init__(self) -> None:
         self.asked: list[Request] = []
+        self.admitted: list[dict[bytes, bytes]] = []
         self.held: list[Reply] = []
         self.hold = False
         self.ways: dict[bytes, Short] = {}
         self.short = 0
+
+    def admit(self, headers: dict[bytes, bytes]) -> None:
+        self.admitted.append(headers)
 
     def answer(self, request: Request, reply: Reply) -> None:
         self.asked.append(request)

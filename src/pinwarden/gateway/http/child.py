@@ -93,6 +93,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._stdin: asyncio.WriteTransport | None = None
         self._transports: list[asyncio.BaseTransport] = []
         self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
         self._begun = 0.0
         self._closed = False
         self._pausing = False
@@ -127,11 +128,19 @@ class ChildLink(asyncio.SubprocessProtocol):
         if b"\n" in data or b"\r" in data:
             data = data.replace(b"\r", b" ").replace(b"\n", b" ")
         if self._stdin is None:
-            self._unsent.append(data + b"\n")
+            self._keep(data + b"\n")
         elif self._stdin.get_write_buffer_size() > self._limits.max_unsent_bytes:
             self._lose("the server does not read what it is sent")
         else:
             self._stdin.write(data + b"\n")
+
+    def _keep(self, data: bytes) -> None:
+        """Keep a line for a process that is being started. What is kept for one that is ending is lost with it."""
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes > self._limits.max_unsent_bytes:
+            self._lose("the server does not read what it is sent")
+        else:
+            self._unsent.append(data)
 
     def cancel(self, number: Id) -> None:
         """Tell the server that nobody waits."""
@@ -155,6 +164,10 @@ class ChildLink(asyncio.SubprocessProtocol):
     def pipe_closed(self) -> None:
         """The server closed its output."""
         self._lose("the server ended")
+
+    def input_closed(self) -> None:
+        """The server takes no more. What it has said already is still read; then its output ends too."""
+        self._stdin = None
 
     def too_long(self) -> None:
         """A line without an end."""
@@ -204,7 +217,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         err, _ = await self._loop.connect_read_pipe(
             lambda: _Lines(self.stderr_line, _nothing, None, self._limits.kept_stderr_bytes), process.stderr
         )
-        stdin, _ = await self._loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
+        stdin, _ = await self._loop.connect_write_pipe(lambda: _Input(self.input_closed), process.stdin)
         self._transports = [out, err, stdin]
         self._stdin = stdin
 
@@ -275,6 +288,16 @@ class _Lines(asyncio.Protocol):
                 self._parts.append(rest)
             elif self._too_long is not None:
                 self._too_long()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._closed()
+
+
+class _Input(asyncio.BaseProtocol):
+    """Knows when nobody reads any more."""
+
+    def __init__(self, closed: Callable[[], None]) -> None:
+        self._closed = closed
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._closed()

@@ -21,6 +21,7 @@ _STREAM = (
 )
 _END = b"\r\n\r\n"
 _PING = b": \r\n\r\n"
+_LINGER_SECONDS = 1.0  # for a client to read why its request is refused
 JSON = "application/json"
 
 
@@ -50,6 +51,9 @@ class Answering(Protocol):
     def answer(self, request: Request, reply: Reply) -> None:
         """Answer one request, now or later, through its reply."""
 
+    def admit(self, headers: dict[bytes, bytes]) -> None:
+        """Refuse a request by its head."""
+
 
 class Connections:
     """All connections of clients, their count and their bounds."""
@@ -61,6 +65,30 @@ class Connections:
         self.open: set[ClientConnection] = set()
         self.draining = False
         self.refused = 0
+        self.cut = 0
+        """How many were ended because they did not read."""
+        self.on_cut: Callable[[str], None] = _untold
+        self.behind: set[ClientConnection] = set()
+        """Those whose reader is slower than we are."""
+        self.bodies = 0
+        """Bytes of large requests that are not answered yet."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for slow readers."""
+        return sum(each.unsent for each in self.behind)
+
+    def make_room(self) -> None:
+        """Cut those that read slowest, until what waits for all of them is within bounds."""
+        while self.behind and (unsent := self.unsent) > self.limits.max_all_unsent_bytes:
+            slowest = min(self.behind, key=lambda each: (each.pace, -each.unsent))
+            slowest.give_up(f"{unsent} bytes wait for slow readers, and it is the slowest")
+
+    def tick(self) -> None:
+        """Cut those that do not read at all. Called about once a second."""
+        for each in tuple(self.behind):
+            if each.stalled:
+                each.give_up("it reads nothing of what waits for it")
 
     def __call__(self) -> ClientConnection:
         """A protocol for the next connection."""
@@ -79,6 +107,10 @@ class Connections:
         for each in tuple(self.open):
             each.abort()
         return drained
+
+
+def _untold(why: str) -> None:
+    del why
 
 
 class Reply:
@@ -161,6 +193,9 @@ class Reply:
             connection.answered(keep=keep)
 
 
+_MORE = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
+
+
 def _head(status: int, length: int, kind: str, headers: Mapping[str, str] | None, *, keep: bool) -> bytes:
     lines = f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\ncontent-length: {length}\r\n"
     if kind:
@@ -172,13 +207,37 @@ def _head(status: int, length: int, kind: str, headers: Mapping[str, str] | None
     return lines.encode("latin-1") + _ALWAYS + b"\r\n"
 
 
+class _Behind:
+    """How a slow reader does."""
+
+    __slots__ = ("_moved", "_rest", "given", "since", "start")
+
+    def __init__(self, now: float, unsent: int) -> None:
+        self.since = self._moved = now
+        self.start = unsent
+        self.given = 0
+        """Bytes that were added since."""
+        self._rest = -1
+
+    def pace(self, now: float, unsent: int) -> float:
+        """Bytes a second."""
+        return (self.start + self.given - unsent) / (now - self.since + 0.001)
+
+    def stalled(self, now: float, unsent: int, seconds: float) -> bool:
+        """Whether nothing was read for so long."""
+        rest = unsent - self.given
+        if rest != self._rest:
+            self._rest, self._moved = rest, now
+        return now - self._moved >= seconds
+
+
 class ClientConnection(asyncio.Protocol):
     """One connection. Reading stops while its client sends ahead of the answers."""
 
     def __init__(self, owner: Connections) -> None:
         self.owner = owner
         self._limits = owner.limits
-        self._reader = RequestReader(owner.limits)
+        self._reader = RequestReader(owner.limits, self._large)
         self._waiting: deque[Request] = deque()
         self._reply: InWork | None = None
         self._ways = owner.ways
@@ -188,6 +247,8 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = 0.0
         self._closing = False
         self._paused = False
+        self._behind: _Behind | None = None
+        self._reserved = 0
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -211,6 +272,8 @@ class ClientConnection(asyncio.Protocol):
         """The client went away."""
         self._closing = True
         self.owner.open.discard(self)
+        self.owner.behind.discard(self)
+        self._release()
         for timer in (self._timer, self._pinger):
             if timer is not None:
                 timer.cancel()
@@ -275,13 +338,79 @@ class ClientConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         if transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
-            transport.abort()
+            self.give_up(f"{transport.get_write_buffer_size()} bytes wait for it")
             return
         transport.write(data)
+        if self._behind is not None:
+            self._behind.given += len(data)
+            self.owner.make_room()
+
+    # A slow reader
+
+    def pause_writing(self) -> None:
+        """More waits than the system takes. Nothing is read from whoever does not read."""
+        if self._transport is None or self._closing:
+            return
+        self._behind = _Behind(self._loop.time(), self.unsent)
+        self.owner.behind.add(self)
+        self._transport.pause_reading()
+        self.owner.make_room()
+
+    def resume_writing(self) -> None:
+        """Nearly everything was read."""
+        self._behind = None
+        self.owner.behind.discard(self)
+        if self._transport is not None and not self._paused:
+            self._transport.resume_reading()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait to be read."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def pace(self) -> float:
+        """Bytes a second that were read since more waits than the system takes."""
+        behind = self._behind
+        return 0.0 if behind is None else behind.pace(self._loop.time(), self.unsent)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether nothing was read for long."""
+        behind = self._behind
+        return behind is not None and behind.stalled(self._loop.time(), self.unsent, self._limits.unread_seconds)
+
+    def give_up(self, why: str) -> None:
+        """Cut the connection of a reader that is too slow."""
+        transport = self._transport
+        self._closing = True
+        self.owner.behind.discard(self)
+        if transport is not None:
+            peer = transport.get_extra_info("peername")
+            self.owner.cut += 1
+            self.owner.on_cut(f"{peer[0] if isinstance(peer, tuple) else 'a client'} was cut off: {why}")
+            transport.abort()
+
+    # Large requests
+
+    def _large(self, headers: dict[bytes, bytes], size: int) -> None:
+        """Make room for a body, for clients only."""
+        owner = self.owner
+        owner.answering.admit(headers)
+        if owner.bodies + size > self._limits.max_all_body_bytes:
+            raise Refused(503, "too many large requests at once")
+        owner.bodies += size
+        self._reserved += size
+
+    def _release(self) -> None:
+        self.owner.bodies -= self._reserved
+        self._reserved = 0
 
     def answered(self, *, keep: bool) -> None:
         """The request in work is answered; take the next one, in a turn of its own so that none starves others."""
         self._reply = None
+        if self._reserved and not self._waiting and not self._reader.begun:
+            self._release()
         if self._pinger is not None:
             self._pinger.cancel()
             self._pinger = None
@@ -318,20 +447,33 @@ class ClientConnection(asyncio.Protocol):
         request = self._waiting.popleft()
         self._deadline = 0.0
         if self._paused and self._transport is not None and len(self._waiting) <= self._limits.max_pipelined:
-            self._transport.resume_reading()
             self._paused = False
+            if self._behind is None:
+                self._transport.resume_reading()
         reply = self._reply = Reply(self, keep_alive=request.keep_alive)
         self.owner.answering.answer(request, reply)
 
     def _refuse(self, refused: Refused) -> None:
         """Say why, and end the connection: where the next request begins is not known any more."""
         self.owner.refused += 1
+        sending = self._reader.in_body
         reply, self._reply = self._reply, None
         if reply is None:
-            self.write(_head(refused.status, len(refused.why), "text/plain", None, keep=False) + refused.why.encode())
+            why, more = refused.why.encode(), _MORE.get(refused.status)
+            self.write(_head(refused.status, len(why), "text/plain", more, keep=False) + why)
         else:
             reply.gone()
-        self._close()
+        if sending and self._transport is not None:
+            # Who hangs up on what is still being sent takes back what was said last.
+            self._closing = True
+            self._waiting.clear()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(_LINGER_SECONDS, self._transport.close)
+        else:
+            self._close()
 
     def _close(self) -> None:
         self._closing = True

@@ -523,7 +523,7 @@ class Conversation:
         self._unheard.append(data)
         self._unheard_bytes += len(data)
         limits = self._limits
-        while len(self._unheard) > limits.max_waiting_frames or self._unheard_bytes > limits.max_unsent_bytes:
+        while len(self._unheard) > limits.max_waiting_frames or self._unheard_bytes > limits.max_waiting_bytes:
             self._unheard_bytes -= len(self._unheard.popleft())
 
     def _belongs_to(self, frame: Frame, asked: Id | None) -> Pending | Call | None:

@@ -26,7 +26,7 @@ from pinwarden.gateway.http.messages import (
     plain_value,
     read,
 )
-from pinwarden.gateway.http.request import Request
+from pinwarden.gateway.http.request import Refused, Request
 from pinwarden.gateway.http.ways import LONGEST_HEAD, MOST_WAYS, Way
 from pinwarden.gateway.plain import CALL
 
@@ -81,6 +81,15 @@ class Endpoint:
         except PinwardenError as err:
             self.failures += 1
             reply.send(500, _refusal(SERVER_AWAY, err.message))
+
+    def admit(self, headers: dict[bytes, bytes]) -> None:
+        """Take a long body from clients only, so that nobody else can make us keep it."""
+        request = Request("", "", headers, b"")
+        try:
+            self.access.check_site(request)
+            self.access.client_of(request)
+        except Denied as denied:
+            raise Refused(denied.status, denied.why) from denied
 
     def _answer(self, request: Request, reply: Reply) -> None:
         self.access.check_site(request)

@@ -34,8 +34,16 @@ class HttpLimits(Record):
     """Requests that one connection may send ahead; after that it is not read from until one is answered."""
     max_unsent_bytes: int = 160 * 1024 * 1024
     """Of one connection whose reader is slow: one largest answer and some notifications. Then it is cut."""
+    max_all_unsent_bytes: int = 512 * 1024 * 1024
+    """Of all connections together. Beyond that those are cut that read slowest."""
+    unread_seconds: float = 60.0
+    """For which a connection may read nothing of what waits for it."""
+    max_all_body_bytes: int = 512 * 1024 * 1024
+    """Of the large requests of all connections together, from their head to their answer. More are turned away."""
     max_waiting_frames: int = 1000
     """Messages of a server that wait for a client to open its stream."""
+    max_waiting_bytes: int = 4 * 1024 * 1024
+    """Of these messages, in one conversation."""
     head_seconds: float = 10.0
     """For the whole head of a request, so that slow senders cannot hold connections."""
     body_seconds: float = 60.0

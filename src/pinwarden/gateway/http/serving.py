@@ -85,6 +85,7 @@ class Serving:
         while True:
             await asyncio.sleep(self._limits.reload_seconds)
             self._hub.tick()
+            self.connections.tick()
             for each in self.every_second:
                 await each()
 
