@@ -14,7 +14,7 @@ import orjson
 from pinwarden.gateway.http.connection import ClientConnection, Reply
 from pinwarden.gateway.http.exchange import HttpExchange
 from pinwarden.gateway.http.messages import Frame, Id, with_id, with_value
-from pinwarden.gateway.http.pool import Listener, UpstreamConnection
+from pinwarden.gateway.http.pool import NOBODY, Listener, UpstreamConnection
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.conversation import Conversation
@@ -57,7 +57,7 @@ class Call:
         self.sent = self.deadline = sent
         self.data = b""
         self.given_up = False
-        self.listener: Listener = self
+        self.listener: Listener = NOBODY
         self.link: RemoteLink | None = None
         self.upstream: UpstreamConnection | None = None
 
@@ -124,6 +124,7 @@ class Call:
             self._general_listener().on_whole(status, session, body)
             return
         conversation = self._conversation
+        self.listener = NOBODY  # and so it is gone with its answer, without a search for circles
         self.link.answered(self.number)
         if not conversation.from_server(body, asked=self.number):
             conversation.unanswered(self.number, "no answer came")

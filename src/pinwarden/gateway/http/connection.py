@@ -330,7 +330,9 @@ class ClientConnection(asyncio.Protocol):
             return
         transport.write(_USUAL % len(body) + body)
         self._reply = None
-        self._wait(self._limits.idle_seconds)
+        self._deadline = self._loop.time() + self._limits.idle_seconds
+        if self._timer is None:  # no other wait is longer, so one that is set is early enough
+            self._timer = self._loop.call_at(self._deadline, self._overdue)
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the reader is too slow for what waits already."""

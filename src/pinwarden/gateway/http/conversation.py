@@ -108,7 +108,7 @@ class Conversation:
     ) -> None:
         self.session = session
         self._plain = session.plain
-        self._notes = recording.notes
+        self._note = recording.note
         self.link: Link | None = None
         self._recording = recording
         self._limits = limits
@@ -189,14 +189,16 @@ class Conversation:
         call.deadline = now + self._limits.answer_seconds
         connection.in_work(call)
         self._pending[number] = call
-        if self._notes:
+        note = self._note
+        if note is not None:
             form = self._plain.form(message, now)
             if form is not None:
                 try:
-                    self._recording.note(form, number[1])
+                    note(form, number[1])
                 except PinwardenError:
                     self._plain.take_back(number[1])  # the session finds out as well, and says why
                 else:
+                    self._recording.calls += 1
                     link.call(call, body, message, name)
                     return True
         if self._turns.busy or self.session.heavy(now):
@@ -282,49 +284,52 @@ class Conversation:
         if len(data) > self._large or self._turns.busy:
             self.part_from_server(data, asked, 0, partial(self._if_not_answered, asked))
             return True
-        return self._heard(data, asked, 0)
-
-    def part_from_server(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
-        """A message of the server; who is to know whether it may be the answer is told, now or later."""
-        self.heard = self._clock()
-        self.answered_once = True
-        if not self._turns.do(partial(self._serve, data, asked, status, then), len(data)):
-            self.close("the server sends faster than can be judged")
-
-    def _serve(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
-        if self.closed:
-            then(True)
-        elif len(data) > self._large or self.session.heavy(self._clock()):
-            self._aside(partial(self._judge, data, self._clock()), asked, status, then)
-        else:
-            then(self._heard(data, asked, status))
-
-    def _heard(self, data: bytes, asked: Id | None, status: int) -> bool:
         now = self.heard = self._clock()
         self.answered_once = True
         try:
             message = parse(data, self._json)
         except PinwardenError:
             message = None  # the session judges it
-        if type(message) is dict and not status and "method" not in message:
+        if type(message) is dict and "method" not in message:
             number = message.get("id")
             call = self._pending.get((int, number)) if type(number) is int else None
             if type(call) is Call and (asked is None or asked == call.number):
+                if self._plain.answers(message):
+                    del self._pending[call.number]
+                    call.result(data, message)
+                    return True
                 self._answered(call, data, message, now)
                 return "result" in message or "error" in message
-        frame = Frame(data, message)
+        if self.session.heavy(now):
+            self._aside(partial(self._judge, data, now), asked, 0, partial(self._if_not_answered, asked))
+            return True
+        return self._take_frame(Frame(data, message), asked, 0)
+
+    def part_from_server(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
+        """A message of the server; who is to know whether it may be the answer is told, now or later."""
+        self.heard = self._clock()
+        self.answered_once = True
+        if not self._turns.do(partial(self._in_turn, data, asked, status, then), len(data)):
+            self.close("the server sends faster than can be judged")
+
+    def _in_turn(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
+        if self.closed:
+            then(True)
+        elif len(data) > self._large or self.session.heavy(self._clock()):
+            self._aside(partial(self._judge, data, self._clock()), asked, status, then)
+        else:
+            then(self._take_frame(Frame(data, read_server(data, self._json)), asked, status))
+
+    def _take_frame(self, frame: Frame, asked: Id | None, status: int) -> bool:
+        """Let the session judge a message; whether it may be the answer."""
         if self._abandoned and frame.is_answer and frame.id in self._abandoned:
             self._abandoned.discard(frame.id)
             return True
-        self._take(self.session.server_frame(data, now, message), frame, asked, status)
-        return message is None or (frame.is_answer and frame.id == asked)
+        self._take(self.session.server_frame(frame.data, self._clock(), frame.message), frame, asked, status)
+        return frame.message is None or (frame.is_answer and frame.id == asked)
 
     def _answered(self, call: Call, data: bytes, message: Any, now: float) -> None:
-        """The answer to a call."""
-        if self._plain.answers(message):
-            del self._pending[call.number]
-            call.result(data, message)
-            return
+        """The answer to a call that is not as plain as the call."""
         step = self.session.server_frame(data, now, message)
         sent = step.to_client
         if len(sent) != 1 or sent[0] is not data or step.to_server or step.facts or "result" not in message:
@@ -339,7 +344,8 @@ class Conversation:
 
     def _unanswered(self, number: Id, why: str) -> None:
         if not self.closed:
-            self._heard(error_frame(number[1], SERVER_AWAY, why), number, 0)
+            data = error_frame(number[1], SERVER_AWAY, why)
+            self._take_frame(Frame(data, read_server(data, self._json)), number, 0)
 
     def _if_not_answered(self, asked: Id | None, answers: bool) -> None:
         if asked is not None and not answers:

@@ -14,7 +14,7 @@ from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import MODERN, NAMED_BY, VERSION_META, Frame, Id, header_value, read_server
-from pinwarden.gateway.http.pool import Listener, Pool, Sending
+from pinwarden.gateway.http.pool import NOBODY, Listener, Pool, Sending, SilentListener
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call
@@ -92,6 +92,7 @@ class RemoteLink:
             head = self._post + self._headers_of(Frame(body, message)) + call.parameters + b"content-length: "
             self._calls[key] = head
         call.link = self
+        call.listener = call
         call.data = b"%b%d\r\n\r\n%b" % (head, len(body), body)
         self._posts[call.number] = call, call.sent
         self._server.pool.start(call)
@@ -119,7 +120,7 @@ class RemoteLink:
             self._stream.give_up()
         if self._session:
             head = b"DELETE " + self._server.path + self._fixed + self._session + self._version
-            self._server.pool.send(head + b"content-length: 0\r\n\r\n", _Nobody())
+            self._server.pool.send(head + b"content-length: 0\r\n\r\n", NOBODY)
 
     def answered(self, number: Id) -> None:
         """The answer to a post is complete."""
@@ -184,32 +185,7 @@ class RemoteLink:
         self._stream = self._server.pool.send(data, _Stream(self._owner))
 
 
-class _Listener:
-    """Takes an answer in one piece as one in parts."""
-
-    __slots__ = ()
-
-    def on_head(self, status: int, session: str) -> None:
-        pass
-
-    def on_frame(self, frame: bytes) -> None:
-        pass
-
-    def on_end(self) -> None:
-        pass
-
-    def on_whole(self, status: int, session: str, body: bytes) -> None:
-        self.on_head(status, session)
-        body = body.strip()
-        if body:
-            self.on_frame(body)
-        self.on_end()
-
-    def on_lost(self, why: str, *, sent: bool) -> None:
-        pass
-
-
-class _Post(_Listener):
+class _Post(SilentListener):
     """Waits for the answer to one message."""
 
     __slots__ = ("_answered", "_initialize", "_link", "_number", "_owner", "_parts", "_status", "_why")
@@ -294,7 +270,7 @@ class _Post(_Listener):
         return orjson.dumps({"jsonrpc": "2.0", "id": number, "error": frame.members["error"]})
 
 
-class _Stream(_Listener):
+class _Stream(SilentListener):
     """Waits for what an older server tells without being asked."""
 
     __slots__ = ("_owner", "_status")
@@ -310,7 +286,3 @@ class _Stream(_Listener):
     def on_frame(self, frame: bytes) -> None:
         if self._status == 200:
             self._owner.from_server(frame)
-
-
-class _Nobody(_Listener):
-    """Nobody waits."""
