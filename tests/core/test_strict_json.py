@@ -142,18 +142,19 @@ class TestLimits:
         assert code_of(bomb) == "JSON_PARSE_ERROR"
 
     @pytest.mark.parametrize(
-        ("unit", "weight"), [(b"[],", 3), (b"{},", 6), (b'{"a":0},', 7), (b"7,", 1), (b'"a,[{",', 1), (b'"\\"{\\\\",', 1)]
+        ("unit", "weight"),
+        [(b"[],", 3), (b"{},", 6), (b'{"a":0},', 7), (b"7,", 1), (b'"a,[{",', 1), (b'"\\"{\\\\",', 1)],
     )
     def test_values_are_counted_by_what_they_weigh_and_only_outside_of_strings(self, unit: bytes, weight: int) -> None:
-        data = b"[" + unit * 1000 + b"1]"
-        within = Limits(max_values=2 + weight * 1000)
-        assert len(parse_json(data, within)) == 1001
+        data = b"[" + unit * 50_000 + b"1]"
+        within = Limits(max_values=2 + weight * 50_000)
+        assert len(parse_json(data, within)) == 50_001
         with pytest.raises(PinwardenError, match="too many values") as caught:
-            parse_json(data, Limits(max_values=1 + weight * 1000))
+            parse_json(data, Limits(max_values=1 + weight * 50_000))
         assert caught.value.code == "JSON_PARSE_ERROR"
-        assert caught.value.data == {"limit": "values", "found": 2 + weight * 1000, "allowed": 1 + weight * 1000}
+        assert caught.value.data == {"limit": "values", "found": 2 + weight * 50_000, "allowed": 1 + weight * 50_000}
         with pytest.raises(PinwardenError, match="too many values"):
-            strict_json.parse_last_wins(data, Limits(max_values=1 + weight * 1000))
+            strict_json.parse_last_wins(data, Limits(max_values=1 + weight * 50_000))
 
     def test_a_long_string_full_of_commas_is_one_value(self) -> None:
         data = b'["' + b'[{,\\"' * 2_000_000 + b'"]'

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +17,9 @@ import uvloop
 
 from pinwarden.gateway.http.connection import Connections
 from pinwarden.gateway.http.limits import HttpLimits
-from tests.gateway.http_world import TOKEN, Behind, gateway, guard
+from tests.gateway.http_world import OTHER, TOKEN, Behind, Raw, gateway, guard, rpc
 from tests.gateway.test_http_framing import HEAD, Echo
+from tests.servers import talking
 
 MB = 1 << 20
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
@@ -219,3 +225,40 @@ def test_large_requests_are_bounded_together_and_their_room_is_given_back() -> N
                 pass
         while bodies():
             pass
+
+
+def test_attack_a_client_that_opens_sessions_without_end_ends_only_its_own() -> None:
+    limits = HttpLimits(max_client_sessions=3, max_sessions=5, reload_seconds=0.05)
+    command = [sys.executable, str(Path(talking.__file__)), os.devnull]
+    with gateway({"talking": Behind(guard("talking"), command=command)}, limits=limits) as at, ExitStack() as stack:
+        honest = stack.enter_context(Raw(at, "talking", OTHER))
+        honest.initialize()
+        greedy = [stack.enter_context(Raw(at, "talking")) for _ in range(6)]
+        for each in greedy:
+            each.initialize()
+        assert honest.say("ping")["result"] is not None
+        alive = [each.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for each in greedy]
+        assert alive == [404, 404, 404, 200, 200, 200]
+
+
+def test_an_id_longer_than_any_machine_number_is_answered_also_if_the_server_is_gone() -> None:
+    """Attack: an error that cannot be written would leave everybody else in the conversation waiting."""
+    number = 10**40
+    with gateway({"none": Behind(guard("none"), command=["false"])}) as at, Raw(at, "none") as client:
+        for method in ("server/discover", "tools/list"):
+            answer = client.ask(method, None, number)
+            assert (answer["id"], answer["error"]["code"]) == (number, -32000)
+
+
+def test_an_answer_to_head_has_no_body_that_would_be_read_as_the_next_answer() -> None:
+    ask = "{} {} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with gateway({"none": Behind(guard("none"), command=["false"])}) as at:
+        at.endpoint.open_pages["/healthz"] = lambda: (200, "application/json", b'{"status":"ok"}')
+        with socket.create_connection((at.host, at.port), timeout=10) as made:
+            for path, status in (("/healthz", b"200"), ("/mcp/none", b"401"), ("/metrics", b"401")):
+                made.sendall(ask.format("HEAD", path).encode())
+                head = _answer(made)
+                assert head.split(b" ")[1] == status
+                assert head.endswith(b"\r\n\r\n")
+            made.sendall(ask.format("GET", "/healthz").encode())
+            assert _answer(made).startswith(b"HTTP/1.1 200 OK")

@@ -25,6 +25,7 @@ _SHAPE = bytes.maketrans(b"0123456789E", b"0000000000e")
 # A double overflows from 309 digits on. With fewer than 209 it takes an exponent of at least three digits.
 _LONG = 209
 _LONG_RUN = b"0" * _LONG
+_SMALL = 1 << 16  # bytes of a text whose values are few enough, whatever they are
 _PIECE = 1 << 16
 _from_json = jiter.from_json
 
@@ -34,7 +35,7 @@ def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     if type(data) is not bytes:
         _check_size(data, limits)
     size = len(data)
-    if size > limits.max_bytes or size > limits.max_values >> 1:
+    if size > _SMALL or size > limits.max_bytes:
         _check_size(data, limits)
     shape = data.translate(_SHAPE)
     if limits.max_digits < _LONG or (size >= _LONG and _LONG_RUN in shape):
@@ -64,7 +65,7 @@ def _check_size(data: bytes, limits: Limits) -> None:
         raise PinwardenError("JSON_PARSE_ERROR", f"JSON text is given as bytes, not {type(data).__name__}")
     if len(data) > limits.max_bytes:
         _too_much("bytes", len(data), limits.max_bytes)
-    if len(data) > limits.max_values >> 1:  # no byte weighs more than two
+    if len(data) > _SMALL and len(data) > limits.max_values >> 1:  # no byte weighs more than two
         _check_weight(data, limits)
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from pinwarden.gateway.http.connection import ClientConnection, Reply
 from pinwarden.gateway.http.exchange import HttpExchange
-from pinwarden.gateway.http.messages import Frame, Id, with_id, with_value
+from pinwarden.gateway.http.messages import Frame, Id, encoded, with_id, with_value
 from pinwarden.gateway.http.pool import NOBODY, Listener, UpstreamConnection
 
 if TYPE_CHECKING:
@@ -75,7 +73,7 @@ class Call:
             return  # nobody waits
         if self.renumbered:
             restored = with_id(data, self.number[1], self.own_id)
-            data = with_value(data, ("id",), orjson.dumps(self.own_id)) if restored is None else restored
+            data = with_value(data, ("id",), encoded(self.own_id)) if restored is None else restored
         if self._exchange is not None:
             self._exchange.answered(Frame(data, message), 0)
         else:

@@ -9,12 +9,10 @@ from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-import orjson
-
 from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
-from pinwarden.gateway.http.messages import Frame, Id
+from pinwarden.gateway.http.messages import Frame, Id, encoded
 from pinwarden.gateway.stdio import Command
 
 if TYPE_CHECKING:
@@ -127,7 +125,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         """Line ends inside a message stand between its tokens, and can be left out."""
         if b"\n" in data or b"\r" in data:
             data = data.replace(b"\r", b" ").replace(b"\n", b" ")
-        if self._stdin is None:
+        if self._stdin is None or self._stdin.is_closing():
             self._keep(data + b"\n")
         elif self._stdin.get_write_buffer_size() > self._limits.max_unsent_bytes:
             self._lose("the server does not read what it is sent")
@@ -145,7 +143,7 @@ class ChildLink(asyncio.SubprocessProtocol):
     def cancel(self, number: Id) -> None:
         """Tell the server that nobody waits."""
         note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number[1]}}
-        self.send(Frame(data=orjson.dumps(note), message=note), b"")
+        self.send(Frame(data=encoded(note), message=note), b"")
 
     def expire(self, before: float, keep: Container[Id]) -> None:
         """Nothing is kept here for a request."""

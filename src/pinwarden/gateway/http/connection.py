@@ -120,6 +120,8 @@ class Reply:
         self._connection = connection
         self._keep_alive = keep_alive
         self._chunked = False
+        self.bodiless = False
+        """Whether only the head is wanted: whatever came behind it would be read as the next answer."""
         self.on_gone: Callable[[], None] | None = None
         """Called if the client goes away before the answer is complete."""
 
@@ -141,7 +143,9 @@ class Reply:
         if connection is None:
             return
         keep = self._keep_alive and not connection.owner.draining
-        if status == 200 and keep and headers is None and kind is JSON and body:
+        if self.bodiless:
+            connection.write(_head(status, len(body), kind if body else "", headers, keep=keep))
+        elif status == 200 and keep and headers is None and kind is JSON and body:
             connection.write(_USUAL % len(body) + body)  # what nearly always is sent
         else:
             connection.write(_head(status, len(body), kind if body else "", headers, keep=keep) + body)
@@ -453,6 +457,7 @@ class ClientConnection(asyncio.Protocol):
             if self._behind is None:
                 self._transport.resume_reading()
         reply = self._reply = Reply(self, keep_alive=request.keep_alive)
+        reply.bodiless = request.method == "HEAD"
         self.owner.answering.answer(request, reply)
 
     def _refuse(self, refused: Refused) -> None:

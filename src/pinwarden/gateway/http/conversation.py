@@ -13,8 +13,6 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Protocol
 
-import orjson
-
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.strict_json import parse
@@ -29,6 +27,7 @@ from pinwarden.gateway.http.messages import (
     SUBSCRIPTION_META,
     Frame,
     Id,
+    encoded,
     error_frame,
     key_of,
     read_server,
@@ -242,7 +241,7 @@ class Conversation:
             return
         note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number[1]}}
         now = self._clock()
-        if not self.session.client_frame(orjson.dumps(note), now, note).to_server:
+        if not self.session.client_frame(encoded(note), now, note).to_server:
             self._abandoned.discard(number)
             return  # it was held, and is forgotten
         if self.link is not None:

@@ -131,7 +131,10 @@ class Hub:
 
     def open_session(self, place: Place, client: Client) -> ClientSession | None:
         """A new session, or None if there are too many."""
-        if len(self._sessions) >= self.limits.max_sessions and not self._make_room():
+        own = [each for each in self._sessions.values() if each.client.name == client.name]
+        if len(own) >= self.limits.max_client_sessions and not self._make_room(own):
+            return None
+        if len(self._sessions) >= self.limits.max_sessions and not self._make_room(self._most_of_one()):
             return None
         number = secrets.token_urlsafe(24)
         made = ClientSession(number, client, place, self.conversation(place, client))
@@ -206,9 +209,16 @@ class Hub:
         """How many sessions and how many conversations are open."""
         return len(self._sessions), len(self._all)
 
-    def _make_room(self) -> bool:
-        """End the session that nobody has used for longest, if it is idle."""
-        idle = [each for each in self._sessions.values() if each.conversation.idle]
+    def _most_of_one(self) -> list[ClientSession]:
+        """The sessions of the client that has most of them."""
+        by_client: dict[str, list[ClientSession]] = {}
+        for each in self._sessions.values():
+            by_client.setdefault(each.client.name, []).append(each)
+        return max(by_client.values(), key=len)
+
+    def _make_room(self, sessions: list[ClientSession]) -> bool:
+        """End the one of these that nobody has used for longest, if it is idle."""
+        idle = [each for each in sessions if each.conversation.idle]
         if not idle:
             return False
         self.end_session(min(idle, key=lambda each: each.conversation.used))

@@ -26,6 +26,8 @@ class HttpLimits(Record):
     """To one remote server. More requests than that wait in line."""
     max_sessions: int = 1000
     """Handshake-era sessions in all. Those to a command have a process each, so that two clients never share state."""
+    max_client_sessions: int = 200
+    """Of one client. A client that opens more loses the one that it has not used for longest, and nobody else's."""
     max_children: int = 256
     """Processes in all."""
     max_in_flight: int = 1000

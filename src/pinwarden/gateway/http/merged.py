@@ -37,6 +37,7 @@ from pinwarden.gateway.http.messages import (
     VERSION_META,
     Frame,
     Id,
+    encoded,
     key_of,
     with_value,
 )
@@ -123,7 +124,7 @@ class Merged:
         if frame.is_answer:
             backend, own = self._asked.pop(str(frame.members.get("id")), (None, None))
             if backend is not None:
-                data = with_value(frame.data, ("id",), orjson.dumps(own))
+                data = with_value(frame.data, ("id",), encoded(own))
                 backend.tell(Frame(data=data, message={**frame.members, "id": own}))
         elif frame.method == "notifications/cancelled":
             self._cancelled(frame)
@@ -247,7 +248,7 @@ class Merged:
 
     def _reply(self, frame: Frame, waiting: Waiting, result: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "id": frame.members["id"], "result": result}
-        waiting.answered(Frame(data=orjson.dumps(message), message=message), 0)
+        waiting.answered(Frame(data=encoded(message), message=message), 0)
 
     def _about(self, frame: Frame) -> dict[str, Any]:
         """What we say of ourselves: the sum of what was approved of the servers."""
@@ -286,9 +287,9 @@ class Merged:
             if isinstance(each, BaseException):
                 raise each
             items += await self._hub.aside(sum(map(len, each)), partial(self._renamed, backend.slug, each, name))
-        fresh = orjson.dumps(_fresh())[1:-1] if self._modern else b""
+        fresh = encoded(_fresh())[1:-1] if self._modern else b""
         result = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + (b"," + fresh if fresh else b"") + b"}"
-        number = orjson.dumps(frame.members["id"])
+        number = encoded(frame.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + number + b',"result":' + result + b"}"
         waiting.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
 
@@ -302,7 +303,7 @@ class Merged:
                     self._long_names[name] = slug, own
             else:
                 name = merged_uri(slug, own)
-            renamed.append(with_value(item, (member,), orjson.dumps(name)))
+            renamed.append(with_value(item, (member,), encoded(name)))
         return renamed
 
     async def _everywhere(self, frame: Frame, capability: str) -> None:
@@ -363,7 +364,7 @@ class Merged:
                 work.give_up()
             elif work.inner is not None:
                 own = work.inner[1]
-                data = with_value(frame.data, ("params", "requestId"), orjson.dumps(own))
+                data = with_value(frame.data, ("params", "requestId"), encoded(own))
                 work.backend.tell(Frame(data, {**frame.members, "params": {**frame.params, "requestId": own}}))
 
     # What servers tell
@@ -373,10 +374,10 @@ class Merged:
         if frame.is_request:
             number = f"{backend.slug}:{len(self._asked)}:{frame.members.get('id')}"
             self._asked[number] = backend, frame.members.get("id")
-            frame = Frame(data=with_value(frame.data, ("id",), orjson.dumps(number)), message=frame.message)
+            frame = Frame(data=with_value(frame.data, ("id",), encoded(number)), message=frame.message)
         elif frame.method == "notifications/resources/updated" and isinstance(frame.params.get("uri"), str):
             uri = merged_uri(backend.slug, frame.params["uri"])
-            frame = Frame(data=with_value(frame.data, ("params", "uri"), orjson.dumps(uri)), message=frame.message)
+            frame = Frame(data=with_value(frame.data, ("params", "uri"), encoded(uri)), message=frame.message)
         if self._stream is not None and self._stream.open:
             self._stream.event(frame.data)
 
@@ -409,7 +410,7 @@ def _fresh() -> dict[str, Any]:
 
 
 def _with(frame: Frame, path: tuple[str, ...], name: str) -> Frame:
-    data = with_value(frame.data, path, orjson.dumps(name))
+    data = with_value(frame.data, path, encoded(name))
     params = dict(frame.params)
     if len(path) == 3:
         params["ref"] = {**params["ref"], path[-1]: name}

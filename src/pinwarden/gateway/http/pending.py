@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from pinwarden.gateway.http.call import Call
 from pinwarden.gateway.http.exchange import Waiting
-from pinwarden.gateway.http.messages import SUBSCRIPTION_META, Frame, Id, with_value
+from pinwarden.gateway.http.messages import SUBSCRIPTION_META, Frame, Id, encoded, with_value
 
 
 class Pending:
@@ -51,9 +49,9 @@ def restored(frame: Frame, pending: Pending | Call) -> Frame:
         return frame
     data = frame.data
     if "id" in frame.members and "method" not in frame.members:
-        data = with_value(data, ("id",), orjson.dumps(pending.own_id))
+        data = with_value(data, ("id",), encoded(pending.own_id))
     if frame.method == "notifications/progress":
-        data = with_value(data, ("params", "progressToken"), orjson.dumps(pending.own_token))
+        data = with_value(data, ("params", "progressToken"), encoded(pending.own_token))
     if SUBSCRIPTION_META in frame.meta:
-        data = with_value(data, ("params", "_meta", SUBSCRIPTION_META), orjson.dumps(pending.own_id))
+        data = with_value(data, ("params", "_meta", SUBSCRIPTION_META), encoded(pending.own_id))
     return Frame(data=data, message=frame.message)

@@ -6,14 +6,21 @@ import asyncio
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
 from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
-from pinwarden.gateway.http.messages import MODERN, NAMED_BY, VERSION_META, Frame, Id, header_value, read_server
+from pinwarden.gateway.http.messages import (
+    MODERN,
+    NAMED_BY,
+    VERSION_META,
+    Frame,
+    Id,
+    encoded,
+    header_value,
+    read_server,
+)
 from pinwarden.gateway.http.pool import NOBODY, Listener, Pool, Sending, SilentListener
 
 if TYPE_CHECKING:
@@ -267,7 +274,7 @@ class _Post(SilentListener):
         if frame.id == self._number:
             return data
         number = None if self._number is None else self._number[1]
-        return orjson.dumps({"jsonrpc": "2.0", "id": number, "error": frame.members["error"]})
+        return encoded({"jsonrpc": "2.0", "id": number, "error": frame.members["error"]})
 
 
 class _Stream(SilentListener):

@@ -47,7 +47,13 @@ class Serving:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                self.connections, listening.host, listening.port, ssl=tls, backlog=_BACKLOG
+                self.connections,
+                listening.host,
+                listening.port,
+                ssl=tls,
+                backlog=_BACKLOG,
+                # Until a handshake is done a connection is not counted, so it must not take long.
+                ssl_handshake_timeout=None if tls is None else self._limits.head_seconds,
             )
         except (OSError, OverflowError) as err:
             why = getattr(err, "strerror", None) or str(err)
