@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pinwarden.gateway.http.connection import ClientConnection, Connections, Reply
+from pinwarden.gateway.http.connection import ClientConnection, Connections
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import Request
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: gateway\r\n"

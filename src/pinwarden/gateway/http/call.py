@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.gateway.http.connection import ClientConnection, Reply
+from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.exchange import HttpExchange
 from pinwarden.gateway.http.messages import Frame, Id, encoded, with_id, with_value
 from pinwarden.gateway.http.pool import NOBODY, Listener, UpstreamConnection
+from pinwarden.gateway.http.reply import Reply
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.conversation import Conversation

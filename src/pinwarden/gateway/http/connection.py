@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 from typing import Protocol, cast
 
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.reply import USUAL, Reply, head_of
 from pinwarden.gateway.http.request import Refused, Request, RequestReader
+from pinwarden.gateway.http.slow_reader import Behind
 
-_REASONS = {each.value: each.phrase for each in HTTPStatus}
-_ALWAYS = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
-_USUAL = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + _ALWAYS + b"content-length: %d\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_STREAM = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\n"
-    b"x-accel-buffering: no\r\nx-content-type-options: nosniff\r\ntransfer-encoding: chunked\r\n"
-)
 _END = b"\r\n\r\n"
-_PING = b": \r\n\r\n"
+_MORE = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
 _LINGER_SECONDS = 1.0  # for a client to read why its request is refused
-JSON = "application/json"
 
 
 class Short(Protocol):
@@ -113,128 +106,6 @@ def _untold(why: str) -> None:
     del why
 
 
-class Reply:
-    """The answer to one request: one document, or a stream of events."""
-
-    def __init__(self, connection: ClientConnection | None, *, keep_alive: bool) -> None:
-        self._connection = connection
-        self._keep_alive = keep_alive
-        self._chunked = False
-        self.bodiless = False
-        """Whether only the head is wanted: whatever came behind it would be read as the next answer."""
-        self.on_gone: Callable[[], None] | None = None
-        """Called if the client goes away before the answer is complete."""
-
-    @property
-    def open(self) -> bool:
-        """Whether something can still be sent."""
-        return self._connection is not None
-
-    @property
-    def streaming(self) -> bool:
-        """Whether the answer is a stream of events."""
-        return self._chunked
-
-    def send(
-        self, status: int, body: bytes = b"", *, kind: str = JSON, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """The whole answer."""
-        connection = self._connection
-        if connection is None:
-            return
-        keep = self._keep_alive and not connection.owner.draining
-        if self.bodiless:
-            connection.write(_head(status, len(body), kind if body else "", headers, keep=keep))
-        elif status == 200 and keep and headers is None and kind is JSON and body:
-            connection.write(_USUAL % len(body) + body)  # what nearly always is sent
-        else:
-            connection.write(_head(status, len(body), kind if body else "", headers, keep=keep) + body)
-        self._done(keep=keep)
-
-    def start_events(self, headers: Mapping[str, str] | None = None) -> None:
-        """Begin a stream of events."""
-        connection = self._connection
-        if connection is None or self._chunked:
-            return
-        self._chunked = True
-        more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
-        connection.write(_STREAM + more.encode("latin-1") + b"\r\n")
-        connection.ping_later(self)
-
-    def event(self, frame: bytes) -> None:
-        """One message as an event. Messages are JSON without line ends outside of strings, so one line holds it."""
-        if self._connection is not None:
-            if b"\n" in frame or b"\r" in frame:
-                # Between the tokens of JSON only; inside of strings they are escaped.
-                frame = frame.replace(b"\r", b" ").replace(b"\n", b" ")
-            self._chunk(b"event: message\r\ndata: " + frame + b"\r\n\r\n")
-
-    def ping(self) -> None:
-        """A comment, which clients skip."""
-        self._chunk(_PING)
-
-    def end_events(self) -> None:
-        """End the stream."""
-        connection = self._connection
-        if connection is not None:
-            connection.write(b"0\r\n\r\n")
-            self._done(keep=self._keep_alive and not connection.owner.draining)
-
-    def gone(self) -> None:
-        """The client went away."""
-        if self._connection is not None:
-            self._connection = None
-            if self.on_gone is not None:
-                self.on_gone()
-
-    def _chunk(self, data: bytes) -> None:
-        if self._connection is not None:
-            self._connection.write(b"%x\r\n" % len(data) + data + b"\r\n")
-
-    def _done(self, *, keep: bool) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.answered(keep=keep)
-
-
-_MORE = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
-
-
-def _head(status: int, length: int, kind: str, headers: Mapping[str, str] | None, *, keep: bool) -> bytes:
-    lines = f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\ncontent-length: {length}\r\n"
-    if kind:
-        lines += f"content-type: {kind}\r\n"
-    if headers:
-        lines += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    if not keep:
-        lines += "connection: close\r\n"
-    return lines.encode("latin-1") + _ALWAYS + b"\r\n"
-
-
-class _Behind:
-    """How a slow reader does."""
-
-    __slots__ = ("_moved", "_rest", "given", "since", "start")
-
-    def __init__(self, now: float, unsent: int) -> None:
-        self.since = self._moved = now
-        self.start = unsent
-        self.given = 0
-        """Bytes that were added since."""
-        self._rest = -1
-
-    def pace(self, now: float, unsent: int) -> float:
-        """Bytes a second."""
-        return (self.start + self.given - unsent) / (now - self.since + 0.001)
-
-    def stalled(self, now: float, unsent: int, seconds: float) -> bool:
-        """Whether nothing was read for so long."""
-        rest = unsent - self.given
-        if rest != self._rest:
-            self._rest, self._moved = rest, now
-        return now - self._moved >= seconds
-
-
 class ClientConnection(asyncio.Protocol):
     """One connection. Reading stops while its client sends ahead of the answers."""
 
@@ -251,7 +122,7 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = 0.0
         self._closing = False
         self._paused = False
-        self._behind: _Behind | None = None
+        self._behind: Behind | None = None
         self._reserved = 0
         self._loop = asyncio.get_running_loop()
 
@@ -266,7 +137,7 @@ class ClientConnection(asyncio.Protocol):
         if len(self.owner.open) >= self._limits.max_connections or self.owner.draining:
             self.owner.refused += 1
             self._closing = True
-            self._transport.write(_head(503, 0, "", {"retry-after": "1"}, keep=False))
+            self._transport.write(head_of(503, 0, "", {"retry-after": "1"}, keep=False))
             self._transport.close()
             return
         self.owner.open.add(self)
@@ -332,7 +203,7 @@ class ClientConnection(asyncio.Protocol):
         if self._waiting or self.owner.draining or transport is None or transport.get_write_buffer_size():
             Reply(self, keep_alive=True).send(200, body)
             return
-        transport.write(_USUAL % len(body) + body)
+        transport.write(USUAL % len(body) + body)
         self._reply = None
         self._deadline = self._loop.time() + self._limits.idle_seconds
         if self._timer is None:  # no other wait is longer, so one that is set is early enough
@@ -357,7 +228,7 @@ class ClientConnection(asyncio.Protocol):
         """More waits than the system takes. Nothing is read from whoever does not read."""
         if self._transport is None or self._closing:
             return
-        self._behind = _Behind(self._loop.time(), self.unsent)
+        self._behind = Behind(self._loop.time(), self.unsent)
         self.owner.behind.add(self)
         self._transport.pause_reading()
         self.owner.make_room()
@@ -467,7 +338,7 @@ class ClientConnection(asyncio.Protocol):
         reply, self._reply = self._reply, None
         if reply is None:
             why, more = refused.why.encode(), _MORE.get(refused.status)
-            self.write(_head(refused.status, len(why), "text/plain", more, keep=False) + why)
+            self.write(head_of(refused.status, len(why), "text/plain", more, keep=False) + why)
         else:
             reply.gone()
         if sending and self._transport is not None:

@@ -36,6 +36,7 @@ from pinwarden.gateway.http.messages import (
 from pinwarden.gateway.http.pending import Pending, renumbered, restored
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.turns import Turns
+from pinwarden.gateway.http.worked_out import Done, Work, worked_out
 from pinwarden.gateway.recorder import unrecorded
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
@@ -58,39 +59,6 @@ class Hearing(Protocol):
 
     def end_events(self) -> None:
         """No more will come."""
-
-
-class _Done:
-    """What a thread made of a message."""
-
-    __slots__ = ("frame", "made", "problem", "recorded", "step")
-
-    def __init__(self, frame: Frame | None, step: Step | None) -> None:
-        self.frame = frame
-        """What came."""
-        self.step = step
-        self.made: tuple[Frame, ...] = ()
-        """What goes to the client."""
-        self.recorded = False
-        self.problem: PinwardenError | None = None
-
-
-def _worked_out(work: Callable[[], tuple[Frame | None, Step | None]], recording: Recording, limits: Limits) -> _Done:
-    """On a thread: judge, record what needs no commit, and read what was changed on the way."""
-    frame, step = work()
-    done = _Done(frame, step)
-    if step is not None:
-        done.made = tuple(
-            frame if frame is not None and data is frame.data else Frame(data, read_server(data, limits))
-            for data in step.to_client
-        )
-        if (step.facts or step.sightings) and not step.durable:
-            done.recorded = True
-            try:
-                recording.record(step)
-            except PinwardenError as err:
-                done.problem = err
-    return done
 
 
 class Conversation:
@@ -416,13 +384,13 @@ class Conversation:
 
     def _aside(
         self,
-        work: Callable[[], tuple[Frame | None, Step | None]],
+        work: Work,
         asked: Id | None = None,
         status: int = 0,
         then: Callable[[bool], None] | None = None,
     ) -> None:
         """Let the session do its work on a thread, and take what comes out of it."""
-        on_thread = partial(_worked_out, work, self._recording, self._json)
+        on_thread = partial(worked_out, work, self._recording, self._json)
         self._turns.aside(on_thread, partial(self._worked_out, asked, status, then), self._not_worked_out)
 
     def _judge(self, data: bytes, now: float) -> tuple[Frame, Step | None]:
@@ -432,10 +400,11 @@ class Conversation:
             return frame, None
         return frame, self.session.server_frame(data, now, frame.message)
 
-    def _worked_out(self, asked: Id | None, status: int, then: Callable[[bool], None] | None, done: _Done) -> None:
+    def _worked_out(self, asked: Id | None, status: int, then: Callable[[bool], None] | None, done: Done) -> None:
         frame, step = done.frame, done.step
         if step is None:
-            self._abandoned.discard(frame.id)  # type: ignore[arg-type,union-attr]
+            if frame is not None and frame.id is not None:
+                self._abandoned.discard(frame.id)
         elif done.problem is not None:
             self._unrecorded(step, done.problem)
         elif done.recorded:

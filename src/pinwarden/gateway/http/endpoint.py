@@ -8,7 +8,6 @@ from typing import Protocol
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.gateway.http.access import Access, Client, Denied
-from pinwarden.gateway.http.connection import Reply
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.exchange import HttpExchange
 from pinwarden.gateway.http.hub import Conversing, Hub, Place
@@ -26,6 +25,7 @@ from pinwarden.gateway.http.messages import (
     plain_value,
     read,
 )
+from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import Refused, Request
 from pinwarden.gateway.http.ways import LONGEST_HEAD, MOST_WAYS, Way
 from pinwarden.gateway.plain import CALL

@@ -9,13 +9,13 @@ from typing import Protocol, TypeVar
 
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.connection import Reply
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link, LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id
 from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.turns import judging_threads
 from pinwarden.gateway.session import Session
 

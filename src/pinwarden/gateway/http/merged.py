@@ -25,7 +25,6 @@ from pinwarden.gateway.http.backend import (
     with_meta,
     with_result_type,
 )
-from pinwarden.gateway.http.connection import Reply
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.messages import (
@@ -42,6 +41,7 @@ from pinwarden.gateway.http.messages import (
     with_value,
 )
 from pinwarden.gateway.http.names import merged_name, merged_uri, split_name, split_uri
+from pinwarden.gateway.http.reply import Reply
 
 _LISTS = {
     "tools/list": ("tools", "tools", "name"),
