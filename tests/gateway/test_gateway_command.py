@@ -298,6 +298,15 @@ def test_a_certificate_makes_it_https(project: Project, tmp_path: Path) -> None:
         assert at.scheme == "https"
         status, answer = at.ask("notes", at.token, tls=tls)
         assert (status, answer["result"]["tools"][0]["name"]) == (200, "search_notes")
+        host, port = at.host, at.port
+        before = ssl.get_server_certificate((host, port))
+        authority.server("127.0.0.1")
+        poll(lambda: ssl.get_server_certificate((host, port)) != before)
+        assert at.ask("notes", at.token, tls=tls)[0] == 200, "a renewed certificate counts without a restart"
+        renewed = ssl.get_server_certificate((host, port))
+        (tmp_path / "server-127.0.0.1.pem").write_text("not a certificate")
+        poll(lambda: "the old certificate is still used" in at.said)
+        assert ssl.get_server_certificate((host, port)) == renewed
     broken = tmp_path / "broken.pem"
     broken.write_text("not a certificate")
     done = project(

@@ -23,7 +23,7 @@ from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.locked import Locked, LockedServers, Permissions
 from pinwarden.gateway.http.merged import merged_place
 from pinwarden.gateway.http.metrics import Figures, audit_problem
-from pinwarden.gateway.http.serving import Listening, Serving
+from pinwarden.gateway.http.serving import Listening, Serving, file_stamp
 from pinwarden.gateway.http.tracing import tracing_of
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.running import gateway_policy_of
@@ -91,6 +91,7 @@ class HttpGateway:
         figures = Figures(hub, endpoint, serving.connections, lambda: self.log.waiting)
         figures.problems = [audit_problem(lambda: self.log.problem), lambda: self._lock_problem]
         serving.connections.on_cut = self._cut
+        serving.say = self._say
         endpoint.open_pages = {"/healthz": figures.health, "/readyz": figures.readiness}
         endpoint.pages = {"/metrics": figures.metrics}
         serving.every_second.append(self._look)
@@ -178,20 +179,12 @@ class HttpGateway:
         from pinwarden.flows.project import OWN_POLICY
 
         policy = self._settings.policy or self._project.root / OWN_POLICY
-        return tuple(_stamp(path) for path in (self._project.lock, policy))
+        return tuple(file_stamp(path) for path in (self._project.lock, policy))
 
     def _tell(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
             self._say(text)
-
-
-def _stamp(path: Path) -> object:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def serve(

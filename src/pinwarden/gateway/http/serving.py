@@ -28,6 +28,57 @@ class Listening(Record):
     key: Path | None = None
 
 
+class Certificate:
+    """The certificate of a gateway, which is renewed while it runs."""
+
+    def __init__(self, certificate: Path, key: Path | None) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._stamps = self._seen()
+        self.context = self._loaded()
+
+    def look(self) -> str:
+        """Use a renewed certificate from now on; why it cannot be used, if so. The old one stays then."""
+        stamps = self._seen()
+        if stamps == self._stamps:
+            return ""
+        self._stamps = stamps
+        try:
+            self._loaded()  # a trial: what fails half-way would leave neither the old nor the new one
+            self.context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        except (PinwardenError, OSError) as err:
+            return f"the old certificate is still used: {err}"
+        return ""
+
+    def _seen(self) -> tuple[object, ...]:
+        return tuple(file_stamp(path) for path in (self._certificate, self._key) if path is not None)
+
+    def _loaded(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        except (OSError, ssl.SSLError) as err:
+            why = f"the certificate {self._certificate} cannot be used: {err}"
+            raise PinwardenError("GATEWAY_UNAVAILABLE", why) from err
+        return context
+
+
+def _no_password() -> str:
+    """For a key that has one. Nobody is asked: there may be nobody."""
+    return ""
+
+
+def file_stamp(path: Path) -> object:
+    """A cheap sign of a change."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 class Serving:
     """A gateway that runs on the event loop of whoever made it."""
 
@@ -37,13 +88,17 @@ class Serving:
         self._limits = limits
         self.connections = Connections(endpoint, limits)
         self._server: asyncio.Server | None = None
+        self._certificate: Certificate | None = None
+        self.say: Callable[[str], None] = _silent
         self._timekeeper: asyncio.Task[None] | None = None
         self.every_second: list[Callable[[], Awaitable[None]]] = []
         """What else is to be done about once a second."""
 
     async def start(self, listening: Listening) -> tuple[str, int]:
         """Begin to listen; returns the address that was taken."""
-        tls = None if listening.certificate is None else _tls(listening.certificate, listening.key)
+        if listening.certificate is not None:
+            self._certificate = Certificate(listening.certificate, listening.key)
+        tls = None if self._certificate is None else self._certificate.context
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
@@ -92,16 +147,11 @@ class Serving:
             await asyncio.sleep(self._limits.reload_seconds)
             self._hub.tick()
             self.connections.tick()
+            if self._certificate is not None and (problem := self._certificate.look()):
+                self.say(problem)
             for each in self.every_second:
                 await each()
 
 
-def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as err:
-        raise PinwardenError("GATEWAY_UNAVAILABLE", f"the certificate {certificate} cannot be used: {err}") from err
-    return context
+def _silent(text: str) -> None:
+    del text
