@@ -75,7 +75,7 @@ class Conversation:
     ) -> None:
         self.session = session
         self._plain = session.plain
-        self._note = recording.note
+        self._notes = recording.notes
         self.link: Link | None = None
         self._recording = recording
         self._limits = limits
@@ -156,16 +156,14 @@ class Conversation:
         call.deadline = now + self._limits.answer_seconds
         connection.in_work(call)
         self._pending[number] = call
-        note = self._note
-        if note is not None:
+        if self._notes:
             form = self._plain.form(message, now)
             if form is not None:
                 try:
-                    note(form, number[1])
+                    self._recording.note(form, number[1])
                 except PinwardenError:
                     self._plain.take_back(number[1])  # the session finds out as well, and says why
                 else:
-                    self._recording.calls += 1
                     link.call(call, body, message, name)
                     return True
         if self._turns.busy or self.session.heavy(now):
@@ -251,6 +249,9 @@ class Conversation:
         if len(data) > self._large or self._turns.busy:
             self.part_from_server(data, asked, 0, partial(self._if_not_answered, asked))
             return True
+        return self._heard(data, asked)
+
+    def _heard(self, data: bytes, asked: Id | None) -> bool:
         now = self.heard = self._clock()
         self.answered_once = True
         try:
@@ -261,10 +262,6 @@ class Conversation:
             number = message.get("id")
             call = self._pending.get((int, number)) if type(number) is int else None
             if type(call) is Call and (asked is None or asked == call.number):
-                if self._plain.answers(message):
-                    del self._pending[call.number]
-                    call.result(data, message)
-                    return True
                 self._answered(call, data, message, now)
                 return "result" in message or "error" in message
         if self.session.heavy(now):
@@ -296,7 +293,11 @@ class Conversation:
         return frame.message is None or (frame.is_answer and frame.id == asked)
 
     def _answered(self, call: Call, data: bytes, message: Any, now: float) -> None:
-        """The answer to a call that is not as plain as the call."""
+        """The answer to a call."""
+        if self._plain.answers(message):
+            del self._pending[call.number]
+            call.result(data, message)
+            return
         step = self.session.server_frame(data, now, message)
         sent = step.to_client
         if len(sent) != 1 or sent[0] is not data or step.to_server or step.facts or "result" not in message:

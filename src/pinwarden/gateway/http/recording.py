@@ -29,31 +29,31 @@ class Recording:
 
     def __init__(self, recorder: Recorder, note: Callable[[Fact, int], None] | None = None) -> None:
         self._recorder = recorder
-        self.note = note
-        """`soon` for a plain call, whose fact is like others but for its number; whoever uses it counts in `calls`."""
-        self.calls = 0
+        self._note = note
         self._tasks: set[asyncio.Task[None]] = set()
         self.tracing: Tracing | None = None
         """Who makes spans of requests, if anybody wants them."""
-        self._steps = 0
+        self.steps = 0
         self.refusals = 0
-        self._kinds: dict[str, int] = {}
-
-    @property
-    def steps(self) -> int:
-        """How many steps were recorded."""
-        return self._steps + self.calls
-
-    @property
-    def kinds(self) -> dict[str, int]:
+        self.kinds: dict[str, int] = {}
         """How many facts of each kind."""
-        called = self._kinds.get(CALLED, 0) + self.calls
-        return {**self._kinds, CALLED: called} if called else dict(self._kinds)
 
     def soon(self, step: Step) -> None:
         """Record a step whose effect needs no proof."""
         self.count(step)
         self._recorder.record(step)
+
+    @property
+    def notes(self) -> bool:
+        """Whether calls can be recorded by `note`."""
+        return self._note is not None
+
+    def note(self, form: Fact, number: int) -> None:
+        """`soon` for a plain call, whose fact is like others but for its number."""
+        assert self._note is not None  # noqa: S101  see `notes`
+        self._note(form, number)
+        self.steps += 1
+        self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
 
     def durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
         """Record a step, and let it have its effect when it is on disk."""
@@ -69,9 +69,9 @@ class Recording:
 
     def count(self, step: Step) -> None:
         """Count what was recorded."""
-        self._steps += 1
+        self.steps += 1
         for fact in step.facts:
-            self._kinds[fact.kind] = self._kinds.get(fact.kind, 0) + 1
+            self.kinds[fact.kind] = self.kinds.get(fact.kind, 0) + 1
 
     async def _durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
         try:
