@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tracemalloc
 from typing import Any
 
@@ -139,9 +141,43 @@ class TestLimits:
     def test_a_depth_bomb_ends_in_an_error(self, bomb: bytes) -> None:
         assert code_of(bomb) == "JSON_PARSE_ERROR"
 
+    @pytest.mark.parametrize(
+        ("unit", "weight"),
+        [(b"[],", 3), (b"{},", 6), (b'{"a":0},', 7), (b"7,", 1), (b'"a,[{",', 1), (b'"\\"{\\\\",', 1)],
+    )
+    def test_values_are_counted_by_what_they_weigh_and_only_outside_of_strings(self, unit: bytes, weight: int) -> None:
+        data = b"[" + unit * 50_000 + b"1]"
+        within = Limits(max_values=2 + weight * 50_000)
+        assert len(parse_json(data, within)) == 50_001
+        with pytest.raises(PinwardenError, match="too many values") as caught:
+            parse_json(data, Limits(max_values=1 + weight * 50_000))
+        assert caught.value.code == "JSON_PARSE_ERROR"
+        assert caught.value.data == {"limit": "values", "found": 2 + weight * 50_000, "allowed": 1 + weight * 50_000}
+        with pytest.raises(PinwardenError, match="too many values"):
+            strict_json.parse_last_wins(data, Limits(max_values=1 + weight * 50_000))
+
+    def test_a_long_string_full_of_commas_is_one_value(self) -> None:
+        data = b'["' + b'[{,\\"' * 2_000_000 + b'"]'
+        assert parse_json(data) == ['[{,"' * 2_000_000]
+
     def test_many_repeated_members_do_not_cost_quadratic_time(self) -> None:
         members = b",".join(b'"k%d":0' % (n // 2) for n in range(400_000))
         assert code_of(b"{" + members + b"}") == "JSON_CANONICALIZATION_ERROR"
+
+
+def test_a_memory_bomb_of_empty_arrays_is_refused_before_it_takes_memory() -> None:
+    # 64 MiB that would become 1.3 GiB; the process may have 512 MiB in all.
+    code = """
+import resource
+from pinwarden import Limits, PinwardenError, parse_json
+resource.setrlimit(resource.RLIMIT_AS, (512 << 20, 512 << 20))
+try:
+    parse_json(b"[" + b"[]," * ((64 << 20) // 3) + b"[]]", Limits(max_bytes=128 << 20))
+except PinwardenError as err:
+    print(err.code, err.data["limit"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("JSON_PARSE_ERROR values\n", "")
 
 
 json_like = st.text(alphabet='{}[]",:\\ue0123456789.+-E\ud800\u200baN', max_size=60).map(

@@ -394,7 +394,7 @@ def test_messages_that_nobody_hears_yet_take_no_more_than_one_connection_may() -
     kept: list[int] = []
 
     def work() -> None:
-        made = conversation(HttpLimits(max_unsent_bytes=100_000), Kept())
+        made = conversation(HttpLimits(max_waiting_bytes=100_000), Kept())
         for _ in range(100):
             made.from_server(note)
         kept.append(sum(map(len, made._unheard)))

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pinwarden.gateway.http.connection import ClientConnection, Connections, Reply
+from pinwarden.gateway.http.connection import ClientConnection, Connections
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import Request
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: gateway\r\n"
@@ -34,10 +35,14 @@ class Echo:
 
     def __init__(self) -> None:
         self.asked: list[Request] = []
+        self.admitted: list[dict[bytes, bytes]] = []
         self.held: list[Reply] = []
         self.hold = False
         self.ways: dict[bytes, Short] = {}
         self.short = 0
+
+    def admit(self, headers: dict[bytes, bytes]) -> None:
+        self.admitted.append(headers)
 
     def answer(self, request: Request, reply: Reply) -> None:
         self.asked.append(request)

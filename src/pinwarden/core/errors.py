@@ -37,7 +37,7 @@ CODES: Mapping[str, ErrorCode] = _table(
         "JSON_PARSE_ERROR",
         EXIT_UNCHECKED,
         "The bytes are not strict JSON: bad UTF-8, a byte order mark, a syntax error, a number that is not "
-        "finite, or more bytes, levels or digits than the limits allow.",
+        "finite, or more bytes, levels, digits or values than the limits allow.",
         "Look at the position in the message. Save the file as UTF-8 without a byte order mark.",
     ),
     ErrorCode(

@@ -25,15 +25,20 @@ _SHAPE = bytes.maketrans(b"0123456789E", b"0000000000e")
 # A double overflows from 309 digits on. With fewer than 209 it takes an exponent of at least three digits.
 _LONG = 209
 _LONG_RUN = b"0" * _LONG
+_SMALL = 1 << 16  # bytes of a text whose values are few enough, whatever they are
+_PIECE = 1 << 16
 _from_json = jiter.from_json
 
 
 def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     """Read strict JSON: UTF-8 without byte order mark, no repeated member, only finite numbers, within limits."""
-    if type(data) is not bytes or len(data) > limits.max_bytes:
+    if type(data) is not bytes:
+        _check_size(data, limits)
+    size = len(data)
+    if size > _SMALL or size > limits.max_bytes:
         _check_size(data, limits)
     shape = data.translate(_SHAPE)
-    if limits.max_digits < _LONG or (len(shape) >= _LONG and _LONG_RUN in shape):
+    if limits.max_digits < _LONG or (size >= _LONG and _LONG_RUN in shape):
         return _parse_exactly(data, limits)  # a long number, or only a long string of digits
     try:
         value = _from_json(data, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="keys")
@@ -60,6 +65,32 @@ def _check_size(data: bytes, limits: Limits) -> None:
         raise PinwardenError("JSON_PARSE_ERROR", f"JSON text is given as bytes, not {type(data).__name__}")
     if len(data) > limits.max_bytes:
         _too_much("bytes", len(data), limits.max_bytes)
+    if len(data) > _SMALL and len(data) > limits.max_values >> 1:  # no byte weighs more than two
+        _check_weight(data, limits)
+
+
+def _check_weight(data: bytes, limits: Limits) -> None:
+    """Refuse a text whose values would take too much memory, before any of them is made.
+
+    Counting everything is quick, and enough for nearly all texts. Only where the characters that count may stand inside
+    of strings is that looked at, piece by piece. A text that is no JSON may be weighed wrongly, but not before the
+    place where a reader gives up.
+    """
+    if _weight(data) <= limits.max_values:
+        return
+    text = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    weight = 0
+    inside = False
+    for start in range(0, len(text), _PIECE):
+        parts = text[start : start + _PIECE].split(b'"')
+        weight += _weight(b"".join(parts[inside::2]))
+        if weight > limits.max_values:
+            _too_much("values", weight, limits.max_values)
+        inside ^= not len(parts) & 1
+
+
+def _weight(text: bytes) -> int:
+    return text.count(b",") + text.count(b":") + 2 * text.count(b"[") + 5 * text.count(b"{")
 
 
 def _surely_finite(value: Any) -> bool:

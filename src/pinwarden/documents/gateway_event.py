@@ -36,6 +36,7 @@ LOCK_CHANGED = "lock_changed"
 STARTED = "started"
 """A server was started or connected to."""
 STOPPED = "stopped"
+"""A server was ended, or a connection of a client was cut, with the reason."""
 SPOOLED = "spooled"
 """Written by the log itself, about the files in which events wait for the database: one of them is damaged."""
 

@@ -89,6 +89,12 @@ class Session:
         """Whether messages wait for something that the server has yet to answer."""
         return bool(self._held)
 
+    def heavy(self, now: float) -> bool:
+        """Whether the next message may mean that a long list is judged, which takes a while."""
+        if now >= self.guard.look_at:
+            self.guard.look(now)
+        return self._views.heavy(now)
+
     def client_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
         """A message from the client. ``message`` is its strictly parsed value, if the caller has it already.
 

@@ -27,6 +27,7 @@ from pinwarden.rules.gates.lists import strictest
 from pinwarden.rules.gates.verdict import Verdict
 
 _RETRY_SECONDS = 2.0  # after a list that could not be read
+_LONG = 100  # items; judging so many that changed takes some ten milliseconds
 DISCOVER = "server/discover"
 
 
@@ -118,6 +119,14 @@ class Views:
     def is_own(self, number: Any) -> bool:
         """Whether an id belongs to a request of ours."""
         return type(number) is str and number.startswith(self._prefix)
+
+    def heavy(self, now: float) -> bool:
+        """Whether a long list that counts is not judged yet."""
+        epoch, oldest = self._guard.epoch, now - self._guard.policy.relist_seconds
+        for view in self._views.values():
+            if view.epoch != epoch and view.at >= oldest and len(view.items) > _LONG:
+                return True
+        return any(len(asked.items) > _LONG for asked in self._open.values())
 
     def need(self, kind: Kind, now: float, out: Output) -> View | None:
         """The list, judged; None if it has to be waited for."""

@@ -309,6 +309,8 @@ class AuditLog:
             batch, place = self._journal.read(since, until, self._limits.batch)
             append(database, batch)
             self._settle(place)
+            if self._journal.size <= self._limits.batch:
+                return  # what came meanwhile is gathered for the next commit, until the journal has to begin anew
 
     def _settle(self, place: Mark) -> None:
         with self._changed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from pinwarden.core.json_slices import array_elements, object_members
 from pinwarden.gateway import splice
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.hub import Conversing, Hub, Upstream
-from pinwarden.gateway.http.messages import MODERN, VERSION_META, Frame, Id
+from pinwarden.gateway.http.messages import MODERN, VERSION_META, Frame, Id, encoded
 
 META = "io.modelcontextprotocol/"
 INFO_META = f"{META}clientInfo"
@@ -104,7 +105,7 @@ class Backend:
             conversation.close("the handshake failed")
             raise
         note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-        conversation.tell(Frame(data=orjson.dumps(note), message=note))
+        conversation.tell(Frame(data=encoded(note), message=note))
         conversation.listen(_Ear(self, self._hear))  # type: ignore[arg-type]
         self.conversation, self.about = conversation, result
         self._upstream.failing = False
@@ -136,7 +137,7 @@ class Backend:
             result = answer.members.get("result")
             if not isinstance(result, dict):
                 raise BackendError(-32603, f"no answer to {method}")
-            found += _elements(answer.data, member)
+            found += await self._hub.aside(len(answer.data), partial(_elements, answer.data, member))
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str):
                 return found
@@ -169,7 +170,7 @@ class Backend:
         self._number += 1
         message = {"jsonrpc": "2.0", "id": f"{_OWN}{id(self):x}-{self._number}", "method": method, "params": params}
         answer = Answer()
-        conversation.request(Frame(data=orjson.dumps(message), message=message), answer)
+        conversation.request(Frame(data=encoded(message), message=message), answer)
         made: Frame = await answer
         return made
 
@@ -205,7 +206,7 @@ def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
     """A request of a client of the older era as the newest revision wants it."""
     text = frame.data.decode()
     params = splice.member(text, 0, "params")
-    value = orjson.dumps(dict(meta)).decode()
+    value = encoded(dict(meta)).decode()
     if params is None:
         edit = splice.with_member(text, 0, "params", f'{{"_meta":{value}}}')
     else:
@@ -213,7 +214,7 @@ def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
         if present is None:
             edit = splice.with_member(text, params.start, "_meta", value)
         else:
-            edit = (present.start, present.end, orjson.dumps({**frame.meta, **meta}).decode())
+            edit = (present.start, present.end, encoded({**frame.meta, **meta}).decode())
     data = splice.edited(text, [edit]).encode()
     message = {**frame.members, "params": {**frame.params, "_meta": {**frame.meta, **meta}}}
     return Frame(data=data, message=message)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from pinwarden.gateway.http.connection import ClientConnection, Reply
+from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.exchange import HttpExchange
-from pinwarden.gateway.http.messages import Frame, Id, with_id, with_value
-from pinwarden.gateway.http.pool import Listener, UpstreamConnection
+from pinwarden.gateway.http.messages import Frame, Id, encoded, with_id, with_value
+from pinwarden.gateway.http.pool import NOBODY, Listener, UpstreamConnection
+from pinwarden.gateway.http.reply import Reply
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.conversation import Conversation
@@ -57,7 +56,7 @@ class Call:
         self.sent = self.deadline = sent
         self.data = b""
         self.given_up = False
-        self.listener: Listener = self
+        self.listener: Listener = NOBODY
         self.link: RemoteLink | None = None
         self.upstream: UpstreamConnection | None = None
 
@@ -75,7 +74,7 @@ class Call:
             return  # nobody waits
         if self.renumbered:
             restored = with_id(data, self.number[1], self.own_id)
-            data = with_value(data, ("id",), orjson.dumps(self.own_id)) if restored is None else restored
+            data = with_value(data, ("id",), encoded(self.own_id)) if restored is None else restored
         if self._exchange is not None:
             self._exchange.answered(Frame(data, message), 0)
         else:
@@ -128,6 +127,7 @@ class Call:
             self._general_listener().on_whole(status, session, body)
             return
         conversation = self._conversation
+        self.listener = NOBODY  # and so it is gone with its answer, without a search for circles
         self.link.answered(self.number)
         if not conversation.from_server(body, asked=self.number):
             conversation.unanswered(self.number, "no answer came")

@@ -9,12 +9,10 @@ from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-import orjson
-
 from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
-from pinwarden.gateway.http.messages import Frame, Id
+from pinwarden.gateway.http.messages import Frame, Id, encoded
 from pinwarden.gateway.server_process import Command
 
 if TYPE_CHECKING:
@@ -93,6 +91,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._stdin: asyncio.WriteTransport | None = None
         self._transports: list[asyncio.BaseTransport] = []
         self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
         self._begun = 0.0
         self._closed = False
         self._pausing = False
@@ -126,17 +125,25 @@ class ChildLink(asyncio.SubprocessProtocol):
         """Line ends inside a message stand between its tokens, and can be left out."""
         if b"\n" in data or b"\r" in data:
             data = data.replace(b"\r", b" ").replace(b"\n", b" ")
-        if self._stdin is None:
-            self._unsent.append(data + b"\n")
+        if self._stdin is None or self._stdin.is_closing():
+            self._keep(data + b"\n")
         elif self._stdin.get_write_buffer_size() > self._limits.max_unsent_bytes:
             self._lose("the server does not read what it is sent")
         else:
             self._stdin.write(data + b"\n")
 
+    def _keep(self, data: bytes) -> None:
+        """Keep a line for a process that is being started. What is kept for one that is ending is lost with it."""
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes > self._limits.max_unsent_bytes:
+            self._lose("the server does not read what it is sent")
+        else:
+            self._unsent.append(data)
+
     def cancel(self, number: Id) -> None:
         """Tell the server that nobody waits."""
         note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number[1]}}
-        self.send(Frame(data=orjson.dumps(note), message=note), b"")
+        self.send(Frame(data=encoded(note), message=note), b"")
 
     def expire(self, before: float, keep: Container[Id]) -> None:
         """Nothing is kept here for a request."""
@@ -155,6 +162,10 @@ class ChildLink(asyncio.SubprocessProtocol):
     def pipe_closed(self) -> None:
         """The server closed its output."""
         self._lose("the server ended")
+
+    def input_closed(self) -> None:
+        """The server takes no more. What it has said already is still read; then its output ends too."""
+        self._stdin = None
 
     def too_long(self) -> None:
         """A line without an end."""
@@ -204,7 +215,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         err, _ = await self._loop.connect_read_pipe(
             lambda: _Lines(self.stderr_line, _nothing, None, self._limits.kept_stderr_bytes), process.stderr
         )
-        stdin, _ = await self._loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
+        stdin, _ = await self._loop.connect_write_pipe(lambda: _Input(self.input_closed), process.stdin)
         self._transports = [out, err, stdin]
         self._stdin = stdin
 
@@ -275,6 +286,16 @@ class _Lines(asyncio.Protocol):
                 self._parts.append(rest)
             elif self._too_long is not None:
                 self._too_long()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._closed()
+
+
+class _Input(asyncio.BaseProtocol):
+    """Knows when nobody reads any more."""
+
+    def __init__(self, closed: Callable[[], None]) -> None:
+        self._closed = closed
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._closed()

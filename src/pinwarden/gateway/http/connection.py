@@ -5,23 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 from typing import Protocol, cast
 
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.reply import USUAL, Reply, head_of
 from pinwarden.gateway.http.request import Refused, Request, RequestReader
+from pinwarden.gateway.http.slow_reader import Behind
 
-_REASONS = {each.value: each.phrase for each in HTTPStatus}
-_ALWAYS = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
-_USUAL = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + _ALWAYS + b"content-length: %d\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_STREAM = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\n"
-    b"x-accel-buffering: no\r\nx-content-type-options: nosniff\r\ntransfer-encoding: chunked\r\n"
-)
 _END = b"\r\n\r\n"
-_PING = b": \r\n\r\n"
-JSON = "application/json"
+_MORE = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
+_LINGER_SECONDS = 1.0  # for a client to read why its request is refused
 
 
 class Short(Protocol):
@@ -50,6 +44,9 @@ class Answering(Protocol):
     def answer(self, request: Request, reply: Reply) -> None:
         """Answer one request, now or later, through its reply."""
 
+    def admit(self, headers: dict[bytes, bytes]) -> None:
+        """Refuse a request by its head."""
+
 
 class Connections:
     """All connections of clients, their count and their bounds."""
@@ -61,6 +58,30 @@ class Connections:
         self.open: set[ClientConnection] = set()
         self.draining = False
         self.refused = 0
+        self.cut = 0
+        """How many were ended because they did not read."""
+        self.on_cut: Callable[[str], None] = _untold
+        self.behind: set[ClientConnection] = set()
+        """Those whose reader is slower than we are."""
+        self.bodies = 0
+        """Bytes of large requests that are not answered yet."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for slow readers."""
+        return sum(each.unsent for each in self.behind)
+
+    def make_room(self) -> None:
+        """Cut those that read slowest, until what waits for all of them is within bounds."""
+        while self.behind and (unsent := self.unsent) > self.limits.max_all_unsent_bytes:
+            slowest = min(self.behind, key=lambda each: (each.pace, -each.unsent))
+            slowest.give_up(f"{unsent} bytes wait for slow readers, and it is the slowest")
+
+    def tick(self) -> None:
+        """Cut those that do not read at all. Called about once a second."""
+        for each in tuple(self.behind):
+            if each.stalled:
+                each.give_up("it reads nothing of what waits for it")
 
     def __call__(self) -> ClientConnection:
         """A protocol for the next connection."""
@@ -81,95 +102,8 @@ class Connections:
         return drained
 
 
-class Reply:
-    """The answer to one request: one document, or a stream of events."""
-
-    def __init__(self, connection: ClientConnection | None, *, keep_alive: bool) -> None:
-        self._connection = connection
-        self._keep_alive = keep_alive
-        self._chunked = False
-        self.on_gone: Callable[[], None] | None = None
-        """Called if the client goes away before the answer is complete."""
-
-    @property
-    def open(self) -> bool:
-        """Whether something can still be sent."""
-        return self._connection is not None
-
-    @property
-    def streaming(self) -> bool:
-        """Whether the answer is a stream of events."""
-        return self._chunked
-
-    def send(
-        self, status: int, body: bytes = b"", *, kind: str = JSON, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """The whole answer."""
-        connection = self._connection
-        if connection is None:
-            return
-        keep = self._keep_alive and not connection.owner.draining
-        if status == 200 and keep and headers is None and kind is JSON and body:
-            connection.write(_USUAL % len(body) + body)  # what nearly always is sent
-        else:
-            connection.write(_head(status, len(body), kind if body else "", headers, keep=keep) + body)
-        self._done(keep=keep)
-
-    def start_events(self, headers: Mapping[str, str] | None = None) -> None:
-        """Begin a stream of events."""
-        connection = self._connection
-        if connection is None or self._chunked:
-            return
-        self._chunked = True
-        more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
-        connection.write(_STREAM + more.encode("latin-1") + b"\r\n")
-        connection.ping_later(self)
-
-    def event(self, frame: bytes) -> None:
-        """One message as an event. Messages are JSON without line ends outside of strings, so one line holds it."""
-        if self._connection is not None:
-            if b"\n" in frame or b"\r" in frame:
-                # Between the tokens of JSON only; inside of strings they are escaped.
-                frame = frame.replace(b"\r", b" ").replace(b"\n", b" ")
-            self._chunk(b"event: message\r\ndata: " + frame + b"\r\n\r\n")
-
-    def ping(self) -> None:
-        """A comment, which clients skip."""
-        self._chunk(_PING)
-
-    def end_events(self) -> None:
-        """End the stream."""
-        connection = self._connection
-        if connection is not None:
-            connection.write(b"0\r\n\r\n")
-            self._done(keep=self._keep_alive and not connection.owner.draining)
-
-    def gone(self) -> None:
-        """The client went away."""
-        if self._connection is not None:
-            self._connection = None
-            if self.on_gone is not None:
-                self.on_gone()
-
-    def _chunk(self, data: bytes) -> None:
-        if self._connection is not None:
-            self._connection.write(b"%x\r\n" % len(data) + data + b"\r\n")
-
-    def _done(self, *, keep: bool) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.answered(keep=keep)
-
-
-def _head(status: int, length: int, kind: str, headers: Mapping[str, str] | None, *, keep: bool) -> bytes:
-    lines = f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\ncontent-length: {length}\r\n"
-    if kind:
-        lines += f"content-type: {kind}\r\n"
-    if headers:
-        lines += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    if not keep:
-        lines += "connection: close\r\n"
-    return lines.encode("latin-1") + _ALWAYS + b"\r\n"
+def _untold(why: str) -> None:
+    del why
 
 
 class ClientConnection(asyncio.Protocol):
@@ -178,7 +112,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, owner: Connections) -> None:
         self.owner = owner
         self._limits = owner.limits
-        self._reader = RequestReader(owner.limits)
+        self._reader = RequestReader(owner.limits, self._large)
         self._waiting: deque[Request] = deque()
         self._reply: InWork | None = None
         self._ways = owner.ways
@@ -188,6 +122,8 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = 0.0
         self._closing = False
         self._paused = False
+        self._behind: Behind | None = None
+        self._reserved = 0
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -201,7 +137,7 @@ class ClientConnection(asyncio.Protocol):
         if len(self.owner.open) >= self._limits.max_connections or self.owner.draining:
             self.owner.refused += 1
             self._closing = True
-            self._transport.write(_head(503, 0, "", {"retry-after": "1"}, keep=False))
+            self._transport.write(head_of(503, 0, "", {"retry-after": "1"}, keep=False))
             self._transport.close()
             return
         self.owner.open.add(self)
@@ -211,6 +147,8 @@ class ClientConnection(asyncio.Protocol):
         """The client went away."""
         self._closing = True
         self.owner.open.discard(self)
+        self.owner.behind.discard(self)
+        self._release()
         for timer in (self._timer, self._pinger):
             if timer is not None:
                 timer.cancel()
@@ -265,9 +203,11 @@ class ClientConnection(asyncio.Protocol):
         if self._waiting or self.owner.draining or transport is None or transport.get_write_buffer_size():
             Reply(self, keep_alive=True).send(200, body)
             return
-        transport.write(_USUAL % len(body) + body)
+        transport.write(USUAL % len(body) + body)
         self._reply = None
-        self._wait(self._limits.idle_seconds)
+        self._deadline = self._loop.time() + self._limits.idle_seconds
+        if self._timer is None:  # no other wait is longer, so one that is set is early enough
+            self._timer = self._loop.call_at(self._deadline, self._overdue)
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the reader is too slow for what waits already."""
@@ -275,13 +215,79 @@ class ClientConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         if transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
-            transport.abort()
+            self.give_up(f"{transport.get_write_buffer_size()} bytes wait for it")
             return
         transport.write(data)
+        if self._behind is not None:
+            self._behind.given += len(data)
+            self.owner.make_room()
+
+    # A slow reader
+
+    def pause_writing(self) -> None:
+        """More waits than the system takes. Nothing is read from whoever does not read."""
+        if self._transport is None or self._closing:
+            return
+        self._behind = Behind(self._loop.time(), self.unsent)
+        self.owner.behind.add(self)
+        self._transport.pause_reading()
+        self.owner.make_room()
+
+    def resume_writing(self) -> None:
+        """Nearly everything was read."""
+        self._behind = None
+        self.owner.behind.discard(self)
+        if self._transport is not None and not self._paused:
+            self._transport.resume_reading()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait to be read."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def pace(self) -> float:
+        """Bytes a second that were read since more waits than the system takes."""
+        behind = self._behind
+        return 0.0 if behind is None else behind.pace(self._loop.time(), self.unsent)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether nothing was read for long."""
+        behind = self._behind
+        return behind is not None and behind.stalled(self._loop.time(), self.unsent, self._limits.unread_seconds)
+
+    def give_up(self, why: str) -> None:
+        """Cut the connection of a reader that is too slow."""
+        transport = self._transport
+        self._closing = True
+        self.owner.behind.discard(self)
+        if transport is not None:
+            peer = transport.get_extra_info("peername")
+            self.owner.cut += 1
+            self.owner.on_cut(f"{peer[0] if isinstance(peer, tuple) else 'a client'} was cut off: {why}")
+            transport.abort()
+
+    # Large requests
+
+    def _large(self, headers: dict[bytes, bytes], size: int) -> None:
+        """Make room for a body, for clients only."""
+        owner = self.owner
+        owner.answering.admit(headers)
+        if owner.bodies + size > self._limits.max_all_body_bytes:
+            raise Refused(503, "too many large requests at once")
+        owner.bodies += size
+        self._reserved += size
+
+    def _release(self) -> None:
+        self.owner.bodies -= self._reserved
+        self._reserved = 0
 
     def answered(self, *, keep: bool) -> None:
         """The request in work is answered; take the next one, in a turn of its own so that none starves others."""
         self._reply = None
+        if self._reserved and not self._waiting and not self._reader.begun:
+            self._release()
         if self._pinger is not None:
             self._pinger.cancel()
             self._pinger = None
@@ -318,20 +324,34 @@ class ClientConnection(asyncio.Protocol):
         request = self._waiting.popleft()
         self._deadline = 0.0
         if self._paused and self._transport is not None and len(self._waiting) <= self._limits.max_pipelined:
-            self._transport.resume_reading()
             self._paused = False
+            if self._behind is None:
+                self._transport.resume_reading()
         reply = self._reply = Reply(self, keep_alive=request.keep_alive)
+        reply.bodiless = request.method == "HEAD"
         self.owner.answering.answer(request, reply)
 
     def _refuse(self, refused: Refused) -> None:
         """Say why, and end the connection: where the next request begins is not known any more."""
         self.owner.refused += 1
+        sending = self._reader.in_body
         reply, self._reply = self._reply, None
         if reply is None:
-            self.write(_head(refused.status, len(refused.why), "text/plain", None, keep=False) + refused.why.encode())
+            why, more = refused.why.encode(), _MORE.get(refused.status)
+            self.write(head_of(refused.status, len(why), "text/plain", more, keep=False) + why)
         else:
             reply.gone()
-        self._close()
+        if sending and self._transport is not None:
+            # Who hangs up on what is still being sent takes back what was said last.
+            self._closing = True
+            self._waiting.clear()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(_LINGER_SECONDS, self._transport.close)
+        else:
+            self._close()
 
     def _close(self) -> None:
         self._closing = True

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
 from math import inf
 from typing import Any, Protocol
-
-import orjson
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
@@ -28,13 +28,16 @@ from pinwarden.gateway.http.messages import (
     SUBSCRIPTION_META,
     Frame,
     Id,
+    encoded,
     error_frame,
     key_of,
     read_server,
     with_id,
-    with_value,
 )
+from pinwarden.gateway.http.pending import Pending, renumbered, restored
 from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.turns import Turns
+from pinwarden.gateway.http.worked_out import Done, Work, worked_out
 from pinwarden.gateway.messages import LISTEN
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
@@ -60,33 +63,17 @@ class Hearing(Protocol):
         """No more will come."""
 
 
-class _Pending:
-    """A request that waits for its answer."""
-
-    __slots__ = ("deadline", "given_up", "own_id", "own_token", "parameters", "renumbered", "sent", "token", "waiting")
-
-    def __init__(self, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
-        self.waiting = waiting
-        self.parameters = parameters
-        self.sent = self.deadline = 0.0
-        self.own_id = frame.members.get("id")
-        self.own_token = frame.meta.get("progressToken")
-        self.token: Id | None = None
-        self.given_up: Callable[[], None] | None = None
-        """Called if nobody waits any more."""
-        self.renumbered = False
-
-
 class Conversation:
     """Frames of clients in, frames to clients out, each to the request or the stream that it belongs to."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  what a session needs from around it
         self,
         session: Session,
         recording: Recording,
         limits: HttpLimits,
         clock: Callable[[], float],
         on_closed: Callable[[str], None],
+        threads: Executor | None = None,
     ) -> None:
         self.session = session
         self._plain = session.plain
@@ -97,15 +84,17 @@ class Conversation:
         self._json = Limits(max_bytes=limits.max_answer_bytes)
         self._clock = clock
         self._on_closed = on_closed
-        self._pending: dict[Id, _Pending | Call] = {}
+        self._pending: dict[Id, Pending | Call] = {}
         self._tokens: dict[Id, Id] = {}
         self._abandoned: set[Id] = set()
-        self._cancelled: set[_Pending | Call] = set()
+        self._cancelled: set[Pending | Call] = set()
         """Requests of which the client said that it does not wait any more. Most servers never answer these."""
         self._numbers = 0
         self._stream: Hearing | None = None
         self._unheard: deque[bytes] = deque()
         self._unheard_bytes = 0
+        self._turns = Turns(threads, limits.max_unsent_bytes)
+        self._large = limits.max_bytes_at_once
         self._waiting_steps = 0
         """Refusals that have no effect yet, because they are not on disk."""
         self.closed = False
@@ -133,7 +122,7 @@ class Conversation:
         if number is None:
             waiting.failed(INVALID_REQUEST, "the id of a request is a number or a text")
             return None
-        pending = _Pending(frame, waiting, parameters)
+        pending = Pending(frame, waiting, parameters)
         # A subscription is answered when it ends.
         pending.sent, pending.deadline = now, inf if frame.method == LISTEN else now + self._limits.answer_seconds
         token = frame.progress_token
@@ -151,7 +140,7 @@ class Conversation:
         self._pending[number] = pending
         if token is not None:
             self._tokens[token] = number
-        self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
+        self._feed(frame)
         return number
 
     def call(  # noqa: PLR0913  what is known about it already
@@ -184,6 +173,9 @@ class Conversation:
                 else:
                     link.call(call, body, message, name)
                     return True
+        if self._turns.busy or self.session.heavy(now):
+            self._feed(Frame(body, message))
+            return True
         step = self.session.client_frame(body, now, message)
         sent = step.to_server
         if len(sent) != 1 or sent[0] is not body or step.to_client or step.durable or step.sightings:
@@ -200,33 +192,53 @@ class Conversation:
 
     def tell(self, frame: Frame) -> None:
         """A notification, or an answer to something that the server asked."""
-        now = self.used = self._clock()
+        self.used = self._clock()
         if not self.closed:
             if frame.method == _CANCELLED:
                 pending = self._pending.get(key_of(frame.params.get("requestId")))  # type: ignore[arg-type]
                 if pending is not None:
                     self._cancelled.add(pending)
-            self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
+            self._feed(frame)
 
     def give_up(self, number: Id | None) -> None:
         """The client does not wait for an answer any more."""
         pending = None if number is None else self._forget(number)
         if pending is None or number is None:
             return
-        if type(pending) is _Pending and pending.given_up is not None:
+        if type(pending) is Pending and pending.given_up is not None:
             pending.given_up()
+        if self.closed:
+            return
+        if len(self._abandoned) < self._limits.max_in_flight:
+            self._abandoned.add(number)
+        self._turns.do(partial(self._cancel, number))
+
+    def _cancel(self, number: Id) -> None:
         if self.closed:
             return
         note = {"jsonrpc": "2.0", "method": _CANCELLED, "params": {"requestId": number[1]}}
         now = self._clock()
-        if not self.session.client_frame(orjson.dumps(note), now, note).to_server:
+        if not self.session.client_frame(encoded(note), now, note).to_server:
+            self._abandoned.discard(number)
             return  # it was held, and is forgotten
         if self.link is not None:
             self.link.cancel(number)
         # The server may answer late or never. For the session this is the end of it, and the id is free again.
         self._take(self.session.server_frame(error_frame(number[1], SERVER_AWAY, "given up"), now), None, None, 0)
-        if len(self._abandoned) < self._limits.max_in_flight:
-            self._abandoned.add(number)
+
+    def _feed(self, frame: Frame) -> None:
+        """Let the session have a message of the client, in its turn."""
+        if not self._turns.do(partial(self._from_client, frame), len(frame.data)):
+            self.close("more waits for this server's list to be judged than is kept")
+
+    def _from_client(self, frame: Frame) -> None:
+        if self.closed:
+            return
+        now = self._clock()
+        if self.session.heavy(now):
+            self._aside(lambda: (frame, self.session.client_frame(frame.data, now, frame.message)))
+        else:
+            self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
 
     def listen(self, reply: Hearing) -> None:
         """Open the stream for what belongs to no request. A newer stream takes the place of an older one."""
@@ -241,28 +253,55 @@ class Conversation:
 
     # From the server
 
-    def from_server(self, data: bytes, *, asked: Id | None = None, status: int = 0) -> bool:
-        """A message of the server."""
+    def from_server(self, data: bytes, *, asked: Id | None = None) -> bool:
+        """A message of the server, and all that it says in answer to what was asked."""
         if self.closed:
             return True
+        if len(data) > self._large or self._turns.busy:
+            self.part_from_server(data, asked, 0, partial(self._if_not_answered, asked))
+            return True
+        return self._heard(data, asked)
+
+    def _heard(self, data: bytes, asked: Id | None) -> bool:
         now = self.heard = self._clock()
         self.answered_once = True
         try:
             message = parse(data, self._json)
         except PinwardenError:
             message = None  # the session judges it
-        if type(message) is dict and not status and "method" not in message:
+        if type(message) is dict and "method" not in message:
             number = message.get("id")
             call = self._pending.get((int, number)) if type(number) is int else None
             if type(call) is Call and (asked is None or asked == call.number):
                 self._answered(call, data, message, now)
                 return "result" in message or "error" in message
-        frame = Frame(data, message)
+        if self.session.heavy(now):
+            self._aside(partial(self._judge, data, now), asked, 0, partial(self._if_not_answered, asked))
+            return True
+        return self._take_frame(Frame(data, message), asked, 0)
+
+    def part_from_server(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
+        """A message of the server; who is to know whether it may be the answer is told, now or later."""
+        self.heard = self._clock()
+        self.answered_once = True
+        if not self._turns.do(partial(self._in_turn, data, asked, status, then), len(data)):
+            self.close("the server sends faster than can be judged")
+
+    def _in_turn(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
+        if self.closed:
+            then(True)
+        elif len(data) > self._large or self.session.heavy(self._clock()):
+            self._aside(partial(self._judge, data, self._clock()), asked, status, then)
+        else:
+            then(self._take_frame(Frame(data, read_server(data, self._json)), asked, status))
+
+    def _take_frame(self, frame: Frame, asked: Id | None, status: int) -> bool:
+        """Let the session judge a message; whether it may be the answer."""
         if self._abandoned and frame.is_answer and frame.id in self._abandoned:
             self._abandoned.discard(frame.id)
             return True
-        self._take(self.session.server_frame(data, now, message), frame, asked, status)
-        return message is None or (frame.is_answer and frame.id == asked)
+        self._take(self.session.server_frame(frame.data, self._clock(), frame.message), frame, asked, status)
+        return frame.message is None or (frame.is_answer and frame.id == asked)
 
     def _answered(self, call: Call, data: bytes, message: Any, now: float) -> None:
         """The answer to a call."""
@@ -280,12 +319,23 @@ class Conversation:
 
     def unanswered(self, number: Id, why: str) -> None:
         """The server ended its answer without answering."""
-        if self.closed:
-            return
-        self.from_server(error_frame(number[1], SERVER_AWAY, why), asked=number)
+        self._turns.do(partial(self._unanswered, number, why))
+
+    def _unanswered(self, number: Id, why: str) -> None:
+        if not self.closed:
+            data = error_frame(number[1], SERVER_AWAY, why)
+            self._take_frame(Frame(data, read_server(data, self._json)), number, 0)
+
+    def _if_not_answered(self, asked: Id | None, answers: bool) -> None:
+        if asked is not None and not answers:
+            self.unanswered(asked, "no answer came")
 
     def server_lost(self, why: str) -> None:
         """Nothing more will come: everything that is open is answered, and the conversation is over."""
+        if not self.closed:
+            self._turns.do(partial(self._lost, why))
+
+    def _lost(self, why: str) -> None:
         if self.closed:
             return
         step = self.session.server_gone(self._clock())
@@ -300,7 +350,11 @@ class Conversation:
         if self.closed:
             return
         now = self._clock()
-        self._take(self.session.tick(now), None, None, 0)
+        if not self._turns.busy:
+            if self.session.heavy(now):
+                self._aside(lambda: (None, self.session.tick(now)))
+            else:
+                self._take(self.session.tick(now), None, None, 0)
         hung = False
         for number, pending in list(self._pending.items()):
             if pending.deadline > now:
@@ -327,12 +381,12 @@ class Conversation:
         if self._pinged is None and self.link is not None:
             self._pinged = now
             ping = {"jsonrpc": "2.0", "id": f"pinwarden/{self.session.name}/ping", "method": "ping"}
-            self.link.send(Frame(orjson.dumps(ping), ping), b"")
+            self.link.send(Frame(encoded(ping), ping), b"")
 
     @property
     def idle(self) -> bool:
         """Whether nobody waits for anything."""
-        return not self._pending and (self._stream is None or not self._stream.open)
+        return not self._pending and not self._turns.busy and (self._stream is None or not self._stream.open)
 
     def close(self, why: str) -> None:
         """End the conversation. Who still waits is told."""
@@ -359,19 +413,59 @@ class Conversation:
         if stream is not None and stream.open:
             stream.end_events()
 
+    # What takes long
+
+    def _aside(
+        self,
+        work: Work,
+        asked: Id | None = None,
+        status: int = 0,
+        then: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Let the session do its work on a thread, and take what comes out of it."""
+        on_thread = partial(worked_out, work, self._recording, self._json)
+        self._turns.aside(on_thread, partial(self._worked_out, asked, status, then), self._not_worked_out)
+
+    def _judge(self, data: bytes, now: float) -> tuple[Frame, Step | None]:
+        """On a thread."""
+        frame = Frame(data, read_server(data, self._json))
+        if frame.is_answer and frame.id in self._abandoned:
+            return frame, None
+        return frame, self.session.server_frame(data, now, frame.message)
+
+    def _worked_out(self, asked: Id | None, status: int, then: Callable[[bool], None] | None, done: Done) -> None:
+        frame, step = done.frame, done.step
+        if step is None:
+            if frame is not None and frame.id is not None:
+                self._abandoned.discard(frame.id)
+        elif done.problem is not None:
+            self._unrecorded(step, done.problem)
+        elif done.recorded:
+            self._recording.count(step)
+            self._send(step, frame, asked, status, done.made)
+        else:
+            self._take(step, frame, asked, status, done.made)
+        if then is not None and frame is not None:
+            then(step is None or frame.message is None or (frame.is_answer and frame.id == asked))
+
+    def _not_worked_out(self) -> None:
+        self.close("a message could not be judged")
+
     # What comes out of the session
 
-    def _take(self, step: Step, frame: Frame | None, asked: Id | None, status: int) -> None:
+    def _take(
+        self, step: Step, frame: Frame | None, asked: Id | None, status: int, made: tuple[Frame, ...] = ()
+    ) -> None:
         if step.facts or step.sightings:
             try:
                 if step.durable:
-                    self._refuse(step, lambda: self._send(step, frame, asked, status))
+                    self._refuse(step, lambda: self._send(step, frame, asked, status, made))
                     return
                 self._recording.soon(step)
             except PinwardenError as err:
                 self._unrecorded(step, err)
                 return
-        self._send(step, frame, asked, status)
+        self._send(step, frame, asked, status, made)
 
     def _refuse(self, step: Step, then: Callable[[], None]) -> None:
         """Let a refusal have its effect when it is on disk. Who causes them faster than that is ended."""
@@ -386,7 +480,7 @@ class Conversation:
 
         def failed(err: PinwardenError) -> None:
             self._waiting_steps -= 1
-            self._unrecorded(step, err)
+            self._turns.do(partial(self._unrecorded, step, err))
 
         self._recording.durably(step, recorded, failed)
 
@@ -394,14 +488,15 @@ class Conversation:
         """What cannot be recorded does not happen: it is answered with the reason, and reaches nobody."""
         self._send(self.session.take_back(step, err), None, None, 0)
 
-    def _send(self, step: Step, frame: Frame | None, asked: Id | None, status: int) -> None:
+    def _send(
+        self, step: Step, frame: Frame | None, asked: Id | None, status: int, made: tuple[Frame, ...] = ()
+    ) -> None:
         if step.to_server and self.link is not None and not self.closed:
             for data in step.to_server:
                 sent = self._read(data, frame)
                 pending = self._pending.get(sent.id) if sent.is_request else None  # type: ignore[arg-type]
                 self.link.send(sent, b"" if pending is None else pending.parameters)
-        for data in step.to_client:
-            own = self._read(data, frame)
+        for own in made or [self._read(data, frame) for data in step.to_client]:
             self._deliver(own, asked, status if own is frame else 0)
 
     def _read(self, data: bytes, known: Frame | None) -> Frame:
@@ -413,12 +508,12 @@ class Conversation:
             number = frame.id
             pending = None if number is None else self._forget(number)
             if pending is not None:
-                pending.waiting.answered(_restored(frame, pending), status)
+                pending.waiting.answered(restored(frame, pending), status)
             return
         pending = self._belongs_to(frame, asked)
         if pending is not None:
             pending.deadline = max(pending.deadline, self._clock() + self._limits.answer_seconds)
-            pending.waiting.message(_restored(frame, pending))
+            pending.waiting.message(restored(frame, pending))
         elif self._stream is not None and self._stream.open:
             self._stream.event(frame.data)
         elif self._pending and asked is None:
@@ -432,50 +527,24 @@ class Conversation:
         self._unheard.append(data)
         self._unheard_bytes += len(data)
         limits = self._limits
-        while len(self._unheard) > limits.max_waiting_frames or self._unheard_bytes > limits.max_unsent_bytes:
+        while len(self._unheard) > limits.max_waiting_frames or self._unheard_bytes > limits.max_waiting_bytes:
             self._unheard_bytes -= len(self._unheard.popleft())
 
-    def _belongs_to(self, frame: Frame, asked: Id | None) -> _Pending | Call | None:
+    def _belongs_to(self, frame: Frame, asked: Id | None) -> Pending | Call | None:
         token = frame.progress_token if frame.method == "notifications/progress" else None
         number = self._tokens.get(token) if token is not None else None
         if number is None:
             number = key_of(frame.meta.get(SUBSCRIPTION_META))
         return self._pending.get(number if number in self._pending else asked)  # type: ignore[arg-type]
 
-    def _forget(self, number: Id) -> _Pending | Call | None:
+    def _forget(self, number: Id) -> Pending | Call | None:
         pending = self._pending.pop(number, None)
         if pending is not None and pending.token is not None:
             self._tokens.pop(pending.token, None)
         return pending
 
-    def _renumbered(self, frame: Frame, pending: _Pending) -> Frame:
-        """The request under an id that nobody uses; its progress is told by that id too."""
+    def _renumbered(self, frame: Frame, pending: Pending) -> Frame:
+        """The request under an id that nobody uses."""
         self._numbers += 1
-        number = f"pinwarden-{self.session.name}-{self._numbers}"
-        text = b'"' + number.encode() + b'"'
         pending.renumbered = True
-        data = with_value(frame.data, ("id",), text)
-        if frame.progress_token is not None:
-            data = with_value(data, ("params", "_meta", "progressToken"), text)
-        return Frame(data=data, message=_changed(frame, number))
-
-
-def _changed(frame: Frame, number: str) -> dict[str, Any]:
-    message = {**frame.members, "id": number}
-    if frame.progress_token is not None:
-        message["params"] = {**frame.params, "_meta": {**frame.meta, "progressToken": number}}
-    return message
-
-
-def _restored(frame: Frame, pending: _Pending | Call) -> Frame:
-    """A message of the server under the id and the token that the client chose."""
-    if not pending.renumbered:
-        return frame
-    data = frame.data
-    if "id" in frame.members and "method" not in frame.members:
-        data = with_value(data, ("id",), orjson.dumps(pending.own_id))
-    if frame.method == "notifications/progress":
-        data = with_value(data, ("params", "progressToken"), orjson.dumps(pending.own_token))
-    if SUBSCRIPTION_META in frame.meta:
-        data = with_value(data, ("params", "_meta", SUBSCRIPTION_META), orjson.dumps(pending.own_id))
-    return Frame(data=data, message=frame.message)
+        return renumbered(frame, f"pinwarden-{self.session.name}-{self._numbers}")

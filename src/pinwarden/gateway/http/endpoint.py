@@ -8,7 +8,6 @@ from typing import Protocol
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.gateway.http.access import Access, Client, Denied
-from pinwarden.gateway.http.connection import Reply
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.exchange import HttpExchange
 from pinwarden.gateway.http.hub import Conversing, Hub, Place
@@ -26,7 +25,8 @@ from pinwarden.gateway.http.messages import (
     plain_value,
     read,
 )
-from pinwarden.gateway.http.request import Request
+from pinwarden.gateway.http.reply import Reply
+from pinwarden.gateway.http.request import Refused, Request
 from pinwarden.gateway.http.ways import LONGEST_HEAD, MOST_WAYS, Way
 from pinwarden.gateway.plain import CALL
 
@@ -55,7 +55,7 @@ class Endpoint:
         self._hub = hub
         self.access = access
         self._limits = limits
-        self._json = Limits(max_bytes=limits.max_body_bytes)
+        self._json = Limits(max_bytes=limits.max_body_bytes, max_values=limits.max_body_values)
         self._merged = merged
         self.open_pages: dict[str, Page] = {}
         """Pages for which no token is needed."""
@@ -81,6 +81,15 @@ class Endpoint:
         except PinwardenError as err:
             self.failures += 1
             reply.send(500, _refusal(SERVER_AWAY, err.message))
+
+    def admit(self, headers: dict[bytes, bytes]) -> None:
+        """Take a long body from clients only, so that nobody else can make us keep it."""
+        request = Request("", "", headers, b"")
+        try:
+            self.access.check_site(request)
+            self.access.client_of(request)
+        except Denied as denied:
+            raise Refused(denied.status, denied.why) from denied
 
     def _answer(self, request: Request, reply: Reply) -> None:
         self.access.check_site(request)

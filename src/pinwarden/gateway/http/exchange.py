@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from pinwarden.gateway.http.connection import Reply
 from pinwarden.gateway.http.messages import Frame, error_frame, status_of
+from pinwarden.gateway.http.reply import Reply
 
 
 class Waiting(Protocol):

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
-from pinwarden.documents.gateway_event import LOCK_CHANGED, POLICY_CHANGED, Fact
+from pinwarden.documents.gateway_event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, Fact
 from pinwarden.flows.gateway.state import lock_baseline
 from pinwarden.flows.gateway.tokens import token_digest
 from pinwarden.gateway.http.access import Access, Client
+from pinwarden.gateway.http.certificate import file_stamp
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
@@ -94,6 +95,8 @@ class HttpGateway:
         serving = self.serving = Serving(endpoint, hub, settings.limits)
         figures = Figures(hub, endpoint, serving.connections, lambda: self.log.waiting)
         figures.problems = [audit_problem(lambda: self.log.problem), lambda: self._lock_problem]
+        serving.connections.on_cut = self._cut
+        serving.say = self._say
         endpoint.open_pages = {"/healthz": figures.health, "/readyz": figures.readiness}
         endpoint.pages = {"/metrics": figures.metrics}
         serving.every_second.append(self._look)
@@ -109,6 +112,14 @@ class HttpGateway:
         for recorder in self._recorders:
             await loop.run_in_executor(None, recorder.close)
         await loop.run_in_executor(None, self.log.close)
+
+    def _cut(self, why: str) -> None:
+        """A client that did not read was cut off, and whatever it was answered with was lost."""
+        self._say(why)
+        try:
+            self.log.record(Fact(kind=STOPPED, code="reader_too_slow", reason=why))
+        except PinwardenError as err:
+            self._tell(f"that could not be recorded: {err.message}")
 
     def _recorder(self, server: str) -> Recorder:
         baseline = lock_baseline(self._project.lock)
@@ -179,20 +190,12 @@ class HttpGateway:
         from pinwarden.flows.project import OWN_POLICY
 
         policy = self._settings.policy or self._project.root / OWN_POLICY
-        return tuple(_stamp(path) for path in (self._project.lock, policy))
+        return tuple(file_stamp(path) for path in (self._project.lock, policy))
 
     def _tell(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
             self._say(text)
-
-
-def _stamp(path: Path) -> object:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def serve(

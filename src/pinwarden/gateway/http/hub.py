@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.connection import Reply
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link, LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id
 from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.reply import Reply
+from pinwarden.gateway.http.turns import judging_threads
 from pinwarden.gateway.session import Session
 
+T = TypeVar("T")
 Opener = Callable[[LinkOwner], Link]
 
 
@@ -88,7 +91,7 @@ class Upstream:
             self.last_loss = why
             self.failing = not made.answered_once
 
-        made = Conversation(session, self.recording, hub.limits, hub.clock, closed)
+        made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.threads)
         made.link = self.open(made)
         return made
 
@@ -110,6 +113,8 @@ class Hub:
         self.upstreams = dict(upstreams)
         self.limits = limits
         self.clock = clock
+        self.threads = judging_threads()
+        """For what takes long."""
         self._shared: dict[tuple[str, str, tuple[str, ...]], Conversing] = {}
         self._sessions: dict[str, ClientSession] = {}
         self._all: set[Conversing] = set()
@@ -126,7 +131,10 @@ class Hub:
 
     def open_session(self, place: Place, client: Client) -> ClientSession | None:
         """A new session, or None if there are too many."""
-        if len(self._sessions) >= self.limits.max_sessions and not self._make_room():
+        own = [each for each in self._sessions.values() if each.client.name == client.name]
+        if len(own) >= self.limits.max_client_sessions and not self._make_room(own):
+            return None
+        if len(self._sessions) >= self.limits.max_sessions and not self._make_room(self._most_of_one()):
             return None
         number = secrets.token_urlsafe(24)
         made = ClientSession(number, client, place, self.conversation(place, client))
@@ -154,6 +162,12 @@ class Hub:
     def conversations(self) -> Iterator[Conversing]:
         """Every conversation that is open."""
         yield from tuple(self._all)
+
+    async def aside(self, size: int, work: Callable[[], T]) -> T:
+        """Do something with so many bytes: on a thread, if others would have to wait for it."""
+        if size <= self.limits.max_bytes_at_once:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
     def tick(self) -> None:
         """Whatever is due in any conversation; those that nobody used for long are ended."""
@@ -188,15 +202,23 @@ class Hub:
         """End everything."""
         for each in self.conversations():
             each.close("the gateway ends")
+        self.threads.shutdown(wait=False)
 
     @property
     def counts(self) -> tuple[int, int]:
         """How many sessions and how many conversations are open."""
         return len(self._sessions), len(self._all)
 
-    def _make_room(self) -> bool:
-        """End the session that nobody has used for longest, if it is idle."""
-        idle = [each for each in self._sessions.values() if each.conversation.idle]
+    def _most_of_one(self) -> list[ClientSession]:
+        """The sessions of the client that has most of them."""
+        by_client: dict[str, list[ClientSession]] = {}
+        for each in self._sessions.values():
+            by_client.setdefault(each.client.name, []).append(each)
+        return max(by_client.values(), key=len)
+
+    def _make_room(self, sessions: list[ClientSession]) -> bool:
+        """End the one of these that nobody has used for longest, if it is idle."""
+        idle = [each for each in sessions if each.conversation.idle]
         if not idle:
             return False
         self.end_session(min(idle, key=lambda each: each.conversation.used))

@@ -13,14 +13,21 @@ class HttpLimits(Record):
     max_headers: int = 100
     max_body_bytes: int = 32 * 1024 * 1024
     """One message of a client. Arguments are seldom above a megabyte."""
+    max_body_values: int = 1_000_000
+    """What the values of such a message may weigh (`Limits.max_values`). It is read at once, in a tenth of a second."""
     max_answer_bytes: int = 128 * 1024 * 1024
     """One message of a server. Results of 50 MB occur: images and files as base64."""
+    max_bytes_at_once: int = 64 * 1024
+    """Of a server's message that is judged between two looks at the sockets. What is longer is judged on a thread: a
+    list of 5,000 tools takes a second, and nobody else is to wait for that."""
     max_connections: int = 2048
     """Of clients. Each costs a few kilobytes while it is idle."""
     max_upstream_connections: int = 512
     """To one remote server. More requests than that wait in line."""
     max_sessions: int = 1000
     """Handshake-era sessions in all. Those to a command have a process each, so that two clients never share state."""
+    max_client_sessions: int = 200
+    """Of one client. A client that opens more loses the one that it has not used for longest, and nobody else's."""
     max_children: int = 256
     """Processes in all."""
     max_in_flight: int = 1000
@@ -29,8 +36,16 @@ class HttpLimits(Record):
     """Requests that one connection may send ahead; after that it is not read from until one is answered."""
     max_unsent_bytes: int = 160 * 1024 * 1024
     """Of one connection whose reader is slow: one largest answer and some notifications. Then it is cut."""
+    max_all_unsent_bytes: int = 512 * 1024 * 1024
+    """Of all connections together. Beyond that those are cut that read slowest."""
+    unread_seconds: float = 60.0
+    """For which a connection may read nothing of what waits for it."""
+    max_all_body_bytes: int = 512 * 1024 * 1024
+    """Of the large requests of all connections together, from their head to their answer. More are turned away."""
     max_waiting_frames: int = 1000
     """Messages of a server that wait for a client to open its stream."""
+    max_waiting_bytes: int = 4 * 1024 * 1024
+    """Of these messages, in one conversation."""
     head_seconds: float = 10.0
     """For the whole head of a request, so that slow senders cannot hold connections."""
     body_seconds: float = 60.0

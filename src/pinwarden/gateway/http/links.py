@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.gateway.http.messages import Frame, Id
@@ -33,11 +33,15 @@ class Link(Protocol):
 class LinkOwner(Protocol):
     """Gets what comes from a server."""
 
-    def from_server(self, data: bytes, *, asked: Id | None = None, status: int = 0) -> bool:
-        """A message came. ``asked`` is the request on whose answer's stream it came, if that is known.
+    def from_server(self, data: bytes, *, asked: Id | None = None) -> bool:
+        """A message came. ``asked`` is the request that it is the whole answer to, as far as is known.
 
-        Returns whether it may be the answer to that request.
+        Returns whether it may be that. If it takes longer to tell, the owner sees to it that the request is answered.
         """
+
+    def part_from_server(self, data: bytes, asked: Id, status: int, then: Callable[[bool], None]) -> None:
+        """A message came on the stream of the answer to a request, or with a status. ``then`` is told whether it may be
+        the answer."""
 
     def unanswered(self, number: Id, why: str) -> None:
         """The server ended its answer to a request without answering it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import orjson
@@ -24,7 +25,6 @@ from pinwarden.gateway.http.backend import (
     with_meta,
     with_result_type,
 )
-from pinwarden.gateway.http.connection import Reply
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.messages import (
@@ -36,10 +36,12 @@ from pinwarden.gateway.http.messages import (
     VERSION_META,
     Frame,
     Id,
+    encoded,
     key_of,
     with_value,
 )
 from pinwarden.gateway.http.names import merged_name, merged_uri, split_name, split_uri
+from pinwarden.gateway.http.reply import Reply
 
 _LISTS = {
     "tools/list": ("tools", "tools", "name"),
@@ -122,7 +124,7 @@ class Merged:
         if frame.is_answer:
             backend, own = self._asked.pop(str(frame.members.get("id")), (None, None))
             if backend is not None:
-                data = with_value(frame.data, ("id",), orjson.dumps(own))
+                data = with_value(frame.data, ("id",), encoded(own))
                 backend.tell(Frame(data=data, message={**frame.members, "id": own}))
         elif frame.method == "notifications/cancelled":
             self._cancelled(frame)
@@ -246,7 +248,7 @@ class Merged:
 
     def _reply(self, frame: Frame, waiting: Waiting, result: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "id": frame.members["id"], "result": result}
-        waiting.answered(Frame(data=orjson.dumps(message), message=message), 0)
+        waiting.answered(Frame(data=encoded(message), message=message), 0)
 
     def _about(self, frame: Frame) -> dict[str, Any]:
         """What we say of ourselves: the sum of what was approved of the servers."""
@@ -284,22 +286,25 @@ class Merged:
                 continue  # its own endpoint says why; the other servers are of use without it
             if isinstance(each, BaseException):
                 raise each
-            items += [self._renamed(backend.slug, item, name) for item in each]
-        fresh = orjson.dumps(_fresh())[1:-1] if self._modern else b""
+            items += await self._hub.aside(sum(map(len, each)), partial(self._renamed, backend.slug, each, name))
+        fresh = encoded(_fresh())[1:-1] if self._modern else b""
         result = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + (b"," + fresh if fresh else b"") + b"}"
-        number = orjson.dumps(frame.members["id"])
+        number = encoded(frame.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + number + b',"result":' + result + b"}"
         waiting.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
 
-    def _renamed(self, slug: str, item: bytes, member: str) -> bytes:
-        own = orjson.loads(item)[member]
-        if member == "name":
-            name = merged_name(slug, own)
-            if split_name(name) != (slug, own):
-                self._long_names[name] = slug, own
-        else:
-            name = merged_uri(slug, own)
-        return with_value(item, (member,), orjson.dumps(name))
+    def _renamed(self, slug: str, items: list[bytes], member: str) -> list[bytes]:
+        renamed: list[bytes] = []
+        for item in items:
+            own = orjson.loads(item)[member]
+            if member == "name":
+                name = merged_name(slug, own)
+                if split_name(name) != (slug, own):
+                    self._long_names[name] = slug, own
+            else:
+                name = merged_uri(slug, own)
+            renamed.append(with_value(item, (member,), encoded(name)))
+        return renamed
 
     async def _everywhere(self, frame: Frame, capability: str) -> None:
         asked = [each for each in self._backends.values() if each.offers(capability) and not each.modern]
@@ -359,7 +364,7 @@ class Merged:
                 work.give_up()
             elif work.inner is not None:
                 own = work.inner[1]
-                data = with_value(frame.data, ("params", "requestId"), orjson.dumps(own))
+                data = with_value(frame.data, ("params", "requestId"), encoded(own))
                 work.backend.tell(Frame(data, {**frame.members, "params": {**frame.params, "requestId": own}}))
 
     # What servers tell
@@ -369,10 +374,10 @@ class Merged:
         if frame.is_request:
             number = f"{backend.slug}:{len(self._asked)}:{frame.members.get('id')}"
             self._asked[number] = backend, frame.members.get("id")
-            frame = Frame(data=with_value(frame.data, ("id",), orjson.dumps(number)), message=frame.message)
+            frame = Frame(data=with_value(frame.data, ("id",), encoded(number)), message=frame.message)
         elif frame.method == "notifications/resources/updated" and isinstance(frame.params.get("uri"), str):
             uri = merged_uri(backend.slug, frame.params["uri"])
-            frame = Frame(data=with_value(frame.data, ("params", "uri"), orjson.dumps(uri)), message=frame.message)
+            frame = Frame(data=with_value(frame.data, ("params", "uri"), encoded(uri)), message=frame.message)
         if self._stream is not None and self._stream.open:
             self._stream.event(frame.data)
 
@@ -405,7 +410,7 @@ def _fresh() -> dict[str, Any]:
 
 
 def _with(frame: Frame, path: tuple[str, ...], name: str) -> Frame:
-    data = with_value(frame.data, path, orjson.dumps(name))
+    data = with_value(frame.data, path, encoded(name))
     params = dict(frame.params)
     if len(path) == 3:
         params["ref"] = {**params["ref"], path[-1]: name}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from json import dumps
 from typing import Any
 
 import orjson
@@ -101,9 +102,17 @@ def key_of(given: Any) -> Id | None:
     return (type(given), given) if type(given) in _ID_TYPES else None
 
 
+def encoded(value: Any) -> bytes:
+    """JSON of our own. An id that a client chose may be a number of any length, which only the slower writer takes."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 def error_frame(number: Any, code: int, why: str) -> bytes:
     """An error of our own."""
-    return orjson.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})
+    return encoded({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})
 
 
 def status_of(message: Any) -> int:

@@ -58,6 +58,18 @@ class Figures:
         yield from _metric(
             "http_connections", "gauge", "Open connections of clients.", [({}, len(self._connections.open))]
         )
+        yield from _metric(
+            "http_cut_total",
+            "counter",
+            "Connections that were cut because they did not read.",
+            [({}, self._connections.cut)],
+        )
+        yield from _metric(
+            "http_unsent_bytes", "gauge", "Bytes that wait for slow readers.", [({}, self._connections.unsent)]
+        )
+        yield from _metric(
+            "http_body_bytes", "gauge", "Bytes of large requests in work.", [({}, self._connections.bodies)]
+        )
         yield from _metric("sessions", "gauge", "Open sessions of the handshake era.", [({}, sessions)])
         yield from _metric("conversations", "gauge", "Open conversations with servers.", [({}, conversations)])
         yield from _metric(

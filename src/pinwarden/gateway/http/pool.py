@@ -41,6 +41,36 @@ class Listener(Protocol):
         """There is no complete answer. Unless it was sent, the server has not seen the request."""
 
 
+class SilentListener:
+    """Does nothing by itself, and takes an answer in one piece as one in parts."""
+
+    __slots__ = ()
+
+    def on_head(self, status: int, session: str) -> None:
+        """Nothing."""
+
+    def on_frame(self, frame: bytes) -> None:
+        """Nothing."""
+
+    def on_end(self) -> None:
+        """Nothing."""
+
+    def on_whole(self, status: int, session: str, body: bytes) -> None:
+        """One after the other."""
+        self.on_head(status, session)
+        body = body.strip()
+        if body:
+            self.on_frame(body)
+        self.on_end()
+
+    def on_lost(self, why: str, *, sent: bool) -> None:
+        """Nothing."""
+
+
+NOBODY = SilentListener()
+"""Nobody waits."""
+
+
 class Sending(Protocol):
     """One request on its way. Whoever asked may give it up."""
 
@@ -113,7 +143,7 @@ class Pool:
         """Send one request that whoever asks keeps by himself."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable:
+            if connection.usable():
                 connection.start(outgoing)
                 return
         self._line.append(outgoing)
@@ -224,7 +254,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._fresh = True
         self._begin()
 
-    @property
     def usable(self) -> bool:
         """Whether a request can be sent."""
         return self._transport is not None and not self._transport.is_closing() and self._outgoing is None

@@ -40,7 +40,7 @@ class Recording:
 
     def soon(self, step: Step) -> None:
         """Record a step whose effect needs no proof."""
-        self._count(step)
+        self.count(step)
         self._recorder.record(step)
 
     @property
@@ -57,13 +57,18 @@ class Recording:
 
     def durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
         """Record a step, and let it have its effect when it is on disk."""
-        self._count(step)
+        self.count(step)
         self.refusals += 1
         task = asyncio.get_running_loop().create_task(self._durably(step, then, failed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _count(self, step: Step) -> None:
+    def record(self, step: Step) -> None:
+        """Record a step whose effect needs no proof, on any thread; whoever does has to `count` it on the loop."""
+        self._recorder.record(step)
+
+    def count(self, step: Step) -> None:
+        """Count what was recorded."""
         self.steps += 1
         for fact in step.facts:
             self.kinds[fact.kind] = self.kinds.get(fact.kind, 0) + 1

@@ -7,14 +7,22 @@ from collections.abc import Container, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
 from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
-from pinwarden.gateway.http.messages import MODERN, ROUTED_BY, VERSION_META, Frame, Id, header_value, key_of
-from pinwarden.gateway.http.pool import Listener, Pool, Sending
+from pinwarden.gateway.http.messages import (
+    MODERN,
+    ROUTED_BY,
+    VERSION_META,
+    Frame,
+    Id,
+    encoded,
+    header_value,
+    read_server,
+)
+from pinwarden.gateway.http.pool import NOBODY, Listener, Pool, Sending, SilentListener
 from pinwarden.gateway.messages import LISTEN
 
 if TYPE_CHECKING:
@@ -49,7 +57,7 @@ class RemoteLink:
     def __init__(self, server: RemoteServer, owner: LinkOwner, limits: HttpLimits) -> None:
         self._server = server
         self._owner = owner
-        self._limits = limits
+        self.json = Limits(max_bytes=limits.max_answer_bytes)
         self._session = b""
         self._version = b""
         self._heads: dict[tuple[str, str | None], bytes] = {}
@@ -94,6 +102,7 @@ class RemoteLink:
             head = self._post + self._headers_of(Frame(body, message)) + call.parameters + b"content-length: "
             self._calls[key] = head
         call.link = self
+        call.listener = call
         call.data = b"%b%d\r\n\r\n%b" % (head, len(body), body)
         self._posts[call.number] = call, call.sent
         self._server.pool.start(call)
@@ -121,7 +130,7 @@ class RemoteLink:
             self._stream.give_up()
         if self._session:
             head = b"DELETE " + self._server.path + self._fixed + self._session + self._version
-            self._server.pool.send(head + b"content-length: 0\r\n\r\n", _Nobody())
+            self._server.pool.send(head + b"content-length: 0\r\n\r\n", NOBODY)
 
     def answered(self, number: Id) -> None:
         """The answer to a post is complete."""
@@ -186,35 +195,10 @@ class RemoteLink:
         self._stream = self._server.pool.send(data, _Stream(self._owner))
 
 
-class _Listener:
-    """Takes an answer in one piece as one in parts."""
-
-    __slots__ = ()
-
-    def on_head(self, status: int, session: str) -> None:
-        pass
-
-    def on_frame(self, frame: bytes) -> None:
-        pass
-
-    def on_end(self) -> None:
-        pass
-
-    def on_whole(self, status: int, session: str, body: bytes) -> None:
-        self.on_head(status, session)
-        body = body.strip()
-        if body:
-            self.on_frame(body)
-        self.on_end()
-
-    def on_lost(self, why: str, *, sent: bool) -> None:
-        pass
-
-
-class _Post(_Listener):
+class _Post(SilentListener):
     """Waits for the answer to one message."""
 
-    __slots__ = ("_answered", "_initialize", "_link", "_number", "_owner", "_status")
+    __slots__ = ("_answered", "_initialize", "_link", "_number", "_owner", "_parts", "_status", "_why")
 
     def __init__(self, link: RemoteLink, owner: LinkOwner, number: Id | None, *, initialize: bool) -> None:
         self._link = link
@@ -223,6 +207,10 @@ class _Post(_Listener):
         self._initialize = initialize
         self._status = 0
         self._answered = False
+        self._parts = 0
+        """Messages of which it is not known yet whether they are the answer."""
+        self._why = ""
+        """Why there is no more."""
 
     def on_head(self, status: int, session: str) -> None:
         self._status = status
@@ -243,8 +231,8 @@ class _Post(_Listener):
                 return
         if self._initialize:
             self._look_at(frame)
-        status = self._status if self._status >= 400 else 0
-        self._answered = self._owner.from_server(frame, asked=number, status=status) or self._answered
+        self._parts += 1
+        self._owner.part_from_server(frame, number, self._status if self._status >= 400 else 0, self._told)
 
     def on_end(self) -> None:
         number = self._number
@@ -252,41 +240,47 @@ class _Post(_Listener):
             self._link.session_gone()
         elif number is not None:
             self._link.answered(number)
-            if self._answered:
-                return
-            why = f"the server answered with HTTP status {self._status}" if self._status >= 300 else "no answer came"
-            self._owner.unanswered(number, why)
+            self._end(
+                f"the server answered with HTTP status {self._status}" if self._status >= 300 else "no answer came"
+            )
 
     def on_lost(self, why: str, *, sent: bool) -> None:
         del sent
         if self._number is not None:
             self._link.answered(self._number)
-            if not self._answered:
-                self._owner.unanswered(self._number, why)
+            self._end(why)
+
+    def _told(self, answers: bool) -> None:
+        self._parts -= 1
+        self._answered = self._answered or answers
+        if self._why:
+            self._end(self._why)
+
+    def _end(self, why: str) -> None:
+        """There is no more; if none of it was the answer, there will be none."""
+        self._why = why
+        if not self._parts and not self._answered and self._number is not None:
+            self._answered = True
+            self._owner.unanswered(self._number, why)
 
     def _look_at(self, data: bytes) -> None:
         """The revision, for the header that every later request has."""
-        try:
-            result = orjson.loads(data).get("result")
+        result = Frame(data, read_server(data, self._link.json)).members.get("result")
+        if isinstance(result, dict):
             self._link.negotiated(result.get("protocolVersion"))
-        except (ValueError, AttributeError):
-            return
 
     def _as_answer(self, data: bytes) -> bytes:
         """An error under the id of the request: servers that refuse early have not read it. Nothing if it is none."""
-        try:
-            message = orjson.loads(data)
-            error = message["error"]
-            if key_of(message.get("id")) == self._number:
-                return data
-            return orjson.dumps(
-                {"jsonrpc": "2.0", "id": None if self._number is None else self._number[1], "error": error}
-            )
-        except (ValueError, KeyError, TypeError):
+        frame = Frame(data, read_server(data, self._link.json))
+        if "error" not in frame.members:
             return b""
+        if frame.id == self._number:
+            return data
+        number = None if self._number is None else self._number[1]
+        return encoded({"jsonrpc": "2.0", "id": number, "error": frame.members["error"]})
 
 
-class _Stream(_Listener):
+class _Stream(SilentListener):
     """Waits for what an older server tells without being asked."""
 
     __slots__ = ("_owner", "_status")
@@ -302,7 +296,3 @@ class _Stream(_Listener):
     def on_frame(self, frame: bytes) -> None:
         if self._status == 200:
             self._owner.from_server(frame)
-
-
-class _Nobody(_Listener):
-    """Nobody waits."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import httptools
 
 from pinwarden.gateway.http.limits import HttpLimits
@@ -19,6 +21,8 @@ _PARAMETER = b"mcp-param-"
 _UNUSUAL = frozenset({b"transfer-encoding", b"content-encoding", b"expect"})
 _SPOKEN = ("1.1", "1.0")
 _END = b"\r\n\r\n"
+SMALL_BODY = 64 * 1024
+"""Of a body that is read before anybody looks at who sends it."""
 
 
 class Refused(Exception):  # noqa: N818  an answer to give, not a failure to report
@@ -54,11 +58,17 @@ class Request:
         return self.headers.get(name, b"").decode("latin-1")
 
 
+def _welcome(headers: dict[bytes, bytes], size: int) -> None:
+    del headers, size
+
+
 class RequestReader:
     """Bytes in, requests out. `httptools` frames them; what it lets pass and we do not is refused here."""
 
-    def __init__(self, limits: HttpLimits) -> None:
+    def __init__(self, limits: HttpLimits, large: Callable[[dict[bytes, bytes], int], None] = _welcome) -> None:
+        """``large`` is asked before so many more bytes are kept of a body that may be long, and may refuse."""
         self._limits = limits
+        self._large = large
         self._parser = httptools.HttpRequestParser(self)
         self._ready: list[Request] = []
         self._head_bytes = 0
@@ -109,6 +119,8 @@ class RequestReader:
         self._parameters = b""
         self._body: list[bytes] = []
         self._size = 0
+        self._counted = False
+        """Whether room was made for the whole body."""
 
     # What httptools calls.
 
@@ -155,6 +167,11 @@ class RequestReader:
             raise Refused(413, "the body is too long")
         if not _UNUSUAL.isdisjoint(headers):
             self._check_unusual(headers)
+        self._counted = length is not None
+        if b"transfer-encoding" in headers:
+            self._large(headers, 0)
+        elif length is not None and int(length) > SMALL_BODY:
+            self._large(headers, int(length))
 
     def _check_unusual(self, headers: dict[bytes, bytes]) -> None:
         if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
@@ -172,6 +189,8 @@ class RequestReader:
         self._size += len(data)
         if self._size > self._limits.max_body_bytes:
             raise Refused(413, "the body is too long")
+        if not self._counted:
+            self._large(self._headers, len(data))
         self._body.append(data)
 
     def on_message_complete(self) -> None:

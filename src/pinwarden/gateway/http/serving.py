@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from errno import errorcode
 from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.gateway.http.certificate import Certificate, why_not
 from pinwarden.gateway.http.connection import Connections
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.hub import Hub
@@ -39,22 +37,32 @@ class Serving:
         self._limits = limits
         self.connections = Connections(endpoint, limits)
         self._server: asyncio.Server | None = None
+        self._certificate: Certificate | None = None
+        self.say: Callable[[str], None] = _silent
         self._timekeeper: asyncio.Task[None] | None = None
         self.every_second: list[Callable[[], Awaitable[None]]] = []
         """What else is to be done about once a second."""
 
     async def start(self, listening: Listening) -> tuple[str, int]:
         """Begin to listen; returns the address that was taken."""
-        tls = None if listening.certificate is None else _tls(listening.certificate, listening.key)
+        if listening.certificate is not None:
+            self._certificate = Certificate(listening.certificate, listening.key)
+        tls = None if self._certificate is None else self._certificate.context
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                self.connections, listening.host, listening.port, ssl=tls, backlog=_BACKLOG
+                self.connections,
+                listening.host,
+                listening.port,
+                ssl=tls,
+                backlog=_BACKLOG,
+                # Until a handshake is done a connection is not counted, so it must not take long.
+                ssl_handshake_timeout=None if tls is None else self._limits.head_seconds,
             )
         except (OSError, OverflowError) as err:
             raise PinwardenError(
                 "GATEWAY_UNAVAILABLE",
-                f"{listening.host}:{listening.port} cannot be listened on: {_why(err)}",
+                f"{listening.host}:{listening.port} cannot be listened on: {why_not(err)}",
                 hint="Name another address with --listen HOST:PORT, or end the program that has this one.",
             ) from err
         self._timekeeper = loop.create_task(self._keep_time())
@@ -88,6 +96,9 @@ class Serving:
         while True:
             await asyncio.sleep(self._limits.reload_seconds)
             self._hub.tick()
+            self.connections.tick()
+            if self._certificate is not None and (problem := self._certificate.look()):
+                self.say(problem)
             for each in self.every_second:
                 try:
                     await each()
@@ -97,40 +108,5 @@ class Serving:
                     )
 
 
-def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    for file in (certificate, key or certificate):
-        try:
-            file.open("rb").close()
-        except OSError as err:
-            raise _no_tls(f"{file} cannot be read: {_why(err)}") from err
-    files = str(certificate) if key is None else f"{certificate} with the key {key}"
-    try:
-        context.load_cert_chain(certificate, key, _no_password)
-    except (OSError, ValueError) as err:  # an error of TLS is an OSError
-        unfit = "it is not in PEM form, or certificate and key do not belong together"
-        why = unfit if isinstance(err, ssl.SSLError) else _why(err)
-        raise _no_tls(f"the certificate {files} cannot be used: {why}") from err
-    return context
-
-
-def _no_tls(told: str) -> PinwardenError:
-    return PinwardenError(
-        "GATEWAY_UNAVAILABLE",
-        told,
-        hint="Name a certificate in PEM form with --tls-cert, and its key, without a password, with --tls-key.",
-    )
-
-
-def _no_password() -> str:
-    """OpenSSL would ask for one on the terminal, and a gateway that nobody watches would wait for ever."""
-    raise ValueError("the key is locked with a password")
-
-
-def _why(err: Exception) -> str:
-    """The system's word for it. Event loops put sentences of their own in its place."""
-    if isinstance(err, OSError) and err.errno is not None and err.errno in errorcode:
-        return os.strerror(err.errno)
-    return getattr(err, "strerror", None) or str(err)
+def _silent(text: str) -> None:
+    del text

@@ -1,0 +1,213 @@
+"""Long lists are judged beside the event loop: whoever asks other servers goes on being answered, and order is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.documents.digest_policy import gateway_policy
+from pinwarden.documents.surface import Item, Kind, from_listing
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.limits import SessionLimits
+from pinwarden.rules.gates.verdict import Verdict
+from tests.gateway.desk import Desk
+from tests.gateway.http_world import Behind, Fixed, Gateway, Kept, Raw, gateway, guard, rpc
+from tests.gateway.test_hostile_messages import HONEST
+from tests.gateway.test_http_remotes import as_events, as_json, world
+from tests.servers import talking
+
+MANY = 20_000
+SHOWN = {"serverInfo": talking.INFO, "capabilities": {"tools": {"listChanged": True}}}
+LONG_SERVER = """
+import json, sys
+many, dies = int(sys.argv[1]), sys.argv[2] == "dies"
+tools = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(many)]
+about = {"serverInfo": {"name": "talking", "version": "1"}, "capabilities": {"tools": {"listChanged": True}}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, number = asked["method"], asked.get("id")
+    if number is None:
+        continue
+    result = {"content": [{"type": "text", "text": "called"}]}
+    if method == "initialize":
+        result = {**about, "protocolVersion": asked["params"]["protocolVersion"]}
+    elif method == "tools/list":
+        result = {"tools": tools}
+    print(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}), flush=True)
+    if method == "tools/list" and dies:
+        break
+"""
+
+
+class Watched(Guard):
+    """Notes how far somebody else came while a long list was judged."""
+
+    def __init__(self, progress: list[Any], tools: int) -> None:
+        listing = {**SHOWN, "tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(tools)]}
+        super().__init__("long", Fixed("long", from_listing(listing)), limits=SessionLimits(max_items=MANY))
+        self.progress = progress
+        self.judged: list[tuple[int, int]] = []
+        """How many others were answered when judging began, and when it ended."""
+        self.on: list[str] = []
+        """And where."""
+
+    def judge_list(
+        self, kind: Kind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
+    ) -> tuple[Verdict, ...]:
+        before = len(self.progress)
+        verdicts = super().judge_list(kind, items, client, server)
+        self.judged.append((before, len(self.progress)))
+        self.on.append("judging" if threading.current_thread().name.startswith("judging") else "loop")
+        return verdicts
+
+
+def _long(progress: list[Any], *, approved: int, listed: int, dies: bool = False) -> tuple[Watched, Behind]:
+    judge = Watched(progress, approved)
+    command = [sys.executable, "-c", LONG_SERVER, str(listed), "dies" if dies else ""]
+    return judge, Behind(judge, command=command)
+
+
+def _other(tmp_path: Path) -> Behind:
+    shown = {**SHOWN, "capabilities": talking.CAPABILITIES, "tools": talking.TOOLS}
+    command = [sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")]
+    return Behind(guard("other", from_listing(shown)), command=command)
+
+
+@contextmanager
+def _calling(at: Gateway, progress: list[Any]) -> Iterator[None]:
+    """Somebody who calls another server again and again, and has begun."""
+    begun, end = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with Raw(at, "other") as client:
+            while not end.is_set():
+                number = len(progress)
+                answer = client.ask("tools/call", {"name": "echo", "arguments": {"n": number}}, number)
+                progress.append(json.loads(answer["result"]["content"][0]["text"])["n"])
+                begun.set()
+
+    made = threading.Thread(target=run)
+    made.start()
+    try:
+        assert begun.wait(30)
+        yield
+    finally:
+        end.set()
+        made.join(30)
+
+
+def test_while_a_list_of_20_000_tools_is_judged_others_go_on_being_answered(tmp_path: Path) -> None:
+    """Attack: a server keeps everybody else waiting with a list that takes long to judge."""
+    progress: list[Any] = []
+    judge, behind = _long(progress, approved=MANY - 1, listed=MANY)
+    with gateway({"long": behind, "other": _other(tmp_path)}) as at, Raw(at, "long") as client, _calling(at, progress):
+        client.initialize()
+        names = [tool["name"] for tool in client.say("tools/list")["result"]["tools"]]
+    assert names == [f"t{n}" for n in range(MANY - 1)], "what nobody approved is withheld"
+    assert [after - before > 10 for before, after in judge.judged] == [True]
+    assert judge.on == ["judging"]
+    assert progress == list(range(len(progress)))
+
+
+def test_a_short_list_is_judged_on_the_loop_and_a_long_one_is_judged_anew_beside_it() -> None:
+    judge, behind = _long([], approved=200, listed=200)
+    with gateway({"long": behind}) as at, Raw(at, "long") as client:
+        client.initialize()
+        assert "result" in client.say("tools/call", {"name": "t7"}, 1)
+        assert judge.on == ["loop"], "its bytes are few"
+        judge.set_policy(gateway_policy({"relist-seconds": 29}))
+        assert "result" in client.say("tools/call", {"name": "t7"}, 2)
+        assert judge.on == ["loop", "judging"], "and its tools are many"
+
+
+def test_a_long_list_reaches_the_client_also_if_the_server_ends_while_it_is_judged() -> None:
+    judge, behind = _long([], approved=2000, listed=2000, dies=True)
+    with gateway({"long": behind}) as at, Raw(at, "long") as client:
+        client.initialize()
+        assert len(client.say("tools/list")["result"]["tools"]) == 2000
+        assert client.say("tools/list", None, 2)["error"]["code"] in (-32000, -32600)
+    assert judge.on == ["judging"]
+
+
+def test_messages_behind_a_long_one_keep_their_place() -> None:
+    heard: list[int] = []
+
+    class Ear:
+        open = True
+
+        def start_events(self) -> None:
+            pass
+
+        def event(self, frame: bytes) -> None:
+            heard.append(json.loads(frame)["params"]["n"])
+
+        def end_events(self) -> None:
+            pass
+
+    async def work() -> None:
+        desk = Desk(HONEST)
+        desk.open()
+        limits = HttpLimits()
+        with ThreadPoolExecutor(1) as threads:
+            made = Conversation(desk.session, Recording(Kept()), limits, lambda: 0.0, lambda _: None, threads)
+            made.listen(Ear())
+            for number in range(9):
+                size = limits.max_bytes_at_once if number % 3 == 0 else 1
+                params = {"n": number, "data": "x" * size}
+                made.from_server(json.dumps(rpc("notifications/message", params, None)).encode())
+            assert heard == [], "everything waits for the first one"
+            async with asyncio.timeout(30):
+                while len(heard) < 9:
+                    await asyncio.sleep(0.001)
+
+    asyncio.run(work())
+    assert heard == list(range(9))
+
+
+def test_attack_a_server_that_sends_more_than_is_kept_while_its_list_is_judged_is_ended() -> None:
+    closed: list[str] = []
+
+    async def work() -> None:
+        desk = Desk(HONEST)
+        desk.open()
+        limits = HttpLimits(max_unsent_bytes=200_000)
+        with ThreadPoolExecutor(1) as threads:
+            made = Conversation(desk.session, Recording(Kept()), limits, lambda: 0.0, closed.append, threads)
+            note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
+            for _ in range(5):
+                made.from_server(note)
+            assert made.closed
+
+    asyncio.run(work())
+    assert closed == ["the server sends faster than can be judged"]
+
+
+@pytest.mark.parametrize("wrap", [as_json, as_events])
+def test_a_long_message_that_is_not_the_answer_leaves_nobody_waiting(
+    wrap: Callable[[bytes], list[bytes]],
+) -> None:
+    long = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"' + b"x" * 100_000 + b'"}}'
+
+    def instead(body: bytes) -> list[bytes]:
+        return wrap(long if b'"big":' in body else body)
+
+    with (
+        world(instead) as there,
+        gateway({"odd": Behind(guard("odd"), url=there.url)}) as made,
+        Raw(made, "odd") as raw,
+    ):
+        for number in (1, 2, 3):
+            error = raw.ask("tools/call", {"name": "odd", "arguments": {}}, number)["error"]
+            assert (error["code"], error["message"]) == (-32000, "no answer came")

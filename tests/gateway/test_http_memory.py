@@ -1,0 +1,264 @@
+"""What clients can make the gateway keep in memory is bounded for all of them together, whoever they are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from pinwarden.gateway.http.connection import Connections
+from pinwarden.gateway.http.limits import HttpLimits
+from tests.gateway.http_world import OTHER, TOKEN, Behind, Raw, gateway, guard, rpc
+from tests.gateway.test_http_framing import HEAD, Echo
+from tests.servers import talking
+
+MB = 1 << 20
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+ASK = HEAD + b"Content-Length: 0\r\n\r\n"
+
+
+async def _until(true: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.002)
+
+
+class Reader:
+    """A client that reads only when it is told to."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        self.socket.settimeout(10)
+        self.socket.connect(address)
+        self.got = 0
+
+    def ask(self, data: bytes = ASK) -> None:
+        self.socket.sendall(data)
+
+    def read(self, size: int) -> bool:
+        """Whether so much was there to be read."""
+        try:
+            while size > 0:
+                data = self.socket.recv(min(size, 1 << 16))
+                if not data:
+                    return False
+                size -= len(data)
+                self.got += len(data)
+        except ConnectionError:
+            return False
+        return True
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def new_loop(request: pytest.FixtureRequest) -> NewLoop:
+    made: NewLoop = request.param
+    return made
+
+
+def _serve(
+    new_loop: NewLoop,
+    limits: HttpLimits,
+    echo: Echo,
+    work: Callable[[Connections, Callable[[], Reader]], Awaitable[None]],
+) -> None:
+    async def run() -> None:
+        connections = Connections(echo, limits)
+        server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
+        readers: list[Reader] = []
+
+        def reader() -> Reader:
+            readers.append(Reader(server.sockets[0].getsockname()))
+            return readers[-1]
+
+        try:
+            await work(connections, reader)
+        finally:
+            for each in readers:
+                each.socket.close()
+            server.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+
+
+def test_attack_slow_readers_together_are_bounded_and_the_slowest_is_cut_first(new_loop: NewLoop) -> None:
+    answer = b"x" * (16 * MB)
+    limits = HttpLimits(max_all_unsent_bytes=40 * MB)
+    told: list[str] = []
+
+    async def work(connections: Connections, reader: Callable[[], Reader]) -> None:
+        connections.on_cut = told.append
+        echo.hold = True
+        reads, *idle = [reader() for _ in range(5)]
+        for number, each in enumerate((reads, *idle)):
+            each.ask()
+            await _until(lambda: echo.held)
+            echo.held.pop().send(200, answer)
+            assert connections.unsent <= limits.max_all_unsent_bytes
+            if number == 0:
+                loop = asyncio.get_running_loop()
+                assert await loop.run_in_executor(None, reads.read, 4 * MB)
+        assert connections.cut == len(told) >= 1
+        await _until(lambda: len(connections.open) == 5 - connections.cut)
+        assert all("127.0.0.1 was cut off: " in each and "the slowest" in each for each in told)
+        loop = asyncio.get_running_loop()
+        assert await loop.run_in_executor(None, reads.read, 12 * MB), "whoever reads gets everything"
+
+    echo = Echo()
+    _serve(new_loop, limits, echo, work)
+
+
+def test_attack_a_reader_that_reads_nothing_is_cut_after_a_while(new_loop: NewLoop) -> None:
+    told: list[str] = []
+
+    async def work(connections: Connections, reader: Callable[[], Reader]) -> None:
+        connections.on_cut = told.append
+        echo.hold = True
+        stuck = reader()
+        stuck.ask()
+        await _until(lambda: echo.held)
+        echo.held.pop().send(200, b"x" * (16 * MB))
+
+        def ticked() -> bool:
+            connections.tick()
+            return not connections.open
+
+        await _until(ticked)
+        assert (connections.cut, connections.unsent) == (1, 0)
+
+    echo = Echo()
+    _serve(new_loop, HttpLimits(unread_seconds=0.1), echo, work)
+    assert told == ["127.0.0.1 was cut off: it reads nothing of what waits for it"]
+
+
+def test_attack_nothing_more_is_read_from_a_client_that_does_not_read_its_answers(new_loop: NewLoop) -> None:
+    """Answers to requests that are sent ahead would pile up without end, and need no token."""
+
+    async def work(connections: Connections, reader: Callable[[], Reader]) -> None:
+        body = b"y" * 60_000
+        flood = reader()
+        flood.socket.settimeout(0.2)
+        request = HEAD + b"Content-Length: 60000\r\n\r\n" + body
+
+        def send_ahead() -> int:
+            sent = 0
+            try:
+                while sent < 400 * MB:
+                    sent += flood.socket.send(request)
+            except TimeoutError:
+                return sent
+            return sent
+
+        assert await asyncio.get_running_loop().run_in_executor(None, send_ahead) < 50 * MB
+        assert connections.unsent < 2 * MB
+        assert len(connections.open) == 1
+
+    _serve(new_loop, HttpLimits(), Echo(), work)
+
+
+def _head(length: int, token: str) -> bytes:
+    return (
+        f"POST /mcp/none HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+def _answer(made: socket.socket) -> bytes:
+    got = b""
+    while b"\r\n\r\n" not in got:
+        more = made.recv(65536)
+        if not more:
+            break
+        got += more
+    return got
+
+
+def test_attack_a_long_body_is_not_read_from_anybody_without_a_token() -> None:
+    with gateway({"none": Behind(guard("none"), command=["false"])}) as at:
+        for head in (
+            _head(1 * MB, "wrong"),
+            _head(0, "wrong").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"),
+        ):
+            with socket.create_connection((at.host, at.port), timeout=10) as made:
+                made.sendall(head)
+                answer = _answer(made)
+                assert answer.startswith(b"HTTP/1.1 401 ")
+                assert b"www-authenticate: Bearer" in answer
+        assert at.call(lambda: at.serving.connections.bodies) == 0
+        assert at.call(lambda: at.endpoint.requests) == 0
+
+
+def test_large_requests_are_bounded_together_and_their_room_is_given_back() -> None:
+    limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
+
+    def bodies() -> int:
+        return at.call(lambda: at.serving.connections.bodies)
+
+    with gateway({"none": Behind(guard("none"), command=["false"])}, limits=limits) as at:
+        body = b'"' + b"x" * 199_998 + b'"'
+        with (
+            socket.create_connection((at.host, at.port), timeout=10) as first,
+            socket.create_connection((at.host, at.port), timeout=10) as second,
+        ):
+            first.sendall(_head(200_000, TOKEN) + body[:1000])
+            while bodies() != 200_000:
+                pass
+            second.sendall(_head(200_000, TOKEN))
+            answer = _answer(second)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"retry-after: 1" in answer
+            first.sendall(body[1000:])
+            assert _answer(first).startswith(b"HTTP/1.1 400 "), "it is no message, and was read"
+            assert bodies() == 0
+            first.sendall(_head(250_000, TOKEN))
+            while bodies() != 250_000:
+                pass
+        while bodies():
+            pass
+
+
+def test_attack_a_client_that_opens_sessions_without_end_ends_only_its_own() -> None:
+    limits = HttpLimits(max_client_sessions=3, max_sessions=5, reload_seconds=0.05)
+    command = [sys.executable, str(Path(talking.__file__)), os.devnull]
+    with gateway({"talking": Behind(guard("talking"), command=command)}, limits=limits) as at, ExitStack() as stack:
+        honest = stack.enter_context(Raw(at, "talking", OTHER))
+        honest.initialize()
+        greedy = [stack.enter_context(Raw(at, "talking")) for _ in range(6)]
+        for each in greedy:
+            each.initialize()
+        assert honest.say("ping")["result"] is not None
+        alive = [each.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for each in greedy]
+        assert alive == [404, 404, 404, 200, 200, 200]
+
+
+def test_an_id_longer_than_any_machine_number_is_answered_also_if_the_server_is_gone() -> None:
+    """Attack: an error that cannot be written would leave everybody else in the conversation waiting."""
+    number = 10**40
+    with gateway({"none": Behind(guard("none"), command=["false"])}) as at, Raw(at, "none") as client:
+        for method in ("server/discover", "tools/list"):
+            answer = client.ask(method, None, number)
+            assert (answer["id"], answer["error"]["code"]) == (number, -32000)
+
+
+def test_an_answer_to_head_has_no_body_that_would_be_read_as_the_next_answer() -> None:
+    ask = "{} {} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with gateway({"none": Behind(guard("none"), command=["false"])}) as at:
+        at.endpoint.open_pages["/healthz"] = lambda: (200, "application/json", b'{"status":"ok"}')
+        with socket.create_connection((at.host, at.port), timeout=10) as made:
+            for path, status in (("/healthz", b"200"), ("/mcp/none", b"401"), ("/metrics", b"401")):
+                made.sendall(ask.format("HEAD", path).encode())
+                head = _answer(made)
+                assert head.split(b" ")[1] == status
+                assert head.endswith(b"\r\n\r\n")
+            made.sendall(ask.format("GET", "/healthz").encode())
+            assert _answer(made).startswith(b"HTTP/1.1 200 OK")
