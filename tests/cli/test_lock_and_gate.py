@@ -336,6 +336,21 @@ class TestRegistryServers:
         assert "io.github.acme/npm-notes" not in (world.root / ".mcp.json").read_text()
         assert json.loads(world.lock.read_bytes())["servers"] == {}
 
+    @pytest.mark.parametrize(
+        ("scope", "clients"),
+        [
+            ("project", "claude cursor vscode codex opencode gemini roo"),
+            ("global", "cursor vscode codex opencode windsurf cline continue gemini"),
+        ],
+    )
+    def test_all_clients_are_those_whose_file_of_that_scope_can_be_written(
+        self, world: World, scope: str, clients: str
+    ) -> None:
+        locked = world.run("lock", "io.github.acme/npm-notes", "--offline", "--client", "all", "--scope", scope)
+        assert locked.code == 0
+        servers = json.loads(world.lock.read_bytes())["servers"]
+        assert {entry["client"] for entry in servers.values()} == set(clients.split())
+
     def test_plain_v2_is_what_toolpin_itself_writes(self, world: World) -> None:
         expected = (VECTORS / "locks" / "npm.claude.mcp-lock.json").read_bytes()
         assert world.run("lock", "io.github.acme/npm-notes", "--offline", "--plain-v2").code == 0

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Project
 
 _TARGETS = ("npm", "pypi", "oci", "mcpb", "nuget", "cargo", "remote")
-_PROJECT_CLIENTS = ("claude", "cursor", "vscode", "codex", "opencode", "gemini", "roo")
-_GLOBAL_CLIENTS = ("cursor", "vscode", "codex", "opencode", "windsurf", "cline", "continue", "gemini")
 
 
 def add_lock_arguments(parser: ArgumentParser) -> None:
@@ -49,7 +47,7 @@ def wanted_of(args: Namespace) -> Wanted:
 
     clients = args.client or ["claude"]
     if "all" in clients:
-        clients = _PROJECT_CLIENTS if args.scope == "project" else _GLOBAL_CLIENTS
+        clients = _installed_clients(args.scope)
     return Wanted(
         name=args.server,
         clients=tuple(dict.fromkeys(clients)),
@@ -60,6 +58,15 @@ def wanted_of(args: Namespace) -> Wanted:
         modern=args.modern,
         verified=args.verify,
     )
+
+
+def _installed_clients(scope: str) -> list[str]:
+    """The clients that a lock can name and whose file of that scope can be written."""
+    from pinwarden.documents.clients.table import client_of, installation_place
+    from pinwarden.documents.lock.shape import CLIENTS
+
+    named = [client for client in CLIENTS if client != "generic"]
+    return [client for client in named if installation_place(client_of(client), scope)]
 
 
 def writing_of(args: Namespace, *, approves: bool = True) -> LockWriting:

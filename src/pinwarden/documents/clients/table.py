@@ -128,8 +128,6 @@ class Client(Record):
     root: tuple[str, ...]
     dialect: Dialect
     places: tuple[Place, ...]
-    toolpin: bool = True
-    """Whether ToolPin knows this client, so that its lock may name it."""
 
 
 _SERVERS = ("mcpServers",)
@@ -191,7 +189,6 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         dialect=Dialect(),
         places=(_global("{roaming}/Claude/claude_desktop_config.json", installs=True),),
-        toolpin=False,
     ),
     Client(
         id="cursor",
@@ -331,7 +328,6 @@ _TABLE: tuple[Client, ...] = (
             _global("{home}/.kiro/settings/mcp.json"),
             _global("{home}/.kiro/agents/*.json"),
         ),
-        toolpin=False,
     ),
     Client(
         id="amazon-q",
@@ -342,7 +338,6 @@ _TABLE: tuple[Client, ...] = (
             *(_project(f".amazonq/{file}") for file in _AMAZON_Q),
             *(_global(f"{{home}}/.aws/amazonq/{file}") for file in _AMAZON_Q),
         ),
-        toolpin=False,
     ),
     Client(
         id="junie",
@@ -350,7 +345,6 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         dialect=Dialect(),
         places=(_project(".junie/mcp/mcp.json"), _global("{home}/.junie/mcp/mcp.json")),
-        toolpin=False,
     ),
     Client(
         id="copilot-cli",
@@ -358,7 +352,6 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         dialect=Dialect(),
         places=(_project(".github/mcp.json"), _global("{copilot}/mcp-config.json")),
-        toolpin=False,
     ),
     Client(
         id="generic",

@@ -25,6 +25,7 @@ from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.configured import CONFIGURED_IN, NO_RELEASE, SOURCE, uncovered
 from pinwarden.documents.lock.extension import Approval, Extension, extended, pin_surface, surface_path
 from pinwarden.documents.lock.relock import relock
+from pinwarden.documents.lock.shape import CLIENTS as LOCK_CLIENTS
 from pinwarden.documents.server_entry import from_value
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import HttpTarget
@@ -218,7 +219,7 @@ def _secret_in_the_open(entry: Any) -> bool:
 
 def lock_client(client: str) -> str:
     """The client as lockfileVersion 2 knows it; those that it does not know speak the same dialect as ``generic``."""
-    return client if client_of(client).toolpin else "generic"
+    return client if client in LOCK_CLIENTS else "generic"
 
 
 def _ask_all(
