@@ -33,6 +33,7 @@ from pinwarden.flows.config.decisions import Accepted, Approved, Standing
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.lock.locking import with_earlier_pins
 from pinwarden.flows.report import Report, Row, counted, row_facts, weight
+from pinwarden.flows.rows import finding_row
 from pinwarden.rules.config.findings import FINDING_KINDS, findings_in, server_findings
 from pinwarden.rules.config.kinds import CONFIG_KINDS
 from pinwarden.rules.config.masking import (
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from pinwarden.documents.lock.lockfile import Lock
     from pinwarden.flows.lock.locking import Approver
     from pinwarden.flows.project import Project
-    from pinwarden.rules.config.findings import ConfigFinding
 
 _NONE = "no MCP servers are configured for this project or user"
 _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
@@ -337,7 +337,7 @@ def _report(discovery: Discovery) -> Report:
     project, found, undecided = discovery.project, discovery.found, discovery.undecided
     unread = [file for file in discovery.files if file.fault is not None]
     rows = [*_refusals(project, found), *(row for each in undecided for row in each.standing.rows)]
-    findings = [_finding_row(project, finding) for finding in findings_in(discovery.files)]
+    findings = [finding_row(project, finding) for finding in findings_in(discovery.files)]
     refused = bool(undecided) or any(each.refused for each in found)
     return Report(
         command="init",
@@ -377,18 +377,6 @@ def _refusals(project: Project, found: Sequence[Found]) -> list[Row]:
         for each in found
         if each.refused is not None
     ]
-
-
-def _finding_row(project: Project, finding: ConfigFinding) -> Row:
-    return Row(
-        code=finding.code,
-        level=finding.severity,
-        entity="config",
-        name=finding.name,
-        path=finding.pointer,
-        message=finding.message,
-        file=project.shown(finding.file),
-    )
 
 
 def _summary(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) -> str:

@@ -18,7 +18,7 @@ from pinwarden.flows.config.issues import config_issues, config_strangers
 from pinwarden.flows.config.view import ConfigView, view_configs
 from pinwarden.flows.lock.documents import problem_facts, problem_rows
 from pinwarden.flows.report import Report, Row, is_grave, weight
-from pinwarden.flows.rows import row_of
+from pinwarden.flows.rows import finding_row, row_of
 from pinwarden.rules.config.doctor import DoctorIssue, Stranger
 from pinwarden.rules.config.findings import FINDING_KINDS, ConfigFinding, findings_in
 from pinwarden.rules.config.kinds import CONFIG_KINDS
@@ -68,7 +68,7 @@ def examine(project: Project, scope: str = "all") -> Report:
         *(problem_rows(view.document) if view.document else ()),
         *(row for issue in issues for row in _issue_rows(project, issue)),
         *(replace(row_of(each.change), file=project.shown(each.server.path)) for each in unknown),
-        *(_finding_row(project, finding) for finding in findings),
+        *(finding_row(project, finding) for finding in findings),
         *_program_rows(project, programs, relative_folders(search_path)),
     ]
     ok = not issues and not any(map(is_grave, rows))
@@ -162,18 +162,6 @@ def _issue_rows(project: Project, issue: DoctorIssue) -> Iterator[Row]:
             message=issue.message,
             file=file,
         )
-
-
-def _finding_row(project: Project, finding: ConfigFinding) -> Row:
-    return Row(
-        code=finding.code,
-        level=finding.severity,
-        entity="config",
-        name=finding.name,
-        path=finding.pointer,
-        message=finding.message,
-        file=project.shown(finding.file),
-    )
 
 
 def _issue_facts(project: Project, issue: DoctorIssue) -> dict[str, Any]:

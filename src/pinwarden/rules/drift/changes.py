@@ -33,18 +33,19 @@ class Absence(Enum):
 ABSENT: Final = Absence.ABSENT
 
 
-class ChangeKind(Record):
-    """One row of the table."""
+class Kind(Record):
+    """One row of a table: of the kinds of change, or of what is wrong without a comparison."""
 
     kind: str
     severity: str
     reason: str
 
 
-def _table(**rows: tuple[tuple[str, str], ...]) -> Mapping[str, ChangeKind]:
+def kind_table(**rows: tuple[tuple[str, str], ...]) -> Mapping[str, Kind]:
+    """Kinds by name, from pairs of kind and reason under their severity."""
     return MappingProxyType(
         {
-            kind: ChangeKind(kind=kind, severity=severity, reason=reason)
+            kind: Kind(kind=kind, severity=severity, reason=reason)
             for severity, kinds in rows.items()
             for kind, reason in kinds
         }
@@ -66,7 +67,7 @@ CUE_ORDER = (
 )
 """The classes of cues, the one that gives a change its kind first."""
 
-CHANGE_KINDS: Mapping[str, ChangeKind] = _table(
+CHANGE_KINDS: Mapping[str, Kind] = kind_table(
     critical=(
         ("new_hidden_characters", "Text now holds characters that a person does not see and a model reads."),
         ("new_terminal_escape", "Text now holds control characters that rewrite what a terminal shows."),
