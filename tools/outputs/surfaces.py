@@ -9,8 +9,8 @@ from pinwarden.core.errors import CODES
 from pinwarden.core.tool_digest import TOOL_PROFILES
 from pinwarden.documents import surface
 from pinwarden.rules.advisories import scan as advisories
-from pinwarden.rules.advisories import toolpin as toolpin_advisories
 from tools.document_schemas import surface_body
+from tools.findings_page import text_kinds
 from tools.outputs.parts import ENTITIES, diff_members, output, surface_change
 from tools.schema_words import (
     ANYTHING,
@@ -68,7 +68,7 @@ def scan() -> Schema:
     finding = exactly(
         {
             "server": TEXT,
-            "code": one_of(finding_codes()),
+            "code": one_of(text_kinds()),
             "severity": one_of(severities),
             "entity": one_of(ENTITIES),
             "name": TEXT,
@@ -79,14 +79,6 @@ def scan() -> Schema:
     )
     body = exactly({"findings": array(finding), "counts": exactly(dict.fromkeys(severities, COUNT))})
     return output("scan", body, "What a person should look at.")
-
-
-def finding_codes() -> list[str]:
-    named = [
-        value.code for value in vars(toolpin_advisories).values() if isinstance(value, toolpin_advisories.Advisory)
-    ]
-    made = [toolpin_advisories.duplicate_name(2).code, toolpin_advisories.cross_tool("name").code]
-    return [*advisories.MESSAGES, *named, *made]
 
 
 def digest() -> Schema:

@@ -29,7 +29,7 @@ from pinwarden.documents.lock.shape import CLIENTS as LOCK_CLIENTS
 from pinwarden.documents.server_entry import from_value
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import HttpTarget
-from pinwarden.flows.config.decisions import Accepted, Approved, Standing
+from pinwarden.flows.config.decisions import LOCKING_KINDS, Accepted, Approved, Standing
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.lock.locking import with_earlier_pins
 from pinwarden.flows.report import Report, Row, counted, row_facts, weight
@@ -50,6 +50,7 @@ from pinwarden.rules.config.masking import (
 )
 from pinwarden.rules.config.unseen import unseen_members
 from pinwarden.rules.drift.changes import CRITICAL
+from pinwarden.rules.finding_kinds import reasons_of
 from pinwarden.rules.plan import Installation, install_plan
 
 if TYPE_CHECKING:
@@ -355,11 +356,7 @@ def _report(discovery: Discovery) -> Report:
             "undecided": [row_facts(row) for each in undecided for row in each.standing.rows],
             "findings": [_row_facts(row) for row in (*_refusals(project, found), *findings)],
         },
-        rule_texts={
-            **{code: kind.reason for code, kind in FINDING_KINDS.items()},
-            **{code: kind.reason for code, kind in CONFIG_KINDS.items()},
-            "not_locked": "A configured server was not locked.",
-        },
+        rule_texts=reasons_of(FINDING_KINDS, CONFIG_KINDS, LOCKING_KINDS),
     )
 
 
@@ -367,7 +364,7 @@ def _refusals(project: Project, found: Sequence[Found]) -> list[Row]:
     return [
         Row(
             code="not_locked",
-            level="critical",
+            level=LOCKING_KINDS["not_locked"].severity,
             entity="config",
             name=shown_name(each.server.name),
             path="",

@@ -25,12 +25,16 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.flows.report import Row
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.masking import lockable_entry
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
 if TYPE_CHECKING:
     from pinwarden.flows.artifacts.closing import Workshop
     from pinwarden.flows.project import Project
 
 NOT_UPDATED = "config_not_updated"
+REINSTALLING_KINDS: Kinds = kind_table(
+    review=((NOT_UPDATED, "A client's configuration still names the older release, because it is not as approved."),)
+)
 _STARTS = ("command", "args", "url", "serverUrl", "httpUrl", "type", "transport")
 _FILLED_IN = ("env", "environment", "headers")
 
@@ -106,4 +110,11 @@ def _locked(project: Project, name: str, client: str) -> Entry:
 
 
 def _row(name: str, message: str) -> Row:
-    return Row(code=NOT_UPDATED, level="review", entity="config", name=name, path="", message=message)
+    return Row(
+        code=NOT_UPDATED,
+        level=REINSTALLING_KINDS[NOT_UPDATED].severity,
+        entity="config",
+        name=name,
+        path="",
+        message=message,
+    )

@@ -14,10 +14,11 @@ from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, fie
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import DANGERS, what_runs
 from pinwarden.documents.launch.redirecting_variables import redirects
-from pinwarden.rules.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change, Kind, kind_table
+from pinwarden.rules.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change
 from pinwarden.rules.drift.json_values import same, step
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
-FINDING_KINDS: Mapping[str, Kind] = kind_table(
+FINDING_KINDS: Kinds = kind_table(
     critical=(
         ("config_unreadable", "The file could not be read, so nobody knows which servers it starts."),
         ("config_invalid", "The file cannot be understood, and clients may still read something in it."),

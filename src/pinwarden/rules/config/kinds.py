@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
-from pinwarden.rules.drift.changes import Kind, kind_table
-
-CONFIG_KINDS: Mapping[str, Kind] = kind_table(
+CONFIG_KINDS: Kinds = kind_table(
     critical=(
         ("command_swapped", "The approved entry now starts another program."),
         ("package_swapped", "The approved entry now runs another package, image, file or address."),

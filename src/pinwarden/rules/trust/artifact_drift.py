@@ -9,9 +9,10 @@ from typing import Any
 from pinwarden.documents.artifacts.artifact import ArtifactFacts
 from pinwarden.documents.lock.extension import PUBLISHER, Artifact, Extension, ImagePin
 from pinwarden.documents.lock.verification import same_json
-from pinwarden.rules.drift.changes import ABSENT, Change, Kind, kind_table
+from pinwarden.rules.drift.changes import ABSENT, Change
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
-ARTIFACT_KINDS: Mapping[str, Kind] = kind_table(
+ARTIFACT_KINDS: Kinds = kind_table(
     critical=(
         ("bytes_changed", "The same name and version now has other bytes."),
         ("version_vanished", "The locked version is gone from its registry."),
