@@ -140,12 +140,12 @@ _AMAZON_Q = ("mcp.json", "default.json", "agents/*.json", "cli-agents/*.json")
 """The old file, what the editors write, and the agents of the editors and of the command line."""
 
 
-def _project(path: str, *, installs: bool = False, root: tuple[str, ...] | None = None) -> Place:
-    return Place(scope="project", path="{project}/" + path, installs=installs, root=root)
+def _project(path: str, *, installs: bool = False) -> Place:
+    return Place(scope="project", path="{project}/" + path, installs=installs)
 
 
-def _global(path: str, *, installs: bool = False, root: tuple[str, ...] | None = None) -> Place:
-    return Place(scope="global", path=path, installs=installs, root=root)
+def _global(path: str, *, installs: bool = False) -> Place:
+    return Place(scope="global", path=path, installs=installs)
 
 
 def _vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tuple[str, ...]) -> Place:
