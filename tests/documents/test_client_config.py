@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pinwarden import PinwardenError
 from pinwarden.documents.clients.config import ConfigFile, read_config, read_document, servers_in
 from pinwarden.documents.clients.table import CLIENTS, FOLDERS, SYSTEMS, Place, client_of, installation_place
-from pinwarden.documents.lock.shape import CLIENTS as LOCK_CLIENTS
+from pinwarden.documents.lock.shape import LOCK_CLIENTS
 from pinwarden.documents.target import HttpTarget, StdioTarget, Target
 
 
@@ -25,7 +25,7 @@ def read(data: str | bytes, client: str = "generic", name: str = "mcp.json", pla
 def target(entry: dict[str, Any], client: str) -> Target | None:
     known = CLIENTS[client]
     document: Any = {"x": entry}
-    if known.dialect.named_list:
+    if known.spelling.named_list:
         document = [{"name": "x", **entry}]
     for step in reversed(known.root):
         document = {step: document}

@@ -67,9 +67,9 @@ def wanted_of(args: Namespace) -> Wanted:
 def _installed_clients(scope: str) -> list[str]:
     """The clients that a lock can name and whose file of that scope can be written."""
     from pinwarden.documents.clients.table import client_of, installation_place
-    from pinwarden.documents.lock.shape import CLIENTS
+    from pinwarden.documents.lock.shape import LOCK_CLIENTS
 
-    named = [client for client in CLIENTS if client != "generic"]
+    named = [client for client in LOCK_CLIENTS if client != "generic"]
     return [client for client in named if installation_place(client_of(client), scope)]
 
 

@@ -11,6 +11,9 @@ from pinwarden.adapters.net.fetch_failures import unfetched
 from pinwarden.adapters.net.network_guard import HostNotFoundError, NetworkRules, destinations
 from pinwarden.adapters.net.proxies import proxy_for
 
+RESOLVE_SECONDS = 300.0
+"""The largest closures take a minute or two over a slow line."""
+
 
 def run_resolver(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], *, seconds: float, secrets: Sequence[str] = ()

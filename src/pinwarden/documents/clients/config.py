@@ -8,7 +8,7 @@ as they are written; ``${VAR}`` is resolved by whoever connects.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.pointer import pointer_step
@@ -158,6 +158,21 @@ def entry_in(document: Any, client: Client, name: str, root: tuple[str, ...] | N
     return entries.get(name) if type(entries) is dict else None
 
 
+def config_with(client: Client, name: str, entry: Any) -> dict[str, Any]:
+    """A configuration with one server in it, where its client looks for it: what ``entry_in`` finds again."""
+    if not client.spelling.named_list:
+        return nested(client.root, {name: entry})
+    # Continue also reads files of other clients, where a server's name is not inside its entry.
+    return nested(client.root, [{"name": name, **entry} if type(entry) is dict else entry])
+
+
+def nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """An object that holds a value at a path of members."""
+    for step in reversed(path):
+        value = {step: value}
+    return cast(dict[str, Any], value)
+
+
 def servers_in(config: Any) -> dict[str, Target]:
     """Every server of a configuration whose client is not known, by its name. Unusable entries are left out."""
     if type(config) is not dict:
@@ -215,7 +230,7 @@ def fields_of(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
         "transport": _transport(kind, url_member, client) if url is not None else None,
         "disabled": _switched_off(rest, client),
     }
-    if client.dialect.named_list:
+    if client.spelling.named_list:
         rest.pop("name", None)
     if kind is not None and not _is_known(kind):
         rest["type"] = kind
@@ -266,10 +281,10 @@ def _servers(document: Mapping[str, Any], client: Client, place: Place, path: st
 
 
 def _inputs(document: Mapping[str, Any], client: Client, place: Place) -> Iterator[DeclaredInput]:
-    if client.dialect.inputs is None:
+    if client.spelling.inputs is None:
         return
     for root in (place.root or client.root, *place.more_roots):
-        for declared, steps in _at(document, (*root[:-1], client.dialect.inputs), dotted=place.dotted):
+        for declared, steps in _at(document, (*root[:-1], client.spelling.inputs), dotted=place.dotted):
             for number, each in enumerate(declared if type(declared) is list else ()):
                 if type(each) is not dict:
                     continue
@@ -351,7 +366,7 @@ def _words(rest: dict[str, Any]) -> list[Any]:
 
 
 def _url(rest: dict[str, Any], client: Client) -> tuple[Any, str | None]:
-    ordered = (*client.dialect.url, *(member for member in _URL_MEMBERS if member not in client.dialect.url))
+    ordered = (*client.spelling.url, *(member for member in _URL_MEMBERS if member not in client.spelling.url))
     present = [member for member in ordered if rest.get(member) is not None]
     if not present:
         return None, None
@@ -367,15 +382,15 @@ def _transport(kind: Any, member: str | None, client: Client) -> str:
         return _TRANSPORTS[kind]
     if member == "httpUrl":
         return "streamable-http"
-    return client.dialect.url_transport
+    return client.spelling.url_transport
 
 
 def _env_places(client: Client) -> tuple[tuple[str, ...], ...]:
-    return (client.dialect.env,), *(_ANY_ENV if client.id == "generic" else ())
+    return (client.spelling.env,), *(_ANY_ENV if client.id == "generic" else ())
 
 
 def _header_places(client: Client) -> tuple[tuple[str, ...], ...]:
-    return client.dialect.headers, *(_ANY_HEADERS if client.id == "generic" else ())
+    return client.spelling.headers, *(_ANY_HEADERS if client.id == "generic" else ())
 
 
 def _taken(rest: dict[str, Any], places: tuple[tuple[str, ...], ...]) -> Any:
@@ -400,7 +415,7 @@ def _taken(rest: dict[str, Any], places: tuple[tuple[str, ...], ...]) -> Any:
 
 
 def _switched_off(rest: dict[str, Any], client: Client) -> bool:
-    member, value = client.dialect.off
+    member, value = client.spelling.off
     if type(rest.get(member)) not in (bool, type(None)):
         return False  # the client may see in it what it likes, so it is compared as it stands
     return rest.pop(member, None) is value

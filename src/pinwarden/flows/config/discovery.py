@@ -18,14 +18,14 @@ from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents import surface
-from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
+from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, config_with
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import what_runs
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.configured import CONFIGURED_IN, NO_RELEASE, SOURCE, uncovered
 from pinwarden.documents.lock.extension import Approval, Extension, extended, pin_surface, surface_path
 from pinwarden.documents.lock.relock import relock
-from pinwarden.documents.lock.shape import CLIENTS as LOCK_CLIENTS
+from pinwarden.documents.lock.shape import LOCK_CLIENTS
 from pinwarden.documents.server_entry import from_value
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import HttpTarget
@@ -323,15 +323,7 @@ def _server_json(server: ConfiguredServer) -> dict[str, Any]:
 
 def _fragment(server: ConfiguredServer) -> dict[str, Any]:
     """The entry inside its client's root, without any literal value that could be a secret."""
-    client = client_of(server.client)
-    entry = lockable_entry(server.entry)
-    # Continue also reads files of other clients, where a server's name is not inside its entry.
-    listed = {"name": server.name, **entry} if client.dialect.named_list and type(entry) is dict else entry
-    root: Any = [listed] if client.dialect.named_list else {server.name: entry}
-    for step in reversed(client.root):
-        root = {step: root}
-    fragment: dict[str, Any] = root
-    return fragment
+    return config_with(client_of(server.client), server.name, lockable_entry(server.entry))
 
 
 def _report(discovery: Discovery) -> Report:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.adapters import lock_store
 from pinwarden.adapters.clients import install_entry
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.documents.clients.config import ConfiguredServer
+from pinwarden.documents.clients.config import ConfiguredServer, config_with
 from pinwarden.documents.clients.table import Client, client_of
 from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.entry import Entry
@@ -61,9 +61,9 @@ class Installed:
             return _row(name, f"{client} starts it through pinwarden run, and its new bytes are not pinned: prove it")
         fresh = _locked(self._project, name, client)
         merged = with_fresh_start(server.entry, locked_config(fresh.key, fresh.document).entry)
-        from pinwarden.flows.artifacts.enforcing import enforce, wrapped
+        from pinwarden.flows.artifacts.enforcing import enforce
 
-        install_entry(Path(server.path), known.id, name, wrapped(known, name, merged))
+        install_entry(Path(server.path), known.id, name, config_with(known, name, merged))
         if enforced and enforce(self._project, [name], now).exit_code != EXIT_CLEAN:
             return _row(name, f"{client} does not start it through pinwarden run any more: enforce it")
         return None

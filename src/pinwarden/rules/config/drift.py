@@ -354,7 +354,7 @@ def _others(pair: _Pair) -> Iterator[Change]:
             continue
         before, after = pair.old.get(field, ABSENT), pair.new.get(field, ABSENT)
         kind = "member_changed"
-        if field in pair.client.dialect.consent:
+        if field in pair.client.spelling.consent:
             narrowed = "*" in _consented(before) or _consented(after) <= _consented(before)
             kind = "consent_narrowed" if narrowed else "consent_widened"
         yield pair.row(field).change(kind, _shown_member(field, before), _shown_member(field, after))

@@ -103,7 +103,7 @@ def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:
     for name in sorted(fields["env"]) if type(fields["env"]) is dict else ():
         if redirects(name):
             yield _of_server(server, "redirecting_variable", name)
-    for member in client.dialect.consent:
+    for member in client.spelling.consent:
         if server.entry.get(member):
             yield _of_server(server, "calls_unasked", member)
 

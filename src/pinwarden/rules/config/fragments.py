@@ -8,12 +8,13 @@ spells a server is in ``documents.clients.table``, for reading and for writing; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.documents.clients.config import config_with, nested
 from pinwarden.documents.clients.table import client_of
-from pinwarden.documents.lock.shape import CLIENTS
+from pinwarden.documents.lock.shape import LOCK_CLIENTS
 from pinwarden.documents.server_entry import Input, Remote, ServerEntry
 from pinwarden.rules.config.fragment_text import codex_toml, continue_yaml
 from pinwarden.rules.launch import (
@@ -54,9 +55,9 @@ def fragment(
     entry: ServerEntry, client: str, *, target: LaunchTarget | None = None, dialect: Dialect = "toolpin"
 ) -> Fragment:
     """The configuration of one client for this server; ``target`` is what is launched if not the default."""
-    if client not in CLIENTS:
+    if client not in LOCK_CLIENTS:
         raise PinwardenError(
-            "CLIENT_UNKNOWN", f"no configuration can be made for {client[:40]!a}; known: {', '.join(CLIENTS)}"
+            "CLIENT_UNKNOWN", f"no configuration can be made for {client[:40]!a}; known: {', '.join(LOCK_CLIENTS)}"
         )
     chosen = require_target(entry) if target is None else target
     body = _toolpin_body(chosen, client) if dialect == "toolpin" else _modern_body(chosen, client)
@@ -98,16 +99,7 @@ class _Body(Record):
 
 
 def _wrapped(client: str, name: str, members: dict[str, Any]) -> dict[str, Any]:
-    known = client_of(client)
-    servers = [{"name": name, **members}] if known.dialect.named_list else {name: members}
-    return {**_BEFORE_THE_SERVERS.get(client, {}), **_nested(known.root, servers)}
-
-
-def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """An object that holds a value at a path."""
-    for step in reversed(path):
-        value = {step: value}
-    return cast(dict[str, Any], value)
+    return {**_BEFORE_THE_SERVERS.get(client, {}), **config_with(client_of(client), name, members)}
 
 
 # ToolPin's dialect
@@ -127,20 +119,20 @@ def _toolpin_body(target: LaunchTarget, client: str) -> _Body:
 
 
 def _local(command: Command, client: str, env: dict[str, Any]) -> dict[str, Any]:
-    dialect = client_of(client).dialect
-    if dialect.command_list:
+    spelling = client_of(client).spelling
+    if spelling.command_list:
         words = [command.program, *command.arguments]
-        return {"type": dialect.local, "command": words, **_switches(client), dialect.env: env}
-    members: dict[str, Any] = {"command": command.program, "args": list(command.arguments), dialect.env: env}
+        return {"type": spelling.local, "command": words, **_switches(client), spelling.env: env}
+    members: dict[str, Any] = {"command": command.program, "args": list(command.arguments), spelling.env: env}
     return members | _switches(client)
 
 
 def _toolpin_remote(remote: Remote, client: str, headers: dict[str, str]) -> dict[str, Any]:
-    dialect = client_of(client).dialect
+    spelling = client_of(client).spelling
     # Where an address alone means SSE, the other transport has a member of its own.
-    member = dialect.url[-1] if dialect.url_transport == "sse" and remote.type != _STREAMABLE else dialect.url[0]
+    member = spelling.url[-1] if spelling.url_transport == "sse" and remote.type != _STREAMABLE else spelling.url[0]
     address = {member: remote.url}
-    with_headers = _nested(dialect.headers, headers) if headers else {}
+    with_headers = nested(spelling.headers, headers) if headers else {}
     if client in _WITHOUT_TYPE:
         return {**address, **with_headers}
     if client == "opencode":
@@ -151,10 +143,10 @@ def _toolpin_remote(remote: Remote, client: str, headers: dict[str, str]) -> dic
 
 def _switches(client: str) -> dict[str, Any]:
     """What some clients' servers are written with: that they are on, and that nothing is approved beforehand."""
-    dialect = client_of(client).dialect
-    member, off = dialect.off
+    spelling = client_of(client).spelling
+    member, off = spelling.off
     on = {member: not off} if client in ("opencode", "cline", "roo") else {}
-    return {**on, dialect.consent[0]: []} if client == "cline" else on
+    return {**on, spelling.consent[0]: []} if client == "cline" else on
 
 
 # Today's dialect
