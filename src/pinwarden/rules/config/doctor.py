@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pinwarden.core.record import Record
-from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, configured_server, fields_of
+from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, configured_server
+from pinwarden.documents.clients.spelled import fields_of
 from pinwarden.documents.clients.table import CLIENTS, Client, client_of
 from pinwarden.documents.lock.locked_config import LockedConfig, Place, installed
 from pinwarden.rules.config.drift import ENTITY, compare_entries, package_of, shown_server, unknown_entry

@@ -12,7 +12,8 @@ from typing import Any
 
 from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
-from pinwarden.documents.clients.config import ConfiguredServer, configured_server, fields_of
+from pinwarden.documents.clients.config import ConfiguredServer, configured_server
+from pinwarden.documents.clients.spelled import fields_of
 from pinwarden.documents.clients.table import CLIENTS, Client, client_of
 from pinwarden.documents.launch.launched import DANGERS, Launched, what_runs
 from pinwarden.documents.launch.options import program_name

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pinwarden.core.record import Record
-from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, fields_of
+from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
+from pinwarden.documents.clients.spelled import fields_of
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import DANGERS, what_runs
 from pinwarden.documents.launch.redirecting_variables import redirects
