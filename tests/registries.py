@@ -9,13 +9,14 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.request import Request, urlopen
 
 from tests.needs import needs
+from tests.servers.listening import listening
 
 needs_registry = needs("docker-registry", install="apt-get install docker-registry")
 needs_skopeo = needs("skopeo", install="apt-get install skopeo")
@@ -147,17 +148,6 @@ def scripted(*, tls: ssl.SSLContext | None = None, name: str = "127.0.0.1") -> I
         def log_message(self, *_: object) -> None:
             """Quiet."""
 
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    listening.daemon_threads = True
-    listening.block_on_close = False
-    if tls is not None:
-        listening.socket = tls.wrap_socket(listening.socket, server_side=True)
-    server = Scripted(host=f"{name}:{listening.server_address[1]}")
-    thread = Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with listening(Handler, tls) as port:
+        server = Scripted(host=f"{name}:{port}")
         yield server
-    finally:
-        listening.shutdown()
-        listening.server_close()
-        thread.join(20)

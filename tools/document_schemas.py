@@ -78,12 +78,12 @@ def _entry() -> Schema:
         {
             "name": TEXT,
             "version": TEXT,
-            "client": one_of(lock_shape.CLIENTS),
+            "client": one_of(lock_shape.LOCK_CLIENTS),
             "selectedTarget": OBJECT,
             "trust": ref("trust"),
             "notes": array(ANYTHING),
         },
-        {"scope": one_of(lock_shape.SCOPES), "capabilityManifest": ref("manifest"), "integrity": TEXT},
+        {"scope": one_of(lock_shape.LOCK_SCOPES), "capabilityManifest": ref("manifest"), "integrity": TEXT},
     )
 
 

@@ -13,6 +13,7 @@ from pinwarden.cli.main import COMMANDS
 from pinwarden.core.errors import CODES
 from pinwarden.rules.drift.changes import CHANGE_KINDS
 from tools import architecture
+from tools.findings_page import findings_page
 from tools.schemas import SCHEMAS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -126,6 +127,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "architecture.svg": architecture.drawing,
     "reference/errors.md": errors_page,
     "reference/changes.md": changes_page,
+    "reference/findings.md": findings_page,
     "reference/commands.md": commands_page,
     "reference/schemas/README.md": schemas_page,
     **{f"reference/schemas/{name}.schema.json": partial(schema_file, name) for name in SCHEMAS},

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Origin
-from pinwarden.adapters.net.fetch import Answer, Fetcher, FetchLimits, FetchRules, Wanted, proxy_for
+from pinwarden.adapters.net.fetch import Answer, Fetcher, FetchLimits, FetchRules, Wanted
 from pinwarden.adapters.net.fetch_cache import FetchCache
+from pinwarden.adapters.net.proxies import proxy_for
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.target import Address

@@ -21,6 +21,7 @@ from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.surface import from_listing
 from pinwarden.flows.lock.locking import Approver, approve_surface
 from pinwarden.flows.project import Project
+from tests.cli.project import RECORDED
 from tests.cli.run import Outcome, pinwarden
 from tests.docs.schemas import problems
 from tests.needs import missing, needs
@@ -28,7 +29,6 @@ from tests.servers.acme_packages import Registries, acme_registries, npm_answers
 from tests.servers.plain_http import plain_server
 
 needs_node = needs("node", install="apt-get install nodejs npm")
-RECORDED = 1784548800  # 2026-07-20T12:00:00Z
 PINWARDEN = (sys.executable, "-m", "pinwarden")
 TALK = (
     {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18", "capabilities": {}}},

@@ -19,25 +19,14 @@ from pinwarden.documents.artifacts.closure import Closure, ClosureFile, ClosureP
 from pinwarden.documents.lock.extension import Artifact, ClosurePin, Extension, ImagePin, extended
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
-from tests.cli.run import Outcome, pinwarden
+from tests.cli.project import ProjectFolder
 
-RECORDED = 1784548800  # 2026-07-20T12:00:00Z
 NOW = "2026-07-20T12:00:00.000Z"
 SHA = Digest.of
 
 
-class World:
+class World(ProjectFolder):
     """A project whose servers have closures that were made by hand."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root, self.home = folder / "project", folder / "home"
-        self.root.mkdir(exist_ok=True)
-        self.home.mkdir()
-        self.lock = self.root / "mcp-lock.json"
-
-    def run(self, *arguments: str) -> Outcome:
-        env = {"HOME": str(self.home), "PINWARDEN_APPROVER": "reviewer", "SOURCE_DATE_EPOCH": str(RECORDED)}
-        return pinwarden(*arguments, cwd=self.root, env=env)
 
     def told(self, *arguments: str) -> tuple[int, Any]:
         outcome = self.run(*arguments, "--format", "json")

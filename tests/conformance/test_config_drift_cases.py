@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden.rules.config.drift import compare_configs
-from pinwarden.rules.drift.changes import blocked_by_default
-from tests.conformance.vectors import cases, vectors_dir
+from tests.conformance.vectors import assert_judged, cases, vectors_dir
 
 
 def _config_cases() -> list[Any]:
@@ -21,13 +20,7 @@ def _config_cases() -> list[Any]:
 @pytest.mark.parametrize("case", _config_cases())
 def test_a_changed_configuration_is_judged_as_the_collection_expects(case: dict[str, Any]) -> None:
     changes = compare_configs(case["config_before"], case["config_after"])
-    expect = case["expect"]
-    named = {(change.entity, change.name, change.field) for change in changes}
-    assert {tuple(row) for row in expect.get("changed", ())} <= named
-    if expect["must_report"] is not None:
-        assert bool(changes) is expect["must_report"]
-    if expect["must_block_by_default"] is not None:
-        assert blocked_by_default(changes) is expect["must_block_by_default"]
+    assert_judged(changes, case["expect"])
 
 
 def test_there_are_configuration_cases() -> None:

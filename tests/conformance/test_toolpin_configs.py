@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pinwarden.documents.javascript_json import to_javascript_file
-from pinwarden.documents.lock.shape import CLIENTS
+from pinwarden.documents.lock.shape import LOCK_CLIENTS
 from pinwarden.rules.config.fragments import fragment, fragment_text
 from tests.conformance.toolpin_world import entry, files
 from tests.conformance.vectors import load
@@ -33,5 +33,5 @@ def test_the_notes_are_those_that_toolpin_prints(path: Path) -> None:
 
 
 def test_every_client_has_vectors() -> None:
-    assert {path.stem for path in PATHS} == set(CLIENTS)
+    assert {path.stem for path in PATHS} == set(LOCK_CLIENTS)
     assert all(json.loads(path.read_bytes()) for path in PATHS if path.suffix == ".json")

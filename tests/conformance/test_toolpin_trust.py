@@ -15,7 +15,8 @@ from pinwarden.documents.server_entry import Remote, ServerEntry
 from pinwarden.flows.lock.verifying import verify_server
 from pinwarden.flows.report import Report
 from pinwarden.rules.launch import choose_target
-from pinwarden.rules.trust.tiers import judge, verdict_of
+from pinwarden.rules.trust.tiers import judge
+from pinwarden.rules.trust.verdict import verdict_of
 from pinwarden.rules.trust.verification import TRUSTED_BUNDLE_HOSTS, TRUSTED_IMAGE_HOSTS, image_reference, tool_scan
 from pinwarden.rules.versions import compare_versions
 from tests.conformance.toolpin_world import LIVE, clock, entry, files, verification

@@ -9,7 +9,8 @@ from typing import Any
 
 from pinwarden.documents import server_entry
 from pinwarden.documents.server_entry import ServerEntry
-from pinwarden.rules.trust.tiers import ARTIFACT_CODES, Issue
+from pinwarden.rules.trust.report import Issue
+from pinwarden.rules.trust.tiers import ARTIFACT_CODES
 from pinwarden.rules.trust.verification import (
     SKIPPED,
     ArtifactOutcome,

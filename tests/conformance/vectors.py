@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from pinwarden.rules.drift.changes import Change, blocked_by_default
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -38,3 +41,13 @@ def cases(rows: list[dict[str, Any]], *, label: str = "id") -> list[Any]:
     import pytest  # the benchmarks read vectors too, and have no pytest
 
     return [pytest.param(row, id=str(row.get(label, number))[:80]) for number, row in enumerate(rows)]
+
+
+def assert_judged(changes: Sequence[Change], expect: dict[str, Any]) -> None:
+    """What a collection expects of a comparison, where it says so: what is named, told, and blocked."""
+    named = {(change.entity, change.name, change.field) for change in changes}
+    assert {tuple(row) for row in expect.get("changed", ())} <= named
+    if expect["must_report"] is not None:
+        assert bool(changes) is expect["must_report"]
+    if expect["must_block_by_default"] is not None:
+        assert blocked_by_default(changes) is expect["must_block_by_default"]

@@ -12,7 +12,6 @@ from pinwarden import PinwardenError
 from pinwarden.core.tlog import (
     EMPTY_ROOT,
     TILE_WIDTH,
-    NodeStore,
     consistency_proof,
     entries_path,
     inclusion_proof,
@@ -25,6 +24,7 @@ from pinwarden.core.tlog import (
     verify_consistency,
     verify_inclusion,
 )
+from tests.core.node_store import NodeStore
 
 # The eight entries and roots that Certificate Transparency implementations have in common.
 ENTRIES = [

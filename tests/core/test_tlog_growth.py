@@ -9,7 +9,6 @@ from pinwarden.core.tlog import (
     EMPTY_ROOT,
     TILE_HEIGHT,
     TILE_WIDTH,
-    NodeStore,
     consistency_proof,
     inclusion_proof,
     leaf_hash,
@@ -18,6 +17,7 @@ from pinwarden.core.tlog import (
     verify_inclusion,
 )
 from pinwarden.core.tlog_growth import Frontier, TileNodes, TreeNode, hashes_in, width_of
+from tests.core.node_store import NodeStore
 
 LEAVES = [leaf_hash(b"%d" % number) for number in range(TILE_WIDTH * 3 + 7)]
 

@@ -10,8 +10,9 @@ from pinwarden import PinwardenError, PrivateKey
 from pinwarden.core.cosignature import Cosigned, WitnessKey, cosign, cosigned_by
 from pinwarden.core.note import Checkpoint, Note
 from pinwarden.core.record import replace
-from pinwarden.core.tlog import NodeStore, inclusion_proof, leaf_hash, root_hash
+from pinwarden.core.tlog import inclusion_proof, leaf_hash, root_hash
 from pinwarden.core.tlog_proof import TlogProof
+from tests.core.node_store import NodeStore
 
 KEY = PrivateKey.from_seed(b"l" * 32)
 WITNESS = PrivateKey.from_seed(b"w" * 32)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pinwarden import PinwardenError
 from pinwarden.documents.clients.config import ConfigFile, read_config, read_document, servers_in
 from pinwarden.documents.clients.table import CLIENTS, FOLDERS, SYSTEMS, Place, client_of, installation_place
+from pinwarden.documents.lock.shape import LOCK_CLIENTS
 from pinwarden.documents.target import HttpTarget, StdioTarget, Target
 
 
@@ -24,7 +25,7 @@ def read(data: str | bytes, client: str = "generic", name: str = "mcp.json", pla
 def target(entry: dict[str, Any], client: str) -> Target | None:
     known = CLIENTS[client]
     document: Any = {"x": entry}
-    if known.dialect.named_list:
+    if known.spelling.named_list:
         document = [{"name": "x", **entry}]
     for step in reversed(known.root):
         document = {step: document}
@@ -363,8 +364,8 @@ class TestTable:
         assert all(set(folder.otherwise) == set(SYSTEMS) for folder in FOLDERS.values())
 
     def test_installation_is_offered_where_toolpin_offers_it(self) -> None:
-        offered = {(c.id, s) for c in CLIENTS.values() if c.toolpin for s in ("project", "global")
-                   if installation_place(c, s)}  # fmt: skip
+        offered = {(client, scope) for client in LOCK_CLIENTS for scope in ("project", "global")
+                   if installation_place(client_of(client), scope)}  # fmt: skip
         assert {client for client, scope in offered if scope == "project"} == {
             "claude", "cursor", "vscode", "codex", "opencode", "gemini", "roo", "generic",
         }  # fmt: skip

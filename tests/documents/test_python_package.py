@@ -11,19 +11,16 @@ from hypothesis import strategies as st
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.artifacts.python_index import ReleaseFile
+from pinwarden.documents.artifacts.python_json_api import JsonRelease, parse_json_release, source_repository
 from pinwarden.documents.artifacts.python_package import (
-    JsonRelease,
-    ReleaseFile,
-    SimplePage,
     belongs_to,
     exact_version,
     file_kind,
     normalized_name,
-    parse_json_release,
-    parse_simple_page,
     same_version,
-    source_repository,
 )
+from pinwarden.documents.artifacts.python_simple_page import SimplePage, parse_simple_page
 
 PAGE = "https://index.example/simple/acme-notes/"
 HEX = "ab" * 32

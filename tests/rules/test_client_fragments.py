@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.documents.lock.shape import CLIENTS
+from pinwarden.documents.lock.shape import LOCK_CLIENTS
 from pinwarden.rules.config.fragments import fragment, fragment_text
 from pinwarden.rules.launch import choose_target
 from tests.rules.entries import entry, package, remote
@@ -38,7 +38,7 @@ def test_a_chosen_target_replaces_the_default() -> None:
     assert made.config["mcpServers"]["io.acme/notes"]["command"] == "npx"
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", LOCK_CLIENTS)
 def test_toolpins_dialect_has_no_differences_to_explain(client: str) -> None:
     assert fragment(LOCAL, client).differences == ()
     assert fragment(HOSTED, client).differences == ()
@@ -110,7 +110,7 @@ def test_a_variable_of_an_address_that_nobody_gave_a_value_stays_to_be_supplied(
 
 
 @pytest.mark.parametrize("about", [LOCAL, HOSTED], ids=["local", "hosted"])
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", LOCK_CLIENTS)
 def test_every_modern_difference_is_explained_in_a_sentence(client: str, about: Any) -> None:
     modern = fragment(about, client, dialect="modern")
     if modern.config != fragment(about, client).config:

@@ -9,16 +9,9 @@ import pytest
 from pinwarden.core.record import replace
 from pinwarden.documents.server_entry import OFFICIAL_META
 from pinwarden.rules.trust.explanation import explain, own_findings
-from pinwarden.rules.trust.tiers import (
-    Grounds,
-    TrustReport,
-    Verified,
-    decide,
-    judge,
-    verdict_of,
-    with_evidence,
-    with_verification,
-)
+from pinwarden.rules.trust.report import TrustReport
+from pinwarden.rules.trust.tiers import Verified, judge, with_evidence, with_verification
+from pinwarden.rules.trust.verdict import Grounds, decide, verdict_of
 from pinwarden.rules.trust.verification import ArtifactOutcome, LiveOutcome, verify_metadata
 from pinwarden.rules.versions import comparable, compare_versions, floats_for_toolpin, is_exact
 from tests.rules.entries import HEX, NOW, entry, package, remote

@@ -6,9 +6,10 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.servers.listening import listening
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,26 +115,5 @@ def plain_server(
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the base class names it
             """Tests are quiet."""
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False
-
-        def get_request(self) -> Any:
-            connection, place = super().get_request()
-            return (
-                tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) if tls else connection
-            ), place
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that hangs up is part of the tests."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    port = server.server_address[1]
-    try:
+    with listening(Handler, tls) as port:
         yield PlainServer(url=f"{'https' if tls else 'http'}://{host}:{port}/", port=port, asked=asked)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

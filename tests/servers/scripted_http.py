@@ -6,9 +6,10 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from tests.servers.listening import listening
 from tests.servers.scripted import Scripted
 
 
@@ -41,23 +42,12 @@ def http_server(script: dict[str, Any], mode: str = "json", tls: Any = None) -> 
     ``gzip``, ``status:<code>``, ``echo-headers``, ``cut``.
     """
     world = HttpWorld(script, mode)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(world))
-    server.daemon_threads = True
-    server.block_on_close = False
-    scheme = "http"
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-        scheme = "https"
-    world.url = f"{scheme}://127.0.0.1:{server.server_port}/mcp"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield world
-    finally:
-        world.stopped.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(_handler(world), tls) as port:
+        world.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}/mcp"
+        try:
+            yield world
+        finally:
+            world.stopped.set()
 
 
 def _handler(world: HttpWorld) -> type[BaseHTTPRequestHandler]:  # noqa: C901  one handler, one case per mode

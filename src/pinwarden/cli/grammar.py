@@ -9,13 +9,13 @@ from typing import Literal
 
 from pinwarden.cli.dispatch import command_parser
 from pinwarden.core.record import Record
-from pinwarden.documents.lock.shape import CLIENTS
+from pinwarden.documents.lock.shape import LOCK_CLIENTS
 
 Kind = Literal["words", "files", "folders", "free"]
 
 _FOLDERS = ("DIR", "FOLDER")
 _FILES = ("FILE", "PATH", "LOCK", "KEY", "SIDE")
-_NAMED = {"CLIENT": CLIENTS}
+_NAMED = {"CLIENT": LOCK_CLIENTS}
 _SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]*")
 
 

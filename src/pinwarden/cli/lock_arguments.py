@@ -8,34 +8,36 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.probe_arguments import add_probe_arguments
-from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, approver_of
+from pinwarden.cli.project_arguments import (
+    add_approval_arguments,
+    add_offline_argument,
+    add_project_arguments,
+    add_release_arguments,
+    approver_of,
+)
 
 if TYPE_CHECKING:
     from pinwarden.flows.artifacts.closing import Workshop
     from pinwarden.flows.lock.locking import LockWriting, Wanted
     from pinwarden.flows.project import Project
 
-_TARGETS = ("npm", "pypi", "oci", "mcpb", "nuget", "cargo", "remote")
-_PROJECT_CLIENTS = ("claude", "cursor", "vscode", "codex", "opencode", "gemini", "roo")
-_GLOBAL_CLIENTS = ("cursor", "vscode", "codex", "opencode", "windsurf", "cline", "continue", "gemini")
-
 
 def add_lock_arguments(parser: ArgumentParser) -> None:
     """What to lock, for whom, from where."""
     from pinwarden.cli.output import add_format_argument
+    from pinwarden.rules.launch import TARGET_KINDS
 
     parser.add_argument("server", help="the server's registry name, e.g. io.github.owner/server")
     parser.add_argument(
         "--client", action="append", metavar="CLIENT", help="may be given again; 'all'; default: claude"
     )
     parser.add_argument("--scope", default="project", choices=["project", "global"])
-    parser.add_argument("--version", metavar="VERSION", help="another version than the latest")
-    parser.add_argument("--source", metavar="ID", help="the registry to ask")
-    parser.add_argument("--target", choices=_TARGETS, help="another kind of target than the usual choice")
+    add_release_arguments(parser)
+    parser.add_argument("--target", choices=TARGET_KINDS, help="another kind of target than the usual choice")
     parser.add_argument("--modern", action="store_true", help="the clients' newer dialect (type: http, ${VAR})")
     parser.add_argument("--verify", action="store_true", help="fetch and hash the bytes, and record the evidence")
     parser.add_argument("--plain-v2", action="store_true", help="write nothing but lockfileVersion 2")
-    parser.add_argument("--offline", action="store_true", help="only local sources and caches")
+    add_offline_argument(parser)
     parser.add_argument("--live", action="store_true", help="ask the server, and approve what it tells the model")
     add_project_arguments(parser)
     add_approval_arguments(parser)
@@ -49,7 +51,7 @@ def wanted_of(args: Namespace) -> Wanted:
 
     clients = args.client or ["claude"]
     if "all" in clients:
-        clients = _PROJECT_CLIENTS if args.scope == "project" else _GLOBAL_CLIENTS
+        clients = _installed_clients(args.scope)
     return Wanted(
         name=args.server,
         clients=tuple(dict.fromkeys(clients)),
@@ -60,6 +62,15 @@ def wanted_of(args: Namespace) -> Wanted:
         modern=args.modern,
         verified=args.verify,
     )
+
+
+def _installed_clients(scope: str) -> list[str]:
+    """The clients that a lock can name and whose file of that scope can be written."""
+    from pinwarden.documents.clients.table import client_of, installation_place
+    from pinwarden.documents.lock.shape import LOCK_CLIENTS
+
+    named = [client for client in LOCK_CLIENTS if client != "generic"]
+    return [client for client in named if installation_place(client_of(client), scope)]
 
 
 def writing_of(args: Namespace, *, approves: bool = True) -> LockWriting:

@@ -32,6 +32,17 @@ def add_scope_argument(parser: ArgumentParser) -> None:
     )
 
 
+def add_release_arguments(parser: ArgumentParser) -> None:
+    """``--version`` and ``--source``: which release of a server, and from which registry of servers."""
+    parser.add_argument("--version", metavar="VERSION", help="another version than the latest")
+    parser.add_argument("--source", metavar="ID", help="the registry to ask")
+
+
+def add_offline_argument(parser: ArgumentParser) -> None:
+    """``--offline``."""
+    parser.add_argument("--offline", action="store_true", help="only local sources and caches")
+
+
 def add_approval_arguments(parser: ArgumentParser) -> None:
     """``--by`` and ``--why``."""
     parser.add_argument("--by", metavar="NAME", help="who approves (PINWARDEN_APPROVER, or the user of this machine)")

@@ -8,6 +8,24 @@ from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
 
+NOT_SET = "note: the file does not say yet where Pinwarden is installed from; see SET THIS in it\n"
+
+_GITHUB_JOB = """\
+on:
+  pull_request:
+  push:
+    branches: [main]
+permissions:
+  contents: read
+jobs:
+  {job}:
+    runs-on: ubuntu-latest
+    steps:
+      # actions/checkout v4.2.2, by its commit: a tag can be moved.
+      - uses: actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683
+        with:
+          persist-credentials: false
+"""
 _STEPS = {
     "github": ("      ", "- run: |\n          pipx install {spec}"),
     "gitlab": ("    ", "- |\n      pip install {spec}"),
@@ -18,6 +36,11 @@ _UNSET = (
 )
 _EXAMPLE = "'git+https://git.example.org/you/pinwarden@COMMIT'"
 _BARE_NAME = re.compile(r"\s*pinwarden\s*(?:\[[^\]]*\]\s*)?(?:$|[=<>!~,;])", re.IGNORECASE)
+
+
+def github_job(name: str) -> str:
+    """How a workflow of GitHub begins, up to the first step of its own: few rights, and code by its commit."""
+    return _GITHUB_JOB.replace("{job}", name)
 
 
 def write_workflow(root: Path, path: Path, text: str) -> None:

@@ -23,7 +23,7 @@ UNKNOWNS = ("allow_degraded", "warn", "block")
 """The same for an item of a name that nobody approved."""
 LEVELS = ("info", "review", "critical")
 """The levels of rules/drift, from least to worst."""
-TOOL_PROFILES = ("pinwarden", "hangar", "hangar-1.2")
+ALLOWLIST_PROFILES = ("pinwarden", "hangar", "hangar-1.2")
 HIDDEN = ("relay", "flag", "strip")
 INTERCEPTORS = ("answer", "announce")
 """Whether the gates that answer as interceptors are only there, or also named among the server's capabilities."""
@@ -224,8 +224,8 @@ def _allowed(table: Table) -> AllowedDigest:
     except PinwardenError:
         table.invalid("digest", "is not a digest")
     profile = table.value.get("profile", "pinwarden")
-    if profile not in TOOL_PROFILES:
-        table.invalid("profile", f"is not one of {', '.join(TOOL_PROFILES)}")
+    if profile not in ALLOWLIST_PROFILES:
+        table.invalid("profile", f"is not one of {', '.join(ALLOWLIST_PROFILES)}")
     tool = table.required_text("tool")
     return AllowedDigest(tool=tool, digest=digest, profile=profile, server=_pattern_or_any(table, "server"))
 

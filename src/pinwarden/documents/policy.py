@@ -16,7 +16,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.digest_policy import GatewayPolicy, gateway_policy
-from pinwarden.documents.lock.shape import CLIENTS
+from pinwarden.documents.lock.shape import LOCK_CLIENTS
 from pinwarden.documents.policy_table import Pattern, plain_host
 from pinwarden.documents.policy_table import Table as _Table
 from pinwarden.documents.policy_table import invalid as _invalid
@@ -116,7 +116,7 @@ def _check_toolpin(value: dict[str, Any]) -> None:
             _invalid(member, "is not a list of texts")
     for member in ("allowedClients", "deniedClients"):
         for client in value.get(member, []):
-            if client not in CLIENTS:
+            if client not in LOCK_CLIENTS:
                 _invalid(member, f"names the unknown client {client[:40]!a}")
 
 

@@ -10,6 +10,7 @@ from pinwarden.flows.report import Report
 from pinwarden.flows.rows import row_of
 from pinwarden.rules.drift.changes import CHANGE_KINDS
 from pinwarden.rules.drift.surface import blocked_by_default, compare
+from pinwarden.rules.finding_kinds import reasons_of
 
 
 def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bool = False) -> Report:
@@ -31,7 +32,7 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
             "digests": {"before": _text(before), "after": _text(after)},
             "notes": list(_notes(before, after)),
         },
-        rule_texts={kind: rule.reason for kind, rule in CHANGE_KINDS.items()},
+        rule_texts=reasons_of(CHANGE_KINDS),
     )
 
 

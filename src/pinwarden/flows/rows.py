@@ -1,11 +1,15 @@
-"""Changes as rows of a report."""
+"""Changes and findings as rows of a report."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinwarden.flows.report import Row
 from pinwarden.rules.drift.changes import ABSENT, Change
+
+if TYPE_CHECKING:
+    from pinwarden.flows.project import Project
+    from pinwarden.rules.config.findings import ConfigFinding
 
 _LONGEST = 400  # characters of a value that is not text
 
@@ -21,6 +25,19 @@ def row_of(change: Change, *, whole: bool = False) -> Row:
         message=change.reason,
         before=_shown(change.before, whole),
         after=_shown(change.after, whole),
+    )
+
+
+def finding_row(project: Project, finding: ConfigFinding) -> Row:
+    """What is wrong with a configuration by itself, as a row of a report."""
+    return Row(
+        code=finding.code,
+        level=finding.severity,
+        entity="config",
+        name=finding.name,
+        path=finding.pointer,
+        message=finding.message,
+        file=project.shown(finding.file),
     )
 
 

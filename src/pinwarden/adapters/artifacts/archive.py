@@ -25,7 +25,7 @@ from pinwarden.documents.artifacts.content_hash import check_content
 from pinwarden.documents.artifacts.portable_paths import PathSet, check_portable
 from pinwarden.documents.artifacts.server_manifest import MANIFEST_NAME, ServerManifest, parse
 
-UNSAFE_ARCHIVE = "archive_unsafe"
+ARCHIVE_UNSAFE = "archive_unsafe"
 MANIFEST_INVALID = "archive_manifest_invalid"
 MANIFEST_MISMATCH = "archive_manifest_mismatch"
 LIMITS = ArchiveLimits(members=20_000, total_bytes=512 * 1024 * 1024)
@@ -117,7 +117,7 @@ def _read(archive: Path) -> tuple[ServerManifest | None, tuple[Problem, ...]]:
             data = member.data if member.path == MANIFEST_NAME else data
         return _manifest(data, paths), ()
     except PinwardenError as err:
-        code = {"ARCHIVE_UNSAFE": UNSAFE_ARCHIVE, "SERVER_ENTRY_INVALID": MANIFEST_INVALID}.get(err.code)
+        code = {"ARCHIVE_UNSAFE": ARCHIVE_UNSAFE, "SERVER_ENTRY_INVALID": MANIFEST_INVALID}.get(err.code)
         if code is None:
             raise
         return None, (Problem(code=code, message=err.message),)

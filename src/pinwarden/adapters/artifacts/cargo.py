@@ -8,7 +8,8 @@ from typing import IO, Any
 from pinwarden.adapters.artifacts.downloads import downloaded
 from pinwarden.adapters.artifacts.tarball_files import read_files
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.net.fetch import Fetcher, Wanted, unfetched
+from pinwarden.adapters.net.fetch import Fetcher, Wanted
+from pinwarden.adapters.net.fetch_failures import unfetched
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record

@@ -16,7 +16,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifacts.artifact import ArtifactFacts, FileSignature, PackageName, Problem
 from pinwarden.documents.artifacts.mcpb import BundleManifest, Parts
 
-UNSAFE_ARCHIVE = "mcpb_unsafe_archive"
+ARCHIVE_UNSAFE = "mcpb_unsafe_archive"
 MANIFEST_INVALID = "mcpb_manifest_invalid"
 MANIFEST_MISMATCH = "mcpb_manifest_mismatch"
 SIGNATURE_INVALID = "mcpb_signature_invalid"
@@ -91,7 +91,7 @@ def _manifest(path: Path, parts: Parts) -> tuple[BundleManifest | None, list[Pro
         with content_of_bundle(path, parts) as bundle:
             return manifest_of(bundle), []
     except PinwardenError as err:
-        code = {"ARCHIVE_UNSAFE": UNSAFE_ARCHIVE, "BUNDLE_INVALID": MANIFEST_INVALID}.get(err.code)
+        code = {"ARCHIVE_UNSAFE": ARCHIVE_UNSAFE, "BUNDLE_INVALID": MANIFEST_INVALID}.get(err.code)
         if code is None:
             raise
         return None, [Problem(code=code, message=err.message)]

@@ -18,7 +18,8 @@ from pinwarden.adapters.artifacts.downloads import downloaded
 from pinwarden.adapters.artifacts.npm_tarball import TarballManifest, read_manifest
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.endpoints.npm import default_registry
-from pinwarden.adapters.net.fetch import Fetcher, Wanted, unfetched
+from pinwarden.adapters.net.fetch import Fetcher, Wanted
+from pinwarden.adapters.net.fetch_failures import unfetched
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members

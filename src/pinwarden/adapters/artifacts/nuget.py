@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 from pinwarden.adapters.artifacts.downloads import downloaded
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.net.fetch import Fetcher, Wanted, unfetched
+from pinwarden.adapters.net.fetch import Fetcher, Wanted
+from pinwarden.adapters.net.fetch_failures import unfetched
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record

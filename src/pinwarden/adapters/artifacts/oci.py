@@ -19,7 +19,8 @@ from typing import IO, BinaryIO, cast
 from pinwarden.adapters.artifacts.oci_referrers import Found, attestations
 from pinwarden.adapters.artifacts.oci_registry import Document, Registry, Tokens
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.net.fetch import Fetcher, unfetched
+from pinwarden.adapters.net.fetch import Fetcher
+from pinwarden.adapters.net.fetch_failures import unfetched
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from urllib.parse import urljoin
 
 from pinwarden.adapters.artifacts.oci_registry import Registry
-from pinwarden.adapters.net.fetch import Answer, Sent, Wanted, unfetched
+from pinwarden.adapters.net.fetch import Answer, Sent, Wanted
+from pinwarden.adapters.net.fetch_failures import unfetched
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError

@@ -10,7 +10,7 @@ from io import BytesIO
 from urllib.parse import urljoin, urlsplit
 
 from pinwarden.adapters.artifacts.oci_registry import Registry
-from pinwarden.adapters.net.fetch import unfetched
+from pinwarden.adapters.net.fetch_failures import unfetched
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError

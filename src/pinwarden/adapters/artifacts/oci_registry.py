@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlencode
 
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.net.fetch import Answer, Fetcher, Received, Wanted, too_large, unfetched
+from pinwarden.adapters.net.fetch import Answer, Fetcher, Received, Wanted
+from pinwarden.adapters.net.fetch_failures import too_large, unfetched
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError

@@ -27,24 +27,17 @@ from pinwarden.documents.artifacts.artifact import (
 )
 from pinwarden.documents.artifacts.provenance_pep740 import LIMITS as PROVENANCE_LIMITS
 from pinwarden.documents.artifacts.provenance_pep740 import parse_provenance
+from pinwarden.documents.artifacts.python_index import DOCUMENT_LIMITS, ReleaseFile, disagree, distinct_files
+from pinwarden.documents.artifacts.python_json_api import JsonRelease, parse_json_release, source_repository
 from pinwarden.documents.artifacts.python_package import (
-    DOCUMENT_LIMITS,
-    SIMPLE_ACCEPT,
-    JsonRelease,
-    ReleaseFile,
-    SimplePage,
     belongs_to,
-    disagree,
-    distinct_files,
     exact_version,
     file_kind,
     normalized_name,
-    parse_json_release,
-    parse_simple_page,
     path_segment,
     same_version,
-    source_repository,
 )
+from pinwarden.documents.artifacts.python_simple_page import SIMPLE_ACCEPT, SimplePage, parse_simple_page
 from pinwarden.documents.target import Address
 
 _MAX_FILES = 2000  # the most that a release of a public package has is about four hundred

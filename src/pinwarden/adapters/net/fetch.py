@@ -7,36 +7,26 @@ environment the proxy looks names up; then only addresses that are written as nu
 from __future__ import annotations
 
 import hashlib
-import ipaddress
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from contextvars import ContextVar
-from http.client import HTTPException, HTTPResponse
-from io import BufferedReader, RawIOBase
+from http.client import HTTPException
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, TypeVar
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import urljoin
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import HTTPError, NewConnectionError, ProxyError
+from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
 from pinwarden.adapters.endpoints.endpoint import Endpoint
+from pinwarden.adapters.net.connections import DEADLINE, guarded_connections, proxied_connections, tls_context
 from pinwarden.adapters.net.fetch_cache import FetchCache
-from pinwarden.adapters.net.network_guard import (
-    HostNotFoundError,
-    IpAddress,
-    NetworkRules,
-    destinations,
-    is_public,
-    places_of,
-)
+from pinwarden.adapters.net.fetch_failures import first_cause, too_large, unfetched, unreached
+from pinwarden.adapters.net.network_guard import NetworkRules, address_refused, places_of
+from pinwarden.adapters.net.proxies import check_without_looking_up, proxy_for
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
@@ -49,7 +39,6 @@ _SENT_ANSWERS = frozenset({200, 201, 202, 204, 400, 401, 403, 404, 409, 413, 422
 _FOREIGN = (HTTPError, HTTPException, OSError)
 _UNREAD_BYTES = 1 << 16  # a body that nobody wants is read only this far, to use its connection again
 _UNREAD_SECONDS = 1.0
-_DEADLINE: ContextVar[float] = ContextVar("deadline")
 Read = TypeVar("Read")
 
 
@@ -175,7 +164,7 @@ class _Response:
         left = self._raw.length_remaining
         if left is not None and left > _UNREAD_BYTES:
             return False
-        _DEADLINE.set(min(self._deadline, time.monotonic() + _UNREAD_SECONDS))
+        DEADLINE.set(min(self._deadline, time.monotonic() + _UNREAD_SECONDS))
         size = 0
         while size <= _UNREAD_BYTES and (chunk := self._raw.read1(_CHUNK, decode_content=False)):
             size += len(chunk)
@@ -299,7 +288,7 @@ class Fetcher:
             raise unfetched("offline", f"{address} was not asked, because --offline was given")
         limits = self._rules.limits
         deadline = time.monotonic() + limits.total_seconds
-        _DEADLINE.set(deadline)
+        DEADLINE.set(deadline)
         for attempt in range(1, limits.attempts + 1):
             last = attempt == limits.attempts or time.monotonic() > deadline
             wait = min(0.25 * 2**attempt, limits.longest_pause_seconds)
@@ -316,8 +305,8 @@ class Fetcher:
                 finally:
                     response.finish(complete=False)
             except _FOREIGN as err:
-                if last or isinstance(_cause(err), ssl.SSLError):
-                    raise _unreached(err, address) from err
+                if last or isinstance(first_cause(err), ssl.SSLError):
+                    raise unreached(err, address) from err
             self._pause(wait)
         raise AssertionError("the last attempt answers or raises")
 
@@ -329,7 +318,7 @@ class Fetcher:
                 return response
             response.finish(complete=False)
             address = _redirected(address, location)
-        raise _refused(f"{address} redirects too often", "redirect")
+        raise address_refused(f"{address} redirects too often", "redirect")
 
     def _ask(self, wanted: Wanted, address: Address, headers: Mapping[str, str], deadline: float) -> _Response:
         limits, endpoint = self._rules.limits, wanted.endpoint
@@ -388,60 +377,21 @@ class Fetcher:
         key = (proxy, rules, ca_file)
         with self._lock:
             if key not in self._managers:
-                context = _tls(ca_file)
+                context = tls_context(ca_file)
                 if proxy is None:
-                    self._managers[key] = _guarded_manager(rules, context)
+                    self._managers[key] = guarded_connections(rules, context)
                 else:
-                    self._managers[key] = _proxied_manager(proxy, context)
+                    self._managers[key] = proxied_connections(proxy, context)
             manager = self._managers[key]
         if proxy is not None:
-            _check_without_looking_up(address, rules)
+            check_without_looking_up(address, rules)
         return manager
-
-
-# Errors
-
-
-def unfetched(reason: str, message: str, status: int | None = None) -> PinwardenError:
-    """Something that could not be fetched. The reason is a word that programs can tell apart."""
-    data: dict[str, object] = {"reason": reason} if status is None else {"reason": reason, "status": status}
-    return PinwardenError("FETCH_FAILED", message, data=data)
-
-
-def too_large(address: Address, allowed: int) -> PinwardenError:
-    """More bytes than we are willing to take."""
-    return PinwardenError("FETCH_LIMIT", f"{address} is larger than {allowed} bytes", data={"allowed": allowed})
 
 
 def _bad_status(response: _Response) -> PinwardenError:
     status = response.status
     reason = "unauthorized" if status in (401, 403) else "status"
     return unfetched(reason, f"{response.address} answered with status {status}", status)
-
-
-def _unreached(err: Exception, address: Address) -> PinwardenError:
-    cause = _cause(err)
-    if isinstance(cause, ssl.SSLError):
-        why = getattr(cause, "verify_message", "") or cause.reason or "TLS failed"
-        return unfetched("tls", f"{address} did not prove who it is: {why}")
-    if isinstance(cause, HostNotFoundError):
-        return unfetched("connect", f"the host {address.host} was not found")
-    if isinstance(cause, TimeoutError) or "Timeout" in type(err).__name__:
-        return unfetched("timeout", f"{address} did not answer in time")
-    if isinstance(err, ProxyError):
-        return unfetched("connect", f"the proxy of the environment did not lead to {address}")
-    why = (isinstance(cause, OSError) and cause.strerror) or type(cause).__name__
-    return unfetched("connect", f"{address} could not be reached: {why}")
-
-
-def _cause(err: BaseException) -> BaseException:
-    """The first of a chain of wrapped failures."""
-    seen: BaseException = err
-    while True:
-        inner = seen.__cause__ or (seen.args[-1] if seen.args and isinstance(seen.args[-1], BaseException) else None)
-        if inner is None or isinstance(seen, ssl.SSLError | HostNotFoundError):
-            return seen
-        seen = inner
 
 
 def _write(to: BinaryIO, chunk: bytes) -> None:
@@ -459,172 +409,7 @@ def _redirected(address: Address, location: str) -> Address:
     try:
         following = Address.parse(urljoin(f"{address.scheme}://{address.host_header}{address.path}", location))
     except (PinwardenError, ValueError) as err:
-        raise _refused(f"{address} redirects to something that is not a web address", "redirect") from err
+        raise address_refused(f"{address} redirects to something that is not a web address", "redirect") from err
     if address.scheme == "https" and following.scheme != "https":
-        raise _refused(f"{address} redirects to an address that is not encrypted", "redirect")
+        raise address_refused(f"{address} redirects to an address that is not encrypted", "redirect")
     return following
-
-
-# Connections
-
-
-def _tls(ca_file: Path | None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if ca_file is not None:
-        try:
-            context.load_verify_locations(cafile=ca_file)
-        except (OSError, ssl.SSLError) as err:
-            raise PinwardenError("FILE_UNREADABLE", f"{ca_file} is not a file of certificates") from err
-    return context
-
-
-def _guarded_manager(rules: NetworkRules, context: ssl.SSLContext) -> urllib3.PoolManager:
-    """Connections that look up, check and contact in one step."""
-
-    class Plain(_Guarded, _PlainConnection):
-        scheme = "http"
-        network_rules = rules
-
-    class Tls(_Guarded, _TlsConnection):
-        scheme = "https"
-        network_rules = rules
-
-    class PlainPool(HTTPConnectionPool):
-        ConnectionCls = Plain
-
-    class TlsPool(HTTPSConnectionPool):
-        ConnectionCls = Tls
-
-    manager = urllib3.PoolManager(num_pools=32, maxsize=32, ssl_context=context)
-    manager.pool_classes_by_scheme = {"http": PlainPool, "https": TlsPool}
-    return manager
-
-
-class _Timed(RawIOBase):
-    """What a socket receives, until the deadline: also a header that comes in byte by byte has an end."""
-
-    def __init__(self, raw: RawIOBase, sock: socket.socket) -> None:
-        self._raw = raw
-        self._sock = sock
-        self._idle = sock.gettimeout() or 60.0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = _DEADLINE.get() - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        self._sock.settimeout(min(left, self._idle))
-        count: int | None = self._raw.readinto(buffer)
-        return count
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _TimedResponse(HTTPResponse):
-    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
-        super().__init__(sock, *arguments, **named)
-        self.fp = BufferedReader(_Timed(self.fp.detach(), sock))
-
-
-class _PlainConnection(HTTPConnection):
-    response_class = _TimedResponse
-
-
-class _TlsConnection(HTTPSConnection):
-    response_class = _TimedResponse
-
-
-class _PlainProxiedPool(HTTPConnectionPool):
-    ConnectionCls = _PlainConnection
-
-
-class _TlsProxiedPool(HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
-
-
-class _Guarded:
-    scheme: str
-    network_rules: NetworkRules
-
-    def _new_conn(self) -> socket.socket:
-        host, port = self._dns_host.strip("[]"), self.port  # type: ignore[attr-defined]
-        places = destinations(Address(scheme=self.scheme, host=host, port=port, path="/"), self.network_rules)
-        last: OSError = ConnectionRefusedError("no address")
-        for place in places:
-            made = socket.socket(place.family, socket.SOCK_STREAM)
-            try:
-                made.settimeout(_seconds(self.timeout))  # type: ignore[attr-defined]
-                made.connect(place.sockaddr)
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError as err:
-                made.close()
-                last = err
-            else:
-                return made
-        raise NewConnectionError(self, "not connected") from last  # type: ignore[arg-type]
-
-
-def _seconds(timeout: Any) -> float:
-    return float(timeout) if isinstance(timeout, int | float) else 30.0
-
-
-def proxy_for(address: Address, variables: Mapping[str, str]) -> str | None:
-    """The proxy that the environment names for an address."""
-    proxy = variables.get(f"{address.scheme}_proxy")
-    if not proxy and address.scheme == "https":
-        proxy = variables.get("HTTPS_PROXY")  # HTTP_PROXY in upper case can be set by a web request
-    proxy = proxy or variables.get("all_proxy") or variables.get("ALL_PROXY")
-    if not proxy:
-        return None
-    for rule in (variables.get("no_proxy") or variables.get("NO_PROXY") or "").split(","):
-        name = rule.strip().lower().removeprefix("*").removeprefix(".")
-        if rule.strip() == "*" or (name and (address.host == name or address.host.endswith("." + name))):
-            return None
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _proxied_manager(proxy: str, context: ssl.SSLContext) -> urllib3.PoolManager:
-    try:
-        parts = urlsplit(proxy)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError as err:
-        raise unfetched("connect", "the proxy of the environment is not an http address") from err
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise unfetched("connect", "the proxy of the environment is not an http address")
-    headers = None
-    if parts.username is not None:
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        headers = urllib3.make_headers(proxy_basic_auth=pair)
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    manager = urllib3.ProxyManager(f"{parts.scheme}://{host}:{port}", proxy_headers=headers, ssl_context=context)
-    manager.pool_classes_by_scheme = {"http": _PlainProxiedPool, "https": _TlsProxiedPool}
-    return manager
-
-
-def _check_without_looking_up(address: Address, rules: NetworkRules) -> None:
-    """What can be said about an address whose name the proxy looks up."""
-    place = _number(address.host)
-    only_here = rules.allow_private and place is not None and place.is_loopback
-    if address.scheme == "http" and not rules.allow_plain_http and not only_here:
-        raise _refused(f"{address} is not encrypted, so what it answers proves nothing", "plain-http")
-    if place is not None and not rules.allow_private and not is_public(place):
-        raise _refused(f"{address.host} is not a public address", "private")
-
-
-def _number(host: str) -> IpAddress | None:
-    """The network address that a host is written as, also in the short and octal ways that resolvers take."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return ipaddress.IPv4Address("127.0.0.1")
-    with suppress(ValueError):
-        return ipaddress.ip_address(host)
-    with suppress(OSError):
-        return ipaddress.IPv4Address(socket.inet_aton(host))
-    return None
-
-
-def _refused(why: str, reason: str) -> PinwardenError:
-    return PinwardenError("ADDRESS_REFUSED", why, data={"reason": reason})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from typing import Any, NoReturn
+from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -43,11 +43,11 @@ def destinations(address: Address, rules: NetworkRules) -> tuple[Destination, ..
     if not rules.allow_private:
         for place in places:
             if not is_public(place) and str(place) not in rules.allowed_places:
-                _refuse(f"{address.host} is at {place}, which is not a public address", "private")
+                raise address_refused(f"{address.host} is at {place}, which is not a public address", "private")
     if address.scheme == "http" and not rules.allow_plain_http:
         only_here = all(_unmapped(place).is_loopback for place in places)
         if not (rules.allow_private and only_here):
-            _refuse(f"{address} is not encrypted, so what it answers proves nothing", "plain-http")
+            raise address_refused(f"{address} is not encrypted, so what it answers proves nothing", "plain-http")
     return found
 
 
@@ -60,6 +60,11 @@ def is_public(place: IpAddress) -> bool:
     """Whether an address belongs to the open internet, also if it hides an IPv4 address inside."""
     inner = _embedded(place)
     return place.is_global and not place.is_multicast and all(is_public(each) for each in inner)
+
+
+def address_refused(why: str, reason: str) -> PinwardenError:
+    """An address that may not be contacted."""
+    return PinwardenError("ADDRESS_REFUSED", why, data={"reason": reason})
 
 
 def _look_up(address: Address) -> tuple[Destination, ...]:
@@ -91,7 +96,3 @@ def _embedded(place: IpAddress) -> list[IpAddress]:
     if place in _NAT64:
         found.append(ipaddress.IPv4Address(int(place) & 0xFFFF_FFFF))
     return [each for each in found if each is not None]
-
-
-def _refuse(why: str, reason: str) -> NoReturn:
-    raise PinwardenError("ADDRESS_REFUSED", why, data={"reason": reason})

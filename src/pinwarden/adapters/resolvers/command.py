@@ -7,8 +7,12 @@ from pathlib import Path
 
 from pinwarden.adapters.bounded_run import Task, run_bounded
 from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.net.fetch import proxy_for, unfetched
+from pinwarden.adapters.net.fetch_failures import unfetched
 from pinwarden.adapters.net.network_guard import HostNotFoundError, NetworkRules, destinations
+from pinwarden.adapters.net.proxies import proxy_for
+
+RESOLVE_SECONDS = 300.0
+"""The largest closures take a minute or two over a slow line."""
 
 
 def run_resolver(

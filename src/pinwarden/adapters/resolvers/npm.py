@@ -11,12 +11,11 @@ from pinwarden.adapters.child_environment import child_environment
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.files import read_file
 from pinwarden.adapters.programs import find_program
-from pinwarden.adapters.resolvers.command import check_address, run_resolver
+from pinwarden.adapters.resolvers.command import RESOLVE_SECONDS, check_address, run_resolver
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.artifacts.closure import LIMITS
 
-RESOLVE_SECONDS = 300.0
 # Where npm finds its settings, among which are credentials: npm sends them, we do not look at them.
 _NPM_VARIABLES = ("NPM_CONFIG_USERCONFIG", "NPM_CONFIG_GLOBALCONFIG", "NPM_TOKEN", "NODE_AUTH_TOKEN")
 _NOWHERE_HOST = "refused.invalid"  # RFC 2606: nobody has a host of that name

@@ -13,12 +13,11 @@ from pinwarden.adapters.child_environment import child_environment
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.files import read_file
 from pinwarden.adapters.programs import find_program
-from pinwarden.adapters.resolvers.command import check_address, run_resolver
+from pinwarden.adapters.resolvers.command import RESOLVE_SECONDS, check_address, run_resolver
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.artifacts.pylock import MAX_BYTES
 from pinwarden.documents.artifacts.python_package import exact_version, normalized_name
 
-RESOLVE_SECONDS = 300.0
 _NETWORK = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _INDEX = "PINWARDEN"  # the name by which uv finds the credential for the index in its environment
 

@@ -51,7 +51,8 @@ _NOT_GOOD = ("PROVENANCE_INVALID", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ER
 
 def registry_keys(fetcher: Fetcher, endpoint: Endpoint) -> tuple[RegistryKey, ...]:
     """The keys that an npm registry publishes; none if it has none."""
-    from pinwarden.adapters.net.fetch import Wanted, unfetched
+    from pinwarden.adapters.net.fetch import Wanted
+    from pinwarden.adapters.net.fetch_failures import unfetched
 
     wanted = Wanted(endpoint=endpoint, url=f"{endpoint.url}-/npm/v1/keys", accept="application/json")
     answer = fetcher.get(wanted, max_bytes=LIMITS.max_bytes)

@@ -10,7 +10,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from pinwarden.cli.workflow_files import install_step, write_workflow
+from pinwarden.cli.workflow_files import NOT_SET, github_job, install_step, write_workflow
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 
 _FILES = {
@@ -19,23 +19,13 @@ _FILES = {
     "pre-commit": ".pre-commit-config.yaml",
 }
 
-_GITHUB = """\
+_GITHUB = (
+    """\
 # Fails when the server's contract is not the one in its lockfile; what changed is in the job's summary.
 name: contract
-on:
-  pull_request:
-  push:
-    branches: [main]
-permissions:
-  contents: read
-jobs:
-  contract:
-    runs-on: ubuntu-latest
-    steps:
-      # actions/checkout v4.2.2, by its commit: a tag can be moved.
-      - uses: actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683
-        with:
-          persist-credentials: false
+"""
+    + github_job("contract")
+    + """\
       # Install the server with its packages here, the way your other jobs do.
       - run: python3 -m pip install .
 {install}
@@ -43,6 +33,7 @@ jobs:
           pinwarden contract check --server {server} --python "$(command -v python3)"
           --format markdown >> "$GITHUB_STEP_SUMMARY"
 """
+)
 
 _GITLAB = """\
 # Include this file from .gitlab-ci.yml.
@@ -98,7 +89,7 @@ def run(args: Namespace) -> int:
     if args.kind != "pre-commit":
         text = text.replace("{install}", install_step(args.kind, args.install))
         if not args.install:
-            sys.stderr.write("note: the file does not say yet where Pinwarden is installed from; see SET THIS in it\n")
+            sys.stderr.write(NOT_SET)
     if args.dry_run:
         sys.stdout.write(text)
         return EXIT_CLEAN

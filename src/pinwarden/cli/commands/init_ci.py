@@ -7,31 +7,22 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
-from pinwarden.cli.workflow_files import install_step, write_workflow
+from pinwarden.cli.workflow_files import NOT_SET, github_job, install_step, write_workflow
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 
 _FILES = {"github": ".github/workflows/pinwarden.yml", "gitlab": ".gitlab/pinwarden.gitlab-ci.yml"}
 
-_GITHUB = """\
+_GITHUB = (
+    """\
 # Fails when an MCP server, its configuration or its approved text is not what mcp-lock.json says.
 name: pinwarden
-on:
-  pull_request:
-  push:
-    branches: [main]
-permissions:
-  contents: read
-jobs:
-  pinwarden:
-    runs-on: ubuntu-latest
-    steps:
-      # actions/checkout v4.2.2, by its commit: a tag can be moved.
-      - uses: actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683
-        with:
-          persist-credentials: false
+"""
+    + github_job("pinwarden")
+    + """\
 {install}
       - run: pinwarden ci --format github
 """
+)
 
 _GITLAB = """\
 # Include this file from .gitlab-ci.yml.
@@ -59,7 +50,7 @@ def run(args: Namespace) -> int:
     """Write the workflow."""
     text = (_GITHUB if args.kind == "github" else _GITLAB).replace("{install}", install_step(args.kind, args.install))
     if not args.install:
-        sys.stderr.write("note: the file does not say yet where Pinwarden is installed from; see SET THIS in it\n")
+        sys.stderr.write(NOT_SET)
     if args.dry_run:
         sys.stdout.write(text)
         return EXIT_CLEAN

@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_project_arguments, project_of
+from pinwarden.cli.project_arguments import add_offline_argument, add_project_arguments, project_of
 
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
-    parser.add_argument("--offline", action="store_true", help="only local sources and caches")
+    add_offline_argument(parser)
     add_project_arguments(parser)
     add_format_argument(parser)
 

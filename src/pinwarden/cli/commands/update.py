@@ -13,7 +13,12 @@ from pinwarden.cli.fetch_arguments import workshop
 from pinwarden.cli.install_arguments import add_permission_arguments, add_place_arguments
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
-from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, project_of
+from pinwarden.cli.project_arguments import (
+    add_approval_arguments,
+    add_offline_argument,
+    add_project_arguments,
+    project_of,
+)
 
 if TYPE_CHECKING:
     from pinwarden.flows.lock.locking import LockWriting
@@ -25,7 +30,7 @@ def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
     parser.add_argument("server", nargs="*", help="names in the lock; default: all")
     parser.add_argument("--yes", action="store_true", help="write the lock")
-    parser.add_argument("--offline", action="store_true", help="only local sources and caches")
+    add_offline_argument(parser)
     parser.add_argument("--live", action="store_true", help="ask the server, and approve what it tells the model")
     parser.add_argument("--plain-v2", action="store_true", help="write nothing but lockfileVersion 2")
     parser.add_argument(

@@ -15,7 +15,12 @@ from pathlib import Path
 from pinwarden.cli.fetch_arguments import workshop
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments, add_target_arguments
-from pinwarden.cli.project_arguments import add_project_arguments, project_of
+from pinwarden.cli.project_arguments import (
+    add_offline_argument,
+    add_project_arguments,
+    add_release_arguments,
+    project_of,
+)
 from pinwarden.core.errors import PinwardenError
 
 TAKES_COMMAND = True
@@ -30,9 +35,8 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--public-key", nargs="+", action="extend", default=[], metavar="KEY", help="[NAME=]FILE or [NAME=]did:key:…"
     )
-    parser.add_argument("--version", metavar="VERSION", help="another version than the latest")
-    parser.add_argument("--source", metavar="ID", help="the registry to ask")
-    parser.add_argument("--offline", action="store_true", help="only local sources and caches")
+    add_release_arguments(parser)
+    add_offline_argument(parser)
     parser.add_argument("--live", action="store_true", help="ask the live server as well")
     add_project_arguments(parser)
     add_format_argument(parser)

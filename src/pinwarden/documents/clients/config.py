@@ -8,26 +8,15 @@ as they are written; ``${VAR}`` is resolved by whoever connects.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.pointer import pointer_step
 from pinwarden.core.record import Record, field, replace
+from pinwarden.documents.clients.spelled import fields_of, target_of
 from pinwarden.documents.clients.table import CLIENTS, FORMATS, Client, Format, Place, Scope
-from pinwarden.documents.target import HttpTarget, StdioTarget, Target, Transport
+from pinwarden.documents.target import Target
 
-_URL_MEMBERS = ("url", "serverUrl", "httpUrl")
-_LOCAL_TYPES = ("stdio", "local")
-_TRANSPORTS: Mapping[str, Transport] = {
-    "http": "streamable-http",
-    "streamable-http": "streamable-http",
-    "streamableHttp": "streamable-http",
-    "sse": "sse",
-    "remote": "auto",
-}
-# A configuration of nobody in particular may be in anybody's words.
-_ANY_ENV = (("environment",),)
-_ANY_HEADERS = (("http_headers",), ("requestOptions", "headers"))
 _ROOTS = (("mcpServers",), ("servers",), ("context_servers",), ("mcp_servers",), ("mcp", "servers"), ("mcp",))
 
 
@@ -158,6 +147,21 @@ def entry_in(document: Any, client: Client, name: str, root: tuple[str, ...] | N
     return entries.get(name) if type(entries) is dict else None
 
 
+def config_with(client: Client, name: str, entry: Any) -> dict[str, Any]:
+    """A configuration with one server in it, where its client looks for it: what ``entry_in`` finds again."""
+    if not client.spelling.named_list:
+        return nested(client.root, {name: entry})
+    # Continue also reads files of other clients, where a server's name is not inside its entry.
+    return nested(client.root, [{"name": name, **entry} if type(entry) is dict else entry])
+
+
+def nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """An object that holds a value at a path of members."""
+    for step in reversed(path):
+        value = {step: value}
+    return cast(dict[str, Any], value)
+
+
 def servers_in(config: Any) -> dict[str, Target]:
     """Every server of a configuration whose client is not known, by its name. Unusable entries are left out."""
     if type(config) is not dict:
@@ -175,7 +179,7 @@ def servers_in(config: Any) -> dict[str, Target]:
 
 
 def configured_server(name: str, entry: Any, client: Client, *, path: str = "") -> ConfiguredServer:
-    """One entry of a project's file, understood in the dialect of its client."""
+    """One entry of a project's file, understood in the spelling of its client."""
     target, problem = target_of(entry, client)
     if not name:
         problem = "the server has no name"
@@ -190,57 +194,6 @@ def configured_server(name: str, entry: Any, client: Client, *, path: str = "") 
         problem=problem,
         disabled=type(entry) is dict and fields_of(entry, client)["disabled"] is True,
     )
-
-
-def fields_of(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
-    """An entry with the same words for the same things, whatever the client calls them.
-
-    ``command``, ``args``, ``env``, ``cwd``, ``url``, ``headers``, ``transport`` and ``disabled`` mean the same for all
-    clients; members that have no common name keep their own. Only the client's own words are understood: another
-    client's word for the same thing stays what it is, a member that means nothing here, and so does a member that
-    another one overrules. Where its name is taken it gets ``unused`` before it. Nothing is refused here: a value of a
-    wrong type stays.
-    """
-    rest = dict(entry)
-    words = _words(rest)
-    url, url_member = _url(rest, client)
-    kind = rest.pop("type", None)
-    fields: dict[str, Any] = {
-        "command": words[0] if words else None,
-        "args": words[1:],
-        "env": _taken(rest, _env_places(client)),
-        "cwd": rest.pop("cwd", None),
-        "url": url,
-        "headers": _headers(rest, client),
-        "transport": _transport(kind, url_member, client) if url is not None else None,
-        "disabled": _switched_off(rest, client),
-    }
-    if client.dialect.named_list:
-        rest.pop("name", None)
-    if kind is not None and not _is_known(kind):
-        rest["type"] = kind
-    others = {f"unused {name}" if name in fields else name: value for name, value in rest.items()}
-    return {**others, **fields}
-
-
-def target_of(entry: Any, client: Client) -> tuple[Target | None, str | None]:
-    """What an entry would start or contact, and what is wrong with it."""
-    if type(entry) is not dict:
-        return None, "the entry is not an object"
-    fields = fields_of(entry, client)
-    kind = entry.get("type")
-    remote = _is_known(kind) and kind in _TRANSPORTS
-    both = fields["command"] is not None and fields["url"] is not None
-    try:
-        if fields["url"] is not None and (fields["command"] is None or remote):
-            target: Target = _http(fields)
-        elif fields["command"] is not None:
-            target = _stdio(fields)
-        else:
-            return None, "the entry has neither a command nor an address"
-    except PinwardenError as err:
-        return None, err.message
-    return target, "the entry has a command and an address; clients differ in which one they use" if both else None
 
 
 def _servers(document: Mapping[str, Any], client: Client, place: Place, path: str) -> Iterator[ConfiguredServer]:
@@ -266,10 +219,10 @@ def _servers(document: Mapping[str, Any], client: Client, place: Place, path: st
 
 
 def _inputs(document: Mapping[str, Any], client: Client, place: Place) -> Iterator[DeclaredInput]:
-    if client.dialect.inputs is None:
+    if client.spelling.inputs is None:
         return
     for root in (place.root or client.root, *place.more_roots):
-        for declared, steps in _at(document, (*root[:-1], client.dialect.inputs), dotted=place.dotted):
+        for declared, steps in _at(document, (*root[:-1], client.spelling.inputs), dotted=place.dotted):
             for number, each in enumerate(declared if type(declared) is list else ()):
                 if type(each) is not dict:
                     continue
@@ -329,131 +282,6 @@ def _named_entries(entries: Any, root: tuple[str, ...]) -> Iterator[tuple[str, A
 
 def _looks_like_server(entry: Any) -> bool:
     return type(entry) is dict and any(type(entry.get(member)) in (str, list) for member in ("command", "url"))
-
-
-def _words(rest: dict[str, Any]) -> list[Any]:
-    """Program and arguments, taken out of the entry: one string, one list, or (Zed, before 2025) an object."""
-    command = rest.pop("command", None)
-    arguments = rest.pop("args", None)
-    if type(command) is dict and "path" in command:
-        inner = dict(command)
-        command = inner.pop("path")
-        if "args" in inner:
-            if arguments is not None:
-                rest["args"] = arguments
-            arguments = inner.pop("args")
-        if "env" in inner and "env" not in rest:
-            rest["env"] = inner.pop("env")
-        if inner:
-            rest["command"] = inner  # what is not used there is still said
-    first = command if type(command) is list else [] if command is None else [command]
-    return [*first, *(arguments if type(arguments) is list else [] if arguments is None else [arguments])]
-
-
-def _url(rest: dict[str, Any], client: Client) -> tuple[Any, str | None]:
-    ordered = (*client.dialect.url, *(member for member in _URL_MEMBERS if member not in client.dialect.url))
-    present = [member for member in ordered if rest.get(member) is not None]
-    if not present:
-        return None, None
-    return rest.pop(present[0]), present[0]
-
-
-def _is_known(kind: Any) -> bool:
-    return type(kind) is str and (kind in _LOCAL_TYPES or kind in _TRANSPORTS)
-
-
-def _transport(kind: Any, member: str | None, client: Client) -> str:
-    if type(kind) is str and kind in _TRANSPORTS:
-        return _TRANSPORTS[kind]
-    if member == "httpUrl":
-        return "streamable-http"
-    return client.dialect.url_transport
-
-
-def _env_places(client: Client) -> tuple[tuple[str, ...], ...]:
-    return (client.dialect.env,), *(_ANY_ENV if client.id == "generic" else ())
-
-
-def _header_places(client: Client) -> tuple[tuple[str, ...], ...]:
-    return client.dialect.headers, *(_ANY_HEADERS if client.id == "generic" else ())
-
-
-def _taken(rest: dict[str, Any], places: tuple[tuple[str, ...], ...]) -> Any:
-    """What is at the first of these places that is there, taken out of the entry; an empty object if none is."""
-    for place in places:
-        *outer, last = place
-        holder: Any = rest
-        for step in outer:
-            holder = holder.get(step) if type(holder) is dict else None
-        if type(holder) is not dict or holder.get(last) is None:
-            continue
-        found = holder[last]
-        if not outer:
-            del rest[last]
-        else:
-            left = {name: value for name, value in holder.items() if name != last}
-            rest[outer[0]] = left
-            if not left:
-                del rest[outer[0]]
-        return dict(found) if type(found) is dict else found
-    return {}
-
-
-def _switched_off(rest: dict[str, Any], client: Client) -> bool:
-    member, value = client.dialect.off
-    if type(rest.get(member)) not in (bool, type(None)):
-        return False  # the client may see in it what it likes, so it is compared as it stands
-    return rest.pop(member, None) is value
-
-
-def _headers(rest: dict[str, Any], client: Client) -> Any:
-    headers = _taken(rest, _header_places(client))
-    if type(headers) is not dict or client.id not in ("codex", "generic"):
-        return headers
-    # Codex names the variables that hold a header's value, which is what a placeholder does elsewhere.
-    known = {name.lower() for name in headers}
-    named = rest.get("env_http_headers")
-    if type(named) is dict:
-        headers |= {name: f"${{{variable}}}" for name, variable in named.items() if name.lower() not in known}
-        rest["env_http_headers"] = {name: variable for name, variable in named.items() if name.lower() in known}
-        if not rest["env_http_headers"]:
-            del rest["env_http_headers"]
-    if type(rest.get("bearer_token_env_var")) is str and "authorization" not in {name.lower() for name in headers}:
-        headers["Authorization"] = f"Bearer ${{{rest.pop('bearer_token_env_var')}}}"
-    return headers
-
-
-def _stdio(fields: Mapping[str, Any]) -> StdioTarget:
-    words = [fields["command"], *fields["args"]]
-    if not all(type(word) is str for word in words):
-        raise PinwardenError("TARGET_INVALID", "the command or an argument is not text")
-    cwd = fields["cwd"]
-    if cwd is not None and type(cwd) is not str:
-        raise PinwardenError("TARGET_INVALID", "the working folder is not text")
-    return StdioTarget(command=tuple(words), env=_texts(fields["env"], "environment variable"), cwd=cwd)
-
-
-def _http(fields: Mapping[str, Any]) -> HttpTarget:
-    if type(fields["url"]) is not str:
-        raise PinwardenError("TARGET_INVALID", "the address is not text")
-    return HttpTarget(
-        url=fields["url"], headers=_texts(fields["headers"], "header"), transport=fields["transport"] or "auto"
-    )
-
-
-def _texts(values: Any, what: str) -> dict[str, str]:
-    """Names and texts; a whole number counts as its digits, and null as not there, as in VS Code."""
-    if type(values) is not dict:
-        raise PinwardenError("TARGET_INVALID", f"the {what}s are not an object")
-    texts: dict[str, str] = {}
-    for name, value in values.items():
-        if type(value) is int:
-            texts[name] = str(value)
-        elif type(value) is str:
-            texts[name] = value
-        elif value is not None:
-            raise PinwardenError("TARGET_INVALID", f"the value of {what} {name[:80]!a} is not text")
-    return texts
 
 
 def _pointer(steps: tuple[str, ...]) -> str:

@@ -34,7 +34,7 @@ def with_entry(data: bytes, *, form: Format, client: Client, name: str, fragment
         for member in _accompanying(before, fragment, client):
             text = put(text, (member,), fragment[member])
             expected[member] = fragment[member]
-        edited = put(text, (*client.root, name), entry) if not client.dialect.named_list else _refuse_list()
+        edited = put(text, (*client.root, name), entry) if not client.spelling.named_list else _refuse_list()
     elif form == "toml":
         edited = put_table(text, (*client.root, name), entry)
     else:
@@ -48,7 +48,7 @@ def without_entry(data: bytes, *, form: Format, client: Client, name: str) -> by
     text = decode(data)
     expected = _with_value(before, client, name, None)
     if form == "json":
-        edited = remove(text, (*client.root, name)) if not client.dialect.named_list else _refuse_list()
+        edited = remove(text, (*client.root, name)) if not client.spelling.named_list else _refuse_list()
     elif form == "toml":
         edited = remove_table(text, (*client.root, name))
     else:
@@ -76,7 +76,7 @@ def _with_value(before: dict[str, Any], client: Client, name: str, entry: Any) -
     for step in client.root[:-1]:
         holder = holder.setdefault(step, {})
     last = client.root[-1]
-    if client.dialect.named_list:
+    if client.spelling.named_list:
         servers = holder.get(last) or []
         named = [type(server) is dict and server.get("name") == name for server in servers]
         if entry is None:

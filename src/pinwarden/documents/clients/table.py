@@ -96,7 +96,7 @@ class Place(Record):
     """A file without the member that holds servers is itself one, and is called like the file."""
 
 
-class Dialect(Record):
+class Spelling(Record):
     """How a client spells one server."""
 
     url: tuple[str, ...] = ("url",)
@@ -126,10 +126,8 @@ class Client(Record):
     id: str
     title: str
     root: tuple[str, ...]
-    dialect: Dialect
+    spelling: Spelling
     places: tuple[Place, ...]
-    toolpin: bool = True
-    """Whether ToolPin knows this client, so that its lock may name it."""
 
 
 _SERVERS = ("mcpServers",)
@@ -142,12 +140,12 @@ _AMAZON_Q = ("mcp.json", "default.json", "agents/*.json", "cli-agents/*.json")
 """The old file, what the editors write, and the agents of the editors and of the command line."""
 
 
-def _project(path: str, *, installs: bool = False, root: tuple[str, ...] | None = None) -> Place:
-    return Place(scope="project", path="{project}/" + path, installs=installs, root=root)
+def _project(path: str, *, installs: bool = False) -> Place:
+    return Place(scope="project", path="{project}/" + path, installs=installs)
 
 
-def _global(path: str, *, installs: bool = False, root: tuple[str, ...] | None = None) -> Place:
-    return Place(scope="global", path=path, installs=installs, root=root)
+def _global(path: str, *, installs: bool = False) -> Place:
+    return Place(scope="global", path=path, installs=installs)
 
 
 def _vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tuple[str, ...]) -> Place:
@@ -173,7 +171,7 @@ _TABLE: tuple[Client, ...] = (
         id="claude",
         title="Claude Code",
         root=_SERVERS,
-        dialect=Dialect(),
+        spelling=Spelling(),
         places=(
             _project(".mcp.json", installs=True),
             Place(scope="global", path="{claude_state}/.claude.json", folders="projects"),
@@ -189,22 +187,21 @@ _TABLE: tuple[Client, ...] = (
         id="claude-desktop",
         title="Claude Desktop",
         root=_SERVERS,
-        dialect=Dialect(),
+        spelling=Spelling(),
         places=(_global("{roaming}/Claude/claude_desktop_config.json", installs=True),),
-        toolpin=False,
     ),
     Client(
         id="cursor",
         title="Cursor",
         root=_SERVERS,
-        dialect=Dialect(),
+        spelling=Spelling(),
         places=(_project(".cursor/mcp.json", installs=True), _global("{home}/.cursor/mcp.json", installs=True)),
     ),
     Client(
         id="vscode",
         title="VS Code",
         root=("servers",),
-        dialect=Dialect(inputs="inputs"),
+        spelling=Spelling(inputs="inputs"),
         places=(
             _project(".vscode/mcp.json", installs=True),
             _global("{roaming}/Code/User/mcp.json", installs=True),
@@ -232,14 +229,14 @@ _TABLE: tuple[Client, ...] = (
         id="codex",
         title="Codex",
         root=("mcp_servers",),
-        dialect=Dialect(headers=("http_headers",), off=("enabled", False)),
+        spelling=Spelling(headers=("http_headers",), off=("enabled", False)),
         places=(_project(".codex/config.toml", installs=True), _global("{codex}/config.toml", installs=True)),
     ),
     Client(
         id="opencode",
         title="opencode",
         root=("mcp",),
-        dialect=Dialect(env="environment", off=("enabled", False), local="local", command_list=True),
+        spelling=Spelling(env="environment", off=("enabled", False), local="local", command_list=True),
         places=(
             _project("opencode.json", installs=True),
             _project("opencode.jsonc"),
@@ -253,7 +250,7 @@ _TABLE: tuple[Client, ...] = (
         id="windsurf",
         title="Windsurf",
         root=_SERVERS,
-        dialect=Dialect(url=("serverUrl", "url"), consent=("alwaysAllow",)),
+        spelling=Spelling(url=("serverUrl", "url"), consent=("alwaysAllow",)),
         places=(
             _global("{home}/.codeium/windsurf/mcp_config.json", installs=True),
             _global("{home}/.codeium/windsurf-next/mcp_config.json"),
@@ -263,7 +260,7 @@ _TABLE: tuple[Client, ...] = (
         id="cline",
         title="Cline",
         root=_SERVERS,
-        dialect=Dialect(consent=("autoApprove", "alwaysAllow")),
+        spelling=Spelling(consent=("autoApprove", "alwaysAllow")),
         places=(
             _global("{home}/.cline/mcp.json", installs=True),
             _global("{home}/.cline/data/settings/cline_mcp_settings.json"),
@@ -274,7 +271,7 @@ _TABLE: tuple[Client, ...] = (
         id="continue",
         title="Continue",
         root=_SERVERS,
-        dialect=Dialect(headers=("requestOptions", "headers"), named_list=True),
+        spelling=Spelling(headers=("requestOptions", "headers"), named_list=True),
         places=(
             _global("{continue}/config.yaml", installs=True),
             _global("{continue}/config.yml"),
@@ -290,7 +287,7 @@ _TABLE: tuple[Client, ...] = (
         id="gemini",
         title="Gemini CLI",
         root=_SERVERS,
-        dialect=Dialect(url=("httpUrl", "url"), url_transport="sse", consent=("trust",)),
+        spelling=Spelling(url=("httpUrl", "url"), url_transport="sse", consent=("trust",)),
         places=(
             _project(".gemini/settings.json", installs=True),
             _global("{home}/.gemini/settings.json", installs=True),
@@ -303,7 +300,7 @@ _TABLE: tuple[Client, ...] = (
         id="zed",
         title="Zed",
         root=("context_servers",),
-        dialect=Dialect(off=("enabled", False)),
+        spelling=Spelling(off=("enabled", False)),
         places=(
             _project(".zed/settings.json"),
             Place(scope="global", path="{config}/zed/settings.json", systems=("linux", "mac")),
@@ -314,7 +311,7 @@ _TABLE: tuple[Client, ...] = (
         id="roo",
         title="Roo Code",
         root=_SERVERS,
-        dialect=Dialect(consent=("alwaysAllow",)),
+        spelling=Spelling(consent=("alwaysAllow",)),
         places=(
             _project(".roo/mcp.json", installs=True),
             *_extension("rooveterinaryinc.roo-cline", "mcp_settings.json"),
@@ -324,47 +321,43 @@ _TABLE: tuple[Client, ...] = (
         id="kiro",
         title="Kiro",
         root=_SERVERS,
-        dialect=Dialect(consent=("autoApprove",)),
+        spelling=Spelling(consent=("autoApprove",)),
         places=(
             _project(".kiro/settings/mcp.json"),
             _project(".kiro/agents/*.json"),
             _global("{home}/.kiro/settings/mcp.json"),
             _global("{home}/.kiro/agents/*.json"),
         ),
-        toolpin=False,
     ),
     Client(
         id="amazon-q",
         title="Amazon Q Developer",
         root=_SERVERS,
-        dialect=Dialect(consent=("autoApprove",)),
+        spelling=Spelling(consent=("autoApprove",)),
         places=(
             *(_project(f".amazonq/{file}") for file in _AMAZON_Q),
             *(_global(f"{{home}}/.aws/amazonq/{file}") for file in _AMAZON_Q),
         ),
-        toolpin=False,
     ),
     Client(
         id="junie",
         title="Junie",
         root=_SERVERS,
-        dialect=Dialect(),
+        spelling=Spelling(),
         places=(_project(".junie/mcp/mcp.json"), _global("{home}/.junie/mcp/mcp.json")),
-        toolpin=False,
     ),
     Client(
         id="copilot-cli",
         title="GitHub Copilot CLI",
         root=_SERVERS,
-        dialect=Dialect(),
+        spelling=Spelling(),
         places=(_project(".github/mcp.json"), _global("{copilot}/mcp-config.json")),
-        toolpin=False,
     ),
     Client(
         id="generic",
         title="any client that reads mcpServers",
         root=_SERVERS,
-        dialect=Dialect(consent=("autoApprove", "alwaysAllow", "trust")),
+        spelling=Spelling(consent=("autoApprove", "alwaysAllow", "trust")),
         places=(
             _project(".mcp.json", installs=True),
             _global("{home}/.config/toolpin/generic-mcp.json", installs=True),

@@ -19,7 +19,7 @@ from pinwarden.documents.lock.entry import EXTENSION, Entry, InstallPlan, entry_
 from pinwarden.documents.lock.extension import Extension, extended
 from pinwarden.documents.lock.lockfile import Lock, sealed
 from pinwarden.documents.lock.mcp_lock_1 import TIMESTAMP, NeutralLock
-from pinwarden.documents.lock.shape import CLIENTS, invalid
+from pinwarden.documents.lock.shape import LOCK_CLIENTS, invalid
 from pinwarden.documents.lock.shape import check_shape as check_v2_entry
 from pinwarden.documents.lock.verification import refuse_if_tampered, same_json
 from pinwarden.documents.lock.verification import verify as verify_v2
@@ -31,7 +31,7 @@ _UNKNOWN_TIME = "1970-01-01T00:00:00.000Z"  # v2 demands a time where the draft 
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 _CLIENT_IN_DRAFT = {"claude": "claude-code"}
-_CLIENT_IN_V2 = {"claude-code": "claude"} | {client: client for client in CLIENTS}
+_CLIENT_IN_V2 = {"claude-code": "claude"} | {client: client for client in LOCK_CLIENTS}
 _REGISTRY_IN_DRAFT = {kind: kind for kind in ("npm", "oci", "mcpb", "pypi", "nuget")} | {"cargo": "io.crates"}
 _REGISTRY_IN_V2 = {name: kind for kind, name in _REGISTRY_IN_DRAFT.items()}
 _ARTIFACT_METHODS = {"oci_digest_verified": "oci-manifest-digest", "mcpb_sha256_verified": "mcpb-sha256"}

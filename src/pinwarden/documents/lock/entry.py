@@ -14,7 +14,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.limits import Limits
 from pinwarden.core.pointer import pointer_step
 from pinwarden.core.record import Record
-from pinwarden.documents.lock.shape import CLIENTS, TOOL_HASHES, all_text, check_shape, is_manifest
+from pinwarden.documents.lock.shape import LOCK_CLIENTS, TOOL_HASHES, all_text, check_shape, is_manifest
 
 EXTENSION = "pinwarden"
 """Our member of ``capabilityManifest``: the one place in an entry that ToolPin neither hashes nor drops."""
@@ -260,7 +260,7 @@ def integrity_payload(document: Mapping[str, Any]) -> dict[str, Any]:
     resolved, original = _object(document.get("resolved")), _object(document.get("original"))
     if all_text(resolved, _RESOLVED_ORDER):
         payload["resolved"] = _only(resolved, _RESOLVED_ORDER)
-    if all_text(original, _ORIGINAL_ORDER) and original["client"] in CLIENTS:
+    if all_text(original, _ORIGINAL_ORDER) and original["client"] in LOCK_CLIENTS:
         payload["original"] = _only(original, _ORIGINAL_ORDER)
     return payload
 

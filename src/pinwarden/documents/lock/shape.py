@@ -9,7 +9,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.numbers import is_number
 from pinwarden.documents.tier import TIERS_WORST_FIRST
 
-CLIENTS = (
+LOCK_CLIENTS = (
     "claude",
     "cursor",
     "vscode",
@@ -23,7 +23,7 @@ CLIENTS = (
     "roo",
     "generic",
 )
-SCOPES = ("project", "global")
+LOCK_SCOPES = ("project", "global")
 TOOL_HASHES = {
     "toolDescriptionHash": ("algorithm", "value", "toolCount"),
     "toolSurfaceHash": ("algorithm", "coverage", "value", "toolCount"),
@@ -39,10 +39,10 @@ def check_shape(document: Any, path: str) -> None:
     for member in ("name", "version"):
         _demand(isinstance(document.get(member), str), f"{path}/{member}", "is not text")
     client = document.get("client")
-    if client not in CLIENTS:
-        known = ", ".join(CLIENTS)
+    if client not in LOCK_CLIENTS:
+        known = ", ".join(LOCK_CLIENTS)
         invalid(f"{path}/client", f"names the unknown client {str(client)[:40]!a}; known: {known}")
-    if "scope" in document and document["scope"] not in SCOPES:
+    if "scope" in document and document["scope"] not in LOCK_SCOPES:
         invalid(f"{path}/scope", "is neither project nor global")
     _demand(isinstance(document.get("selectedTarget"), dict), f"{path}/selectedTarget", "is not an object")
     _check_trust(document.get("trust"), f"{path}/trust")

@@ -74,9 +74,6 @@ class DockerConfig(Record):
         return bool(self.credential(reference) or self.helper(reference))
 
 
-NO_CONFIG = DockerConfig(stored={}, helpers={})
-
-
 def parse_docker_config(data: bytes, source: str) -> DockerConfig:
     """Read such a file. ``source`` names it in errors, which never hold what is in it."""
     try:

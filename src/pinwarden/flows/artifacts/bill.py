@@ -15,10 +15,12 @@ from pinwarden.flows.artifacts.running import is_bundle
 from pinwarden.flows.lock.documents import read_v2
 from pinwarden.flows.report import Report, Row, counted
 from pinwarden.rules.config.masking import shown_address
+from pinwarden.rules.finding_kinds import Kinds, kind_table, reasons_of
 
 Kind = Literal["cyclonedx", "spdx"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NO_CLOSURE = "closure_not_locked"
+BILL_KINDS: Kinds = kind_table(warning=((NO_CLOSURE, "Nobody has worked out yet what this server depends on."),))
 
 
 class BillOfMaterials(Record):
@@ -65,6 +67,6 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
             "serial": bill.serial.urn,
             "incomplete": [row.name for row in rows],
         },
-        rule_texts={NO_CLOSURE: "Nobody has worked out yet what this server depends on."},
+        rule_texts=reasons_of(BILL_KINDS),
     )
     return BillOfMaterials(data=writer.to_bytes(bill, lock_path.name, now, tool_version), report=report)

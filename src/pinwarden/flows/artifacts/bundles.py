@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,22 +11,12 @@ from pinwarden.adapters.environments.store import Store
 from pinwarden.adapters.environments.tree import TREE
 from pinwarden.adapters.sandbox import Sandbox
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, field
 from pinwarden.documents.lock.bundle_pin import BundlePin
 from pinwarden.flows.artifacts.kept_files import kept_files
 
 if TYPE_CHECKING:
     from pinwarden.documents.policy import SandboxRule
     from pinwarden.flows.project import Project
-
-
-class ConfinedStart(Record):
-    """What to start, and within which bounds."""
-
-    command: tuple[str, ...]
-    environment: Mapping[str, str] = field(repr=False)
-    cwd: str
-    sandbox: Sandbox
 
 
 def ready_bundle(pin: BundlePin, store: Store, *, say: Callable[[str], None]) -> Path:

@@ -15,7 +15,7 @@ from pinwarden.adapters import lock_store
 from pinwarden.adapters.clients import install_entry
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.documents.clients.config import ConfiguredServer
+from pinwarden.documents.clients.config import ConfiguredServer, config_with
 from pinwarden.documents.clients.table import Client, client_of
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.bundle_pin import BUNDLE
@@ -95,7 +95,7 @@ def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredSer
     arguments = () if bundled else launch.runs.arguments  # a bundle's manifest says what it is started with
     words = _words(entry.name, client, entry.scope, arguments, project)
     lock_form = with_command(approved if server is None else lockable_entry(server.entry), client, words)
-    fragment = wrapped(client, entry.name, lock_form)
+    fragment = config_with(client, entry.name, lock_form)
     # Version 2 lets an entry leave its locked copy out; then there is none to keep in step.
     copy = entry.document.get("locked")
     kept = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
@@ -108,7 +108,7 @@ def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredSer
     if server is None:
         return {**told, "action": "locked only"}
     raw = with_command(server.entry, client, words)
-    action = install_entry(Path(server.path), client.id, entry.name, wrapped(client, entry.name, raw))
+    action = install_entry(Path(server.path), client.id, entry.name, config_with(client, entry.name, raw))
     return {**told, "file": project.shown(server.path), "action": action}
 
 
@@ -164,13 +164,3 @@ def with_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, 
     if isinstance(command, dict) and isinstance(command.get("path"), str):
         return {**entry, "command": {**command, "path": words[0], "args": list(words[1:])}}
     raise PinwardenError("CONFIG_UNEDITABLE", f"the command of an entry of {client.title} is in an unknown form")
-
-
-def wrapped(client: Client, name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """One server inside its client's root."""
-    listed = {"name": name, **entry} if client.dialect.named_list else entry
-    root: Any = [listed] if client.dialect.named_list else {name: entry}
-    for step in reversed(client.root):
-        root = {step: root}
-    made: dict[str, Any] = root
-    return made

@@ -28,22 +28,25 @@ from pinwarden.flows.artifacts.scripts import lost_rows
 from pinwarden.flows.project import Project
 from pinwarden.flows.report import UNCHECKED, Row
 from pinwarden.flows.rows import row_of
-from pinwarden.rules.closure_drift import ClosureChange, Kind, compare_closures
+from pinwarden.rules.closure_drift import ClosureChange, compare_closures
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 from pinwarden.rules.trust.artifact_drift import compare_releases
 from pinwarden.rules.trust.artifacts import judge_artifact
 
 MAX_LOOKED_UP = 50
 """Of how many changed packages it is looked up who published them; a review of more begins with the lock's diff."""
 
-_LEVELS: dict[Kind, str] = {
-    "bytes": "critical",
-    "scripts": "review",
-    "version": "review",
-    "files": "review",
-    "place": "review",
-    "added": "review",
-    "removed": "info",
-}
+DEPENDENCY_KINDS: Kinds = kind_table(
+    critical=(("dependency_bytes", "The same version of a dependency now has other bytes."),),
+    review=(
+        ("dependency_scripts", "A dependency would now run scripts on installation."),
+        ("dependency_version", "A dependency has another version."),
+        ("dependency_files", "Files were added to or taken from the same version of a dependency."),
+        ("dependency_place", "A dependency comes from another host."),
+        ("dependency_added", "There is a dependency that was not locked."),
+    ),
+    info=(("dependency_removed", "A dependency that was locked is not needed any more."),),
+)
 
 
 class Renewal(Record):
@@ -120,9 +123,10 @@ def _closure_rows(entry: Entry, changes: Sequence[ClosureChange], shop: Workshop
         told = change.message
         if change.after is not None and number < MAX_LOOKED_UP:
             told += _who_and_when(ecosystem, change, shop, now)
+        kind = DEPENDENCY_KINDS[f"dependency_{change.kind}"]
         yield Row(
-            code=f"dependency_{change.kind}",
-            level=_LEVELS[change.kind],
+            code=kind.kind,
+            level=kind.severity,
             entity="closure",
             name=entry.name,
             path="",

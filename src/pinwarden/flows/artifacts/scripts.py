@@ -21,13 +21,18 @@ from pinwarden.documents.lock.script_approvals import (
     with_scripts,
 )
 from pinwarden.flows.report import Row
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
 LEFT_OUT = "install_script_left_out"
 UNKNOWN = "install_script_unknown"
 LOST = "script_approval_lost"
-RULES = {
-    LEFT_OUT: "A package has an install script that nobody approved. It is not run.",
-}
+SCRIPT_KINDS: Kinds = kind_table(
+    review=(
+        (UNKNOWN, "A script was to be approved, and no locked package of that name and version has one."),
+        (LOST, "A script was approved for other bytes than the newer ones, so it will not be run."),
+    ),
+    info=((LEFT_OUT, "A package has an install script that nobody approved. It is not run."),),
+)
 
 
 class AllowedScripts(Record):

@@ -19,16 +19,22 @@ from pinwarden.documents.lock.verification import file_pins, refuse_if_tampered
 from pinwarden.flows.lock.documents import read_v2
 from pinwarden.flows.project import Project
 from pinwarden.flows.report import Report, Row, counted
+from pinwarden.rules.finding_kinds import Kinds, kind_table, reasons_of
 from pinwarden.rules.trust.vulnerabilities import Vulnerable, vulnerable_packages
 
 VULNERABLE = "vulnerable_package"
 UNCERTAIN = "vulnerability_unclear"
 NOT_LOOKED_UP = "dependencies_not_looked_up"
-RULES = {
-    VULNERABLE: "A locked version is one that a published record calls vulnerable or malicious.",
-    UNCERTAIN: "A published record is about this package, and its versions cannot be compared with the locked one.",
-    NOT_LOOKED_UP: "The dependencies of this server are not locked, so they were not looked up.",
-}
+VULNERABILITY_KINDS: Kinds = kind_table(
+    critical=((VULNERABLE, "A locked version is one that a published record calls vulnerable or malicious."),),
+    review=(
+        (
+            UNCERTAIN,
+            "A published record is about this package, and its versions cannot be compared with the locked one.",
+        ),
+    ),
+    warning=((NOT_LOOKED_UP, "The dependencies of this server are not locked, so they were not looked up."),),
+)
 _KNOWN: Mapping[str, Literal["npm", "pypi", "nuget", "cargo"]] = {
     "npm": "npm",
     "pypi": "pypi",
@@ -55,7 +61,7 @@ def look_up(project: Project, export: Path) -> Report:
             "findings": [_facts(each, packages) for each in found],
             "not_looked_up": [row.name for row in rows if row.code == NOT_LOOKED_UP],
         },
-        rule_texts=RULES,
+        rule_texts=reasons_of(VULNERABILITY_KINDS),
     )
 
 

@@ -21,6 +21,7 @@ from pinwarden.flows.rows import row_of
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.masking import lockable_entry
 from pinwarden.rules.drift.surface import compare
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
 if TYPE_CHECKING:
     from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from pinwarden.documents.lock.lockfile import Lock
     from pinwarden.flows.project import Project
     from pinwarden.rules.drift.changes import Change
+
+LOCKING_KINDS: Kinds = kind_table(
+    critical=(("not_locked", "A configured server was not locked."),),
+    review=(("surface_new", "A server's tools were not pinned so far, and what it says now would be approved."),),
+)
 
 State = Literal["first", "new", "changed", "unchanged"]
 """How a configured server stands to the lock; ``first`` where there is no lock yet."""
@@ -95,7 +101,14 @@ class Approved:
             return standing
         if approved is None:
             message = "Its tools were not pinned so far; what it tells the model now would be approved."
-            row = Row(code="surface_new", level="review", entity="server", name=name, path="", message=message)
+            row = Row(
+                code="surface_new",
+                level=LOCKING_KINDS["surface_new"].severity,
+                entity="server",
+                name=name,
+                path="",
+                message=message,
+            )
             return Standing(state="changed", rows=(row,))
         rows = (row_of(change) for change in compare(approved, seen))
         return Standing(state="changed", rows=tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows))

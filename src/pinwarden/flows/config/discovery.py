@@ -18,21 +18,23 @@ from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents import surface
-from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
+from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, config_with
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import what_runs
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.configured import CONFIGURED_IN, NO_RELEASE, SOURCE, uncovered
 from pinwarden.documents.lock.extension import Approval, Extension, extended, pin_surface, surface_path
 from pinwarden.documents.lock.relock import relock
+from pinwarden.documents.lock.shape import LOCK_CLIENTS
 from pinwarden.documents.server_entry import from_value
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import HttpTarget
-from pinwarden.flows.config.decisions import Accepted, Approved, Standing
+from pinwarden.flows.config.decisions import LOCKING_KINDS, Accepted, Approved, Standing
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.lock.locking import with_earlier_pins
 from pinwarden.flows.lock.surface_files import in_own_files
 from pinwarden.flows.report import Report, Row, counted, row_facts, weight
+from pinwarden.flows.rows import finding_row
 from pinwarden.rules.config.findings import FINDING_KINDS, findings_in, server_findings
 from pinwarden.rules.config.kinds import CONFIG_KINDS
 from pinwarden.rules.config.masking import (
@@ -49,6 +51,7 @@ from pinwarden.rules.config.masking import (
 )
 from pinwarden.rules.config.unseen import unseen_members
 from pinwarden.rules.drift.changes import CRITICAL
+from pinwarden.rules.finding_kinds import reasons_of
 from pinwarden.rules.plan import Installation, install_plan
 
 if TYPE_CHECKING:
@@ -58,7 +61,6 @@ if TYPE_CHECKING:
     from pinwarden.documents.lock.lockfile import Lock
     from pinwarden.flows.lock.locking import Approver
     from pinwarden.flows.project import Project
-    from pinwarden.rules.config.findings import ConfigFinding
 
 _NONE = "no MCP servers are configured for this project or user"
 _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
@@ -219,7 +221,7 @@ def _secret_in_the_open(entry: Any) -> bool:
 
 def lock_client(client: str) -> str:
     """The client as lockfileVersion 2 knows it; those that it does not know speak the same dialect as ``generic``."""
-    return client if client_of(client).toolpin else "generic"
+    return client if client in LOCK_CLIENTS else "generic"
 
 
 def _ask_all(
@@ -322,22 +324,14 @@ def _server_json(server: ConfiguredServer) -> dict[str, Any]:
 
 def _fragment(server: ConfiguredServer) -> dict[str, Any]:
     """The entry inside its client's root, without any literal value that could be a secret."""
-    client = client_of(server.client)
-    entry = lockable_entry(server.entry)
-    # Continue also reads files of other clients, where a server's name is not inside its entry.
-    listed = {"name": server.name, **entry} if client.dialect.named_list and type(entry) is dict else entry
-    root: Any = [listed] if client.dialect.named_list else {server.name: entry}
-    for step in reversed(client.root):
-        root = {step: root}
-    fragment: dict[str, Any] = root
-    return fragment
+    return config_with(client_of(server.client), server.name, lockable_entry(server.entry))
 
 
 def _report(discovery: Discovery) -> Report:
     project, found, undecided = discovery.project, discovery.found, discovery.undecided
     unread = [file for file in discovery.files if file.fault is not None]
     rows = [*_refusals(project, found), *(row for each in undecided for row in each.standing.rows)]
-    findings = [_finding_row(project, finding) for finding in findings_in(discovery.files)]
+    findings = [finding_row(project, finding) for finding in findings_in(discovery.files)]
     refused = bool(undecided) or any(each.refused for each in found)
     return Report(
         command="init",
@@ -355,11 +349,7 @@ def _report(discovery: Discovery) -> Report:
             "undecided": [row_facts(row) for each in undecided for row in each.standing.rows],
             "findings": [_row_facts(row) for row in (*_refusals(project, found), *findings)],
         },
-        rule_texts={
-            **{code: kind.reason for code, kind in FINDING_KINDS.items()},
-            **{code: kind.reason for code, kind in CONFIG_KINDS.items()},
-            "not_locked": "A configured server was not locked.",
-        },
+        rule_texts=reasons_of(FINDING_KINDS, CONFIG_KINDS, LOCKING_KINDS),
     )
 
 
@@ -367,7 +357,7 @@ def _refusals(project: Project, found: Sequence[Found]) -> list[Row]:
     return [
         Row(
             code="not_locked",
-            level="critical",
+            level=LOCKING_KINDS["not_locked"].severity,
             entity="config",
             name=shown_name(each.server.name),
             path="",
@@ -377,18 +367,6 @@ def _refusals(project: Project, found: Sequence[Found]) -> list[Row]:
         for each in found
         if each.refused is not None
     ]
-
-
-def _finding_row(project: Project, finding: ConfigFinding) -> Row:
-    return Row(
-        code=finding.code,
-        level=finding.severity,
-        entity="config",
-        name=finding.name,
-        path=finding.pointer,
-        message=finding.message,
-        file=project.shown(finding.file),
-    )
 
 
 def _summary(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) -> str:

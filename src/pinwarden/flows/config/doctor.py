@@ -18,10 +18,11 @@ from pinwarden.flows.config.issues import config_issues, config_strangers
 from pinwarden.flows.config.view import ConfigView, view_configs
 from pinwarden.flows.lock.documents import problem_facts, problem_rows
 from pinwarden.flows.report import Report, Row, is_grave, weight
-from pinwarden.flows.rows import row_of
+from pinwarden.flows.rows import finding_row, row_of
 from pinwarden.rules.config.doctor import DoctorIssue, Stranger
 from pinwarden.rules.config.findings import FINDING_KINDS, ConfigFinding, findings_in
 from pinwarden.rules.config.kinds import CONFIG_KINDS
+from pinwarden.rules.finding_kinds import Kinds, kind_table, reasons_of
 
 if TYPE_CHECKING:
     from pinwarden.documents.clients.config import ConfigFile
@@ -30,15 +31,21 @@ if TYPE_CHECKING:
 RUNNERS = ("npx", "node", "uvx", "python", "docker")
 """What most servers are started with."""
 
-_RULES = {
-    "config_missing": "A locked server is not configured where it was approved.",
-    "config_drift": "A configured server is not as it was approved.",
-    "config_unreadable": "A configuration could not be read, so nobody knows which servers it starts.",
-    "config_invalid": "The lock holds no configuration that could be compared.",
-    "program_missing": "A server is started with a program that is not on the search path.",
-    "program_in_project": "A server is started with a program that lies inside the project.",
-    "search_path_relative": "What a command means depends on the folder in which a client was started.",
-}
+ISSUE_KINDS: Kinds = kind_table(
+    critical=(("config_unreadable", "A configuration could not be read, so nobody knows which servers it starts."),),
+    review=(
+        ("config_missing", "A locked server is not configured where it was approved."),
+        ("config_drift", "A configured server is not as it was approved."),
+        ("config_invalid", "The lock holds no configuration that could be compared."),
+    ),
+)
+MACHINE_KINDS: Kinds = kind_table(
+    warning=(
+        ("program_missing", "A server is started with a program that is not on the search path."),
+        ("program_in_project", "A server is started with a program that lies inside the project."),
+        ("search_path_relative", "What a command means depends on the folder in which a client was started."),
+    )
+)
 
 
 class Program(Record):
@@ -68,7 +75,7 @@ def examine(project: Project, scope: str = "all") -> Report:
         *(problem_rows(view.document) if view.document else ()),
         *(row for issue in issues for row in _issue_rows(project, issue)),
         *(replace(row_of(each.change), file=project.shown(each.server.path)) for each in unknown),
-        *(_finding_row(project, finding) for finding in findings),
+        *(finding_row(project, finding) for finding in findings),
         *_program_rows(project, programs, relative_folders(search_path)),
     ]
     ok = not issues and not any(map(is_grave, rows))
@@ -92,7 +99,7 @@ def examine(project: Project, scope: str = "all") -> Report:
                 "problems": problem_facts(view.document.problems if view.document else ()),
             },
         },
-        rule_texts=_rule_texts(),
+        rule_texts={**PROBLEMS, **reasons_of(FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, MACHINE_KINDS)},
     )
 
 
@@ -142,7 +149,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 def _machine_row(code: str, name: str, message: str) -> Row:
-    return Row(code=code, level="warning", entity="program", name=name, path="", message=message)
+    return Row(code=code, level=MACHINE_KINDS[code].severity, entity="program", name=name, path="", message=message)
 
 
 # Rows, facts and words
@@ -153,27 +160,16 @@ def _issue_rows(project: Project, issue: DoctorIssue) -> Iterator[Row]:
     rows = [replace(row_of(change), file=file) for change in issue.changes]
     yield from rows
     if not any(map(is_grave, rows)):
+        code = f"config_{issue.kind}"
         yield Row(
-            code=f"config_{issue.kind}",
-            level="critical" if issue.kind == "unreadable" else "review",
+            code=code,
+            level=ISSUE_KINDS[code].severity,
             entity="config",
             name=issue.name,
             path="",
             message=issue.message,
             file=file,
         )
-
-
-def _finding_row(project: Project, finding: ConfigFinding) -> Row:
-    return Row(
-        code=finding.code,
-        level=finding.severity,
-        entity="config",
-        name=finding.name,
-        path=finding.pointer,
-        message=finding.message,
-        file=project.shown(finding.file),
-    )
 
 
 def _issue_facts(project: Project, issue: DoctorIssue) -> dict[str, Any]:
@@ -242,8 +238,3 @@ def _summary(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:
         return f"{looked}: everything is configured as approved" if view.locked else f"{looked}: nothing stands out"
     grave = sum(map(is_grave, rows))
     return f"{looked}: {grave} thing{'' if grave == 1 else 's'} to look at"
-
-
-def _rule_texts() -> dict[str, str]:
-    kinds = {code: kind.reason for code, kind in CONFIG_KINDS.items()}
-    return {**PROBLEMS, **{code: kind.reason for code, kind in FINDING_KINDS.items()}, **kinds, **_RULES}

@@ -11,24 +11,22 @@ from pinwarden.documents.clients.table import client_of
 from pinwarden.flows.config.view import ConfigView, view_configs
 from pinwarden.flows.report import Report, Row, weight
 from pinwarden.rules.config.secrets import SecretFinding, audit_inputs, audit_locked, audit_servers
+from pinwarden.rules.finding_kinds import Kinds, kind_table, reasons_of
 
 if TYPE_CHECKING:
     from pinwarden.flows.project import Project
 
-_LEVEL = {
-    "plaintext_secret": "critical",
-    "secret_prefix": "critical",
-    "unreadable_config": "review",
-    "invalid_scope": "info",
-    "missing_config": "info",
-}
-_RULES = {
-    "plaintext_secret": "A secret stands in a file in plain text.",
-    "secret_prefix": "A value has the form of a key that a service gives out.",
-    "unreadable_config": "A configuration could not be read, so nobody looked for secrets in it.",
-    "invalid_scope": "The client has no file in this scope.",
-    "missing_config": "The server is not configured, so there is nothing to look at.",
-}
+SECRET_KINDS: Kinds = kind_table(
+    critical=(
+        ("plaintext_secret", "A secret stands in a file in plain text."),
+        ("secret_prefix", "A value has the form of a key that a service gives out."),
+    ),
+    review=(("unreadable_config", "A configuration could not be read, so nobody looked for secrets in it."),),
+    info=(
+        ("invalid_scope", "The client has no file in this scope."),
+        ("missing_config", "The server is not configured, so there is nothing to look at."),
+    ),
+)
 
 
 def audit_secrets(project: Project, scope: str = "all") -> Report:
@@ -60,7 +58,7 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
             "servers": len(view.servers),
             "findings": [_facts(project, finding) for finding in findings],
         },
-        rule_texts=_RULES,
+        rule_texts=reasons_of(SECRET_KINDS),
     )
 
 
@@ -104,7 +102,7 @@ def _row(project: Project, finding: SecretFinding) -> Row:
     several = ", " in finding.file
     return Row(
         code=finding.kind,
-        level=_LEVEL[finding.kind],
+        level=SECRET_KINDS[finding.kind].severity,
         entity="config",
         name=finding.name,
         path="",

@@ -7,14 +7,15 @@ from pinwarden.documents.contract.dialect import Dialect, dialects_of
 from pinwarden.documents.contract.extension import surface_of
 from pinwarden.documents.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.documents.contract.normalise import normalised_digest
-from pinwarden.flows.contract.costing import Budget, cost_change, over_budget
-from pinwarden.flows.contract.denials import RULE_TEXTS, gained_rows, notices, startup_rows
+from pinwarden.flows.contract.costing import COST_KINDS, Budget, cost_change, over_budget
+from pinwarden.flows.contract.denials import CONTRACT_KINDS, gained_rows, notices, startup_rows
 from pinwarden.flows.contract.locking import Place, digests_of, locked_at
 from pinwarden.flows.contract.observing import Observed
 from pinwarden.flows.report import Report, Row, is_grave, row_facts, weight
 from pinwarden.flows.rows import row_of
 from pinwarden.rules.contract.check import check_lockfile
 from pinwarden.rules.drift.surface import compare
+from pinwarden.rules.finding_kinds import reasons_of
 
 
 def check(observed: Observed, place: Place, *, compat: bool = False, budget: Budget | None = None) -> Report:
@@ -50,7 +51,7 @@ def check(observed: Observed, place: Place, *, compat: bool = False, budget: Bud
             "findings": [row_facts(row) for row in rows],
             "notes": list(notes),
         },
-        rule_texts=RULE_TEXTS,
+        rule_texts=reasons_of(CONTRACT_KINDS, COST_KINDS),
     )
 
 

@@ -9,6 +9,11 @@ from pinwarden.core.record import Record
 from pinwarden.documents.surface import Surface
 from pinwarden.flows.report import Report, Row, counted, row_facts
 from pinwarden.rules.contract.costs import Costs, costs_of
+from pinwarden.rules.finding_kinds import Kinds, kind_table, reasons_of
+
+COST_KINDS: Kinds = kind_table(
+    review=(("over_budget", "What the tools cost in every conversation is more than the budget allows."),)
+)
 
 
 class Budget(Record):
@@ -84,5 +89,5 @@ def cost_report(server: str, surface: Surface, budget: Budget) -> Report:
         rows=rows,
         notes=(f"counted by: {costs.counted_by}",),
         facts={**costs.to_json(), "findings": [row_facts(row) for row in rows]},
-        rule_texts={"over_budget": "What the tools cost in every conversation is more than the budget allows."},
+        rule_texts=reasons_of(COST_KINDS),
     )

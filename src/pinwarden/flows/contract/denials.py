@@ -14,17 +14,26 @@ from pinwarden.flows.report import Row
 from pinwarden.rules.contract.check import reach
 from pinwarden.rules.entitlements.contradictions import Contradiction, contradictions, gained
 from pinwarden.rules.entitlements.values import NATIVE, SUBPROCESS, Entitlements
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
-RULE_TEXTS = {
-    "read_only_contradicted": "A tool declares readOnlyHint, and its code writes, starts programs or evaluates code.",
-    "entitlement_gained": "The code of a tool can do more than the lock knows.",
-    "reach_unknown": "The code has a place, new since the lock, behind which nobody can see.",
-    "entitlement_lost": "The code of a tool can do less than the lock knows.",
-    "lock_unsealed": "The lockfile has no texts and no digest over its body, so most of it cannot be held to anything.",
-    "over_budget": "What the tools cost in every conversation is more than the budget allows.",
-    "contract_changed": "The contract of a tool is not the one in the lock, in a part that no client sees.",
-    "framework_moved": "The server moved to another framework or version without a change of meaning.",
-}
+CONTRACT_KINDS: Kinds = kind_table(
+    critical=(
+        (
+            "read_only_contradicted",
+            "A tool declares readOnlyHint, and its code writes, starts programs or evaluates code.",
+        ),
+        ("entitlement_gained", "The code of a tool can do more than the lock knows."),
+    ),
+    review=(
+        ("reach_unknown", "The code has a place, new since the lock, behind which nobody can see."),
+        (
+            "lock_unsealed",
+            "The lockfile has no texts and no digest over its body, so most of it cannot be held to anything.",
+        ),
+        ("contract_changed", "The contract of a tool is not the one in the lock, in a part that no client sees."),
+    ),
+    info=(("entitlement_lost", "The code of a tool can do less than the lock knows."),),
+)
 
 
 def notices(observed: Observed, locked: Lockfile | None = None) -> tuple[Row, ...]:

@@ -14,14 +14,23 @@ from pinwarden.flows.contract.costing import CostChange, cost_change
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.contract.deltas import BREAKING, COSMETIC, RISKY, SAFE, SEVERITIES
 from pinwarden.rules.contract.server_diff import Finding, ServerDiff, diff_lockfiles
+from pinwarden.rules.finding_kinds import Kinds, kind_table, reasons_of
 
-_LEVELS = {BREAKING: "critical", RISKY: "review", SAFE: "info", COSMETIC: "info"}
-RULE_TEXTS = {
-    "breaking": "A call, a reader or a promise that was right before is wrong, or the change looks like an attack.",
-    "risky": "A model or a host sees something different, or more is let through; somebody has to look.",
-    "safe": "What was reviewed still holds.",
-    "cosmetic": "The same in other words.",
-}
+CONTRACT_CHANGE_KINDS: Kinds = kind_table(
+    critical=(
+        (
+            BREAKING.lower(),
+            "A call, a reader or a promise that was right before is wrong, or the change looks like an attack.",
+        ),
+    ),
+    review=(
+        (RISKY.lower(), "A model or a host sees something different, or more is let through; somebody has to look."),
+    ),
+    info=(
+        (SAFE.lower(), "What was reviewed still holds."),
+        (COSMETIC.lower(), "The same in other words."),
+    ),
+)
 
 
 def diff_files(before: Path, after: Path, *, compat: bool = False) -> Report:
@@ -50,7 +59,7 @@ def diff_files(before: Path, after: Path, *, compat: bool = False) -> Report:
             "tokens": costs.to_json() if costs else None,
             "notes": list(notes),
         },
-        rule_texts=RULE_TEXTS,
+        rule_texts=reasons_of(CONTRACT_CHANGE_KINDS),
     )
 
 
@@ -86,9 +95,10 @@ def _notes(diff: ServerDiff) -> tuple[str, ...]:
 
 def _row(finding: Finding) -> Row:
     delta = finding.delta
+    kind = CONTRACT_CHANGE_KINDS[delta.severity.lower()]
     return Row(
-        code=delta.severity.lower(),
-        level=_LEVELS[delta.severity],
+        code=kind.kind,
+        level=kind.severity,
         entity=finding.entity,
         name=finding.name,
         path=delta.field,

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.flows.contract.denials import RULE_TEXTS, notices
+from pinwarden.flows.contract.denials import CONTRACT_KINDS, notices
 from pinwarden.flows.contract.observing import Observed, located
 from pinwarden.flows.report import Report, counted, row_facts
 from pinwarden.rules.entitlements.values import Entitlements
+from pinwarden.rules.finding_kinds import reasons_of
 
 
 def explain(observed: Observed, only: tuple[str, ...] = ()) -> Report:
@@ -32,7 +33,7 @@ def explain(observed: Observed, only: tuple[str, ...] = ()) -> Report:
             "startup": _entitlements(observed.analysis.startup) if observed.analysis is not None else None,
             "findings": [row_facts(row) for row in findings],
         },
-        rule_texts=RULE_TEXTS,
+        rule_texts=reasons_of(CONTRACT_KINDS),
     )
 
 

@@ -13,9 +13,10 @@ from pinwarden.core.record import Record
 from pinwarden.documents.contract.dialect import F5, Dialect, V, dialects_of
 from pinwarden.documents.contract.extension import with_extension
 from pinwarden.documents.contract.lockfile import Lockfile, generate_lockfile
-from pinwarden.flows.contract.denials import RULE_TEXTS, notices
+from pinwarden.flows.contract.denials import CONTRACT_KINDS, notices
 from pinwarden.flows.contract.observing import Observed
 from pinwarden.flows.report import Report, counted, row_facts
+from pinwarden.rules.finding_kinds import reasons_of
 
 
 class Place(Record):
@@ -83,7 +84,7 @@ def lock(observed: Observed, place: Place, *, now: str, dialect: Dialect | None,
             "dialect": spoken.name,
             "findings": [row_facts(row) for row in rows],
         },
-        rule_texts=RULE_TEXTS,
+        rule_texts=reasons_of(CONTRACT_KINDS),
     )
 
 

@@ -19,11 +19,15 @@ from pinwarden.flows.gate.registry import registry_rows
 from pinwarden.flows.gate.report import gate_report, has_closures
 from pinwarden.flows.policy.rules import ONLY_RECORDED, broken_rules, counts_records
 from pinwarden.flows.report import Report, Row, counted, is_grave
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
 if TYPE_CHECKING:
     from pinwarden.flows.artifacts.gate import ByteCheck
     from pinwarden.flows.gate.gate import Gate
     from pinwarden.flows.project import Policies, Project
+
+
+POLICY_KINDS: Kinds = kind_table(critical=(("policy_missing", "A policy is required, and there is none."),))
 
 
 def check(project: Project, policies: Policies, gate: Gate) -> Report:
@@ -83,7 +87,7 @@ def _policy_rows(
     if gate.require_policy and not policies.any:
         yield Row(
             code="policy_missing",
-            level="critical",
+            level=POLICY_KINDS["policy_missing"].severity,
             entity="policy",
             name="",
             path="",

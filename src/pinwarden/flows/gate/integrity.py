@@ -14,10 +14,20 @@ from pinwarden.documents.lock.entry import EXTENSION
 from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.documents.lock.verification import verify, verify_files
 from pinwarden.flows.report import Row
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
 if TYPE_CHECKING:
     from pinwarden.flows.gate.gate import Gate
     from pinwarden.flows.project import Policies, Project
+
+
+LOCK_KINDS: Kinds = kind_table(
+    critical=(
+        ("digest_mismatch", "The lock is not the one whose digest was kept elsewhere."),
+        ("digest_partial", "The digest that was kept elsewhere does not cover the approved texts."),
+        ("record_stripped", "Our record of an entry is gone: who approved it, where it is configured, what it says."),
+    )
+)
 
 
 def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], gate: Gate) -> Iterator[Row]:
@@ -65,7 +75,7 @@ def digest_rows(project: Project, lock: Lock, gate: Gate) -> Iterator[Row]:
         )
     yield Row(
         code=code,
-        level="critical",
+        level=LOCK_KINDS[code].severity,
         entity="lock",
         name="",
         path="",
@@ -80,7 +90,7 @@ def stripped_rows(project: Project, lock: Lock) -> Iterator[Row]:
         if entry.source in UNLISTED and EXTENSION not in entry.manifest:
             yield Row(
                 code="record_stripped",
-                level="critical",
+                level=LOCK_KINDS["record_stripped"].severity,
                 entity="lock",
                 name=entry.name,
                 path="",

@@ -11,11 +11,29 @@ from pinwarden.documents.lock.entry import HASHED_MANIFEST, Entry
 from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.documents.tier import tier_rank
 from pinwarden.flows.report import UNCHECKED, Row
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
 if TYPE_CHECKING:
     from pinwarden.documents.server_entry import ServerEntry
     from pinwarden.flows.gate.gate import Gate
     from pinwarden.rules.launch import LaunchTarget
+
+
+REGISTRY_KINDS: Kinds = kind_table(
+    critical=(
+        ("version_gone", "No registry has the locked version any more."),
+        ("entry_deleted", "The registry calls the locked version deleted."),
+        ("no_install_target", "The locked version declares nothing any more that could be installed."),
+        ("target_changed", "The locked version names another package or address than was approved."),
+        ("config_changed", "The locked version would be configured otherwise than was approved."),
+        ("manifest_changed", "The locked version declares other secrets, hosts or transports than were approved."),
+        ("tier_decreased", "What is known of the locked version is trusted less than when it was approved."),
+    ),
+    review=(
+        ("entry_deprecated", "The registry calls the locked version deprecated."),
+        ("score_decreased", "What is known of the locked version scores lower than when it was approved."),
+    ),
+)
 
 
 def registry_rows(lock: Lock, gate: Gate) -> Iterator[Row]:
@@ -33,15 +51,12 @@ def registry_rows(lock: Lock, gate: Gate) -> Iterator[Row]:
         except PinwardenError as err:
             if err.code == "SERVER_NOT_FOUND":
                 message = f"no registry has version {entry.version} any more"
-                yield _registry_row(entry, "version_gone", "critical", message)
+                yield _registry_row(entry, "version_gone", message)
             else:
-                yield _registry_row(entry, UNCHECKED, "review", err.message)
+                yield _registry_row(entry, UNCHECKED, err.message)
             continue
         if found.status != "active":
-            level = "critical" if found.status == "deleted" else "review"
-            yield _registry_row(
-                entry, f"entry_{found.status}", level, f"the registry calls this version {found.status}"
-            )
+            yield _registry_row(entry, f"entry_{found.status}", f"the registry calls this version {found.status}")
         yield from _metadata_rows(entry, found, gate.now)
 
 
@@ -56,22 +71,22 @@ def _metadata_rows(entry: Entry, found: ServerEntry, now: str) -> Iterator[Row]:
         how = Installation(scope="global" if entry.scope == "global" else "project", target=target)
         plan = install_plan(found, entry.client, now=now, how=how)
     except PinwardenError as err:
-        yield _registry_row(entry, "no_install_target", "critical", err.message)
+        yield _registry_row(entry, "no_install_target", err.message)
         return
     if not same_json(plan["selectedTarget"], dict(approved)):
-        yield _registry_row(entry, "target_changed", "critical", "selected install target changed")
+        yield _registry_row(entry, "target_changed", "selected install target changed")
     if not same_json(plan["config"], entry.config):
-        yield _registry_row(entry, "config_changed", "critical", "client config changed")
+        yield _registry_row(entry, "config_changed", "client config changed")
     if not same_json(_lasting(plan["capabilityManifest"]), _lasting(entry.manifest)):
-        yield _registry_row(entry, "manifest_changed", "critical", "capability manifest changed")
+        yield _registry_row(entry, "manifest_changed", "capability manifest changed")
     before, after = entry.trust.get("score"), plan["trust"]["score"]
     if isinstance(before, int) and after < before:
-        yield _registry_row(entry, "score_decreased", "review", f"trust score decreased {before} -> {after}")
+        yield _registry_row(entry, "score_decreased", f"trust score decreased {before} -> {after}")
     old, new = entry.trust.get("tier"), plan["trust"]["tier"]
     # What we hash ourselves makes an entry verified; metadata alone never does, so one step down from there is no news.
     best_without_bytes = min(tier_rank(old), tier_rank("conditional"))
     if tier_rank(new) < best_without_bytes:
-        yield _registry_row(entry, "tier_decreased", "critical", f"trust tier decreased {old} -> {new}")
+        yield _registry_row(entry, "tier_decreased", f"trust tier decreased {old} -> {new}")
 
 
 def _target_today(found: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
@@ -93,5 +108,6 @@ def _lasting(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {name: manifest[name] for name in HASHED_MANIFEST if name in manifest}
 
 
-def _registry_row(entry: Entry, code: str, level: str, message: str) -> Row:
+def _registry_row(entry: Entry, code: str, message: str) -> Row:
+    level = "review" if code == UNCHECKED else REGISTRY_KINDS[code].severity
     return Row(code=code, level=level, entity="registry", name=entry.name, path="", message=message)

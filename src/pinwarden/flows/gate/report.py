@@ -13,6 +13,7 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.shape import TOOL_HASHES
 from pinwarden.documents.lock.verification import PROBLEMS
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted, is_grave, row_facts, weight
+from pinwarden.rules.finding_kinds import reasons_of
 
 if TYPE_CHECKING:
     from pinwarden.flows.gate.gate import Gate
@@ -53,33 +54,33 @@ def gate_report(
 def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
     texts = dict(PROBLEMS)
     if gate.signatures is not None:
-        from pinwarden.flows.lock.signatures import SIGNATURE_RULES
+        from pinwarden.flows.lock.signatures import SIGNATURE_KINDS
 
-        texts.update(SIGNATURE_RULES)
+        texts.update(reasons_of(SIGNATURE_KINDS))
     if gate.osv is not None:
-        from pinwarden.flows.artifacts.vulnerable import RULES
+        from pinwarden.flows.artifacts.vulnerable import VULNERABILITY_KINDS
 
-        texts.update(RULES)
+        texts.update(reasons_of(VULNERABILITY_KINDS))
     if gate.workshop is not None:
         from pinwarden.rules.trust.artifact_drift import ARTIFACT_KINDS
 
-        texts.update({kind: row.reason for kind, row in ARTIFACT_KINDS.items()})
+        texts.update(reasons_of(ARTIFACT_KINDS))
     if gate.probe is not None:
         from pinwarden.rules.drift.toolpin_pins import PIN_FINDINGS
 
         texts.update(PIN_FINDINGS)
     if any(row.code == "install_script_left_out" for row in rows):
-        from pinwarden.flows.artifacts.scripts import RULES as SCRIPT_RULES
+        from pinwarden.flows.artifacts.scripts import SCRIPT_KINDS
 
-        texts.update(SCRIPT_RULES)
+        texts.update(reasons_of(SCRIPT_KINDS))
     untold = {row.code for row in rows} - texts.keys()
     if untold:
         from pinwarden.rules.config.findings import FINDING_KINDS
         from pinwarden.rules.config.kinds import CONFIG_KINDS
         from pinwarden.rules.drift.changes import CHANGE_KINDS
 
-        for table in (CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS):
-            texts.update({code: row.reason for code, row in table.items() if code in untold})
+        known = reasons_of(CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS)
+        texts.update({code: known[code] for code in untold & known.keys()})
     return texts
 
 

@@ -13,9 +13,15 @@ from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.documents.lock.verification import refuse_if_tampered
 from pinwarden.flows.lock.documents import digest_of, read_lock
 from pinwarden.flows.report import Report, Row
+from pinwarden.rules.finding_kinds import Kinds, kind_table, reasons_of
 
 Format = Literal["v2", "mcp-lock/1"]
 FORMATS: tuple[Format, ...] = ("v2", "mcp-lock/1")
+
+
+CONVERSION_KINDS: Kinds = kind_table(
+    warning=(("set_aside", "The other format has no way to say what this entry says."),)
+)
 
 
 class Converted(Record):
@@ -51,8 +57,16 @@ def _report(path: Path, to: Format, digest: str | None, kept: int, aside: tuple[
         summary=f"{path.name} as {to}: {kept} entr{'y' if kept == 1 else 'ies'}{left}",
         exit_code=EXIT_CLEAN,
         rows=tuple(
-            Row(code="set_aside", level="warning", entity="server", name=key, path="", message=message) for key in aside
+            Row(
+                code="set_aside",
+                level=CONVERSION_KINDS["set_aside"].severity,
+                entity="server",
+                name=key,
+                path="",
+                message=message,
+            )
+            for key in aside
         ),
         facts={"to": to, "entries": kept, "digest": digest, "set_aside": list(aside)},
-        rule_texts={"set_aside": "The other format has no way to say what this entry says."},
+        rule_texts=reasons_of(CONVERSION_KINDS),
     )

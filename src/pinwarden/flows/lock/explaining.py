@@ -18,7 +18,9 @@ from pinwarden.flows.lock.words import config_in_words, release_of, target_in_wo
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.launch import choose_target, selected_target
 from pinwarden.rules.trust.explanation import Explanation, explain, explain_bundle, own_findings
-from pinwarden.rules.trust.tiers import Issue, Pillars, TierCap, TrustReport, gated, judge, verdict_of
+from pinwarden.rules.trust.report import Issue, Pillars, TierCap, TrustReport
+from pinwarden.rules.trust.tiers import gated, judge
+from pinwarden.rules.trust.verdict import verdict_of
 
 if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry

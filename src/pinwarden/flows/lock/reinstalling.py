@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.adapters import lock_store
 from pinwarden.adapters.clients import install_entry
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.documents.clients.config import ConfiguredServer
+from pinwarden.documents.clients.config import ConfiguredServer, config_with
 from pinwarden.documents.clients.table import Client, client_of
 from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.entry import Entry
@@ -25,12 +25,16 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.flows.report import Row
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.masking import lockable_entry
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
 if TYPE_CHECKING:
     from pinwarden.flows.artifacts.closing import Workshop
     from pinwarden.flows.project import Project
 
 NOT_UPDATED = "config_not_updated"
+REINSTALLING_KINDS: Kinds = kind_table(
+    review=((NOT_UPDATED, "A client's configuration still names the older release, because it is not as approved."),)
+)
 _STARTS = ("command", "args", "url", "serverUrl", "httpUrl", "type", "transport")
 _FILLED_IN = ("env", "environment", "headers")
 
@@ -57,9 +61,9 @@ class Installed:
             return _row(name, f"{client} starts it through pinwarden run, and its new bytes are not pinned: prove it")
         fresh = _locked(self._project, name, client)
         merged = with_fresh_start(server.entry, locked_config(fresh.key, fresh.document).entry)
-        from pinwarden.flows.artifacts.enforcing import enforce, wrapped
+        from pinwarden.flows.artifacts.enforcing import enforce
 
-        install_entry(Path(server.path), known.id, name, wrapped(known, name, merged))
+        install_entry(Path(server.path), known.id, name, config_with(known, name, merged))
         if enforced and enforce(self._project, [name], now).exit_code != EXIT_CLEAN:
             return _row(name, f"{client} does not start it through pinwarden run any more: enforce it")
         return None
@@ -106,4 +110,11 @@ def _locked(project: Project, name: str, client: str) -> Entry:
 
 
 def _row(name: str, message: str) -> Row:
-    return Row(code=NOT_UPDATED, level="review", entity="config", name=name, path="", message=message)
+    return Row(
+        code=NOT_UPDATED,
+        level=REINSTALLING_KINDS[NOT_UPDATED].severity,
+        entity="config",
+        name=name,
+        path="",
+        message=message,
+    )

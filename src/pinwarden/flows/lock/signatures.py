@@ -18,6 +18,7 @@ from pinwarden.documents.lock.verification import PROBLEMS, refuse_if_tampered
 from pinwarden.flows.lock.documents import LockDocument, digest_of, problem_facts, problem_rows, read_lock
 from pinwarden.flows.policy.files import policy_digest
 from pinwarden.flows.report import Report, Row
+from pinwarden.rules.finding_kinds import Kinds, kind_table, reasons_of
 
 
 class Signing(Record):
@@ -136,7 +137,7 @@ def verify_lock_signatures(
             "rejected": list(found.rejected),
             "problems": problem_facts(document.problems),
         },
-        rule_texts={**PROBLEMS, **SIGNATURE_RULES},
+        rule_texts={**PROBLEMS, **reasons_of(SIGNATURE_KINDS)},
     )
 
 
@@ -156,24 +157,24 @@ def signature_rows(data: bytes, check: SignatureCheck, gate_policy: str | None) 
     absent = [path for path in check.files if not (path.exists() or path.is_symlink())]
     envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in check.files if path not in absent]
     found = lock_signature.verify_signatures(data, envelopes, check.keys, check.required, policy_digest=digest)
-    return (*_rows(found), *(_row("signature_rejected", "warning", f"there is no {path.name}") for path in absent))
+    return (*_rows(found), *(_row("signature_rejected", f"there is no {path.name}") for path in absent))
 
 
-SIGNATURE_RULES = {
-    "signature_missing": "A signature that is required is not there.",
-    "signature_rejected": "An envelope does not count, for the reason given.",
-}
+SIGNATURE_KINDS: Kinds = kind_table(
+    critical=(("signature_missing", "A signature that is required is not there."),),
+    warning=(("signature_rejected", "An envelope does not count, for the reason given."),),
+)
 
 
 def _rows(found: SignatureReport) -> tuple[Row, ...]:
     return (
-        *(_row("signature_missing", "critical", text) for text in found.missing),
-        *(_row("signature_rejected", "warning", text) for text in found.rejected),
+        *(_row("signature_missing", text) for text in found.missing),
+        *(_row("signature_rejected", text) for text in found.rejected),
     )
 
 
-def _row(code: str, level: str, message: str) -> Row:
-    return Row(code=code, level=level, entity="signature", name="", path="", message=message)
+def _row(code: str, message: str) -> Row:
+    return Row(code=code, level=SIGNATURE_KINDS[code].severity, entity="signature", name="", path="", message=message)
 
 
 def _why_not(lock: Path, missing: Sequence[str], document: LockDocument) -> str:

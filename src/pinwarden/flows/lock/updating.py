@@ -13,6 +13,7 @@ from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.flows.lock.locking import LockWriting, Wanted, lock_from_registry
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 from pinwarden.rules.versions import compare_versions
 
 if TYPE_CHECKING:
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Policies, Project
 
 NOTHING_TO_LOOK_UP = "there is nothing to look up"
+
+
+UPDATE_KINDS: Kinds = kind_table(
+    review=(
+        ("selectedTarget_changes", "A newer release would install something else."),
+        ("config_changes", "A newer release would be configured otherwise."),
+        ("capabilityManifest_changes", "A newer release declares other secrets, hosts or transports."),
+        ("tier_changes", "A newer release has another tier."),
+    ),
+    info=(("newer_release", "There is a newer release than the locked one."),),
+)
 
 
 class Newer(Record):
@@ -239,7 +251,7 @@ def _differences(each: Newer, now: str) -> list[Row]:
             rows.append(
                 Row(
                     code=f"{member}_changes",
-                    level="review",
+                    level=UPDATE_KINDS[f"{member}_changes"].severity,
                     entity="server",
                     name=each.entry.name,
                     path=f"/{member}",
@@ -251,8 +263,9 @@ def _differences(each: Newer, now: str) -> list[Row]:
     before_tier, after_tier = old["trust"]["tier"], plan["trust"]["tier"]
     if before_tier != after_tier:
         message = f"its tier would be {after_tier} instead of {before_tier}"
+        level = UPDATE_KINDS["tier_changes"].severity
         rows.append(
-            Row(code="tier_changes", level="review", entity="server", name=each.entry.name, path="", message=message)
+            Row(code="tier_changes", level=level, entity="server", name=each.entry.name, path="", message=message)
         )
     return rows
 
@@ -261,7 +274,7 @@ def _row(each: Newer) -> Row:
     if each.problem:
         code, level, message = UNCHECKED, "review", each.problem
     else:
-        code, level = "newer_release", "info"
+        code, level = "newer_release", UPDATE_KINDS["newer_release"].severity
         message = f"{each.entry.version} is locked for {each.entry.client}, {_version(each)} is the latest"
     return Row(code=code, level=level, entity="server", name=each.entry.name, path="", message=message)
 

@@ -14,7 +14,8 @@ from pinwarden.core.record import Record
 from pinwarden.rules.advisories import characters, theft
 from pinwarden.rules.advisories.encoded import encoded_texts, is_command, long_pieces
 from pinwarden.rules.advisories.plain_text import Plain, plain, spaced_letters
-from pinwarden.rules.advisories.turns import TURNS, Turn, compiled
+from pinwarden.rules.advisories.turn import Turn, compiled
+from pinwarden.rules.advisories.turns import TURNS
 
 CUE_CODES = (
     "agent_instruction",

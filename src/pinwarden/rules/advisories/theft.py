@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from pinwarden.core.record import Record
 from pinwarden.rules.advisories.plain_text import word_set
-from pinwarden.rules.advisories.turns import compiled
+from pinwarden.rules.advisories.turn import compiled
 
 _URL = r"(?:https?|wss?|ftp)://[^\s'\"`<>)\]]{3,200}"
 _EMAIL = r"[\w.+\-]{1,64}@[\w\-]{1,63}(?:\.[\w\-]{1,63}){1,4}\b"

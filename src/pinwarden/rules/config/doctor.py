@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pinwarden.core.record import Record
-from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, configured_server, fields_of
+from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, configured_server
+from pinwarden.documents.clients.spelled import fields_of
 from pinwarden.documents.clients.table import CLIENTS, Client, client_of
 from pinwarden.documents.lock.locked_config import LockedConfig, Place, installed
 from pinwarden.rules.config.drift import ENTITY, compare_entries, package_of, shown_server, unknown_entry
@@ -227,18 +228,18 @@ _SPELLED_BY_CLIENT = ("transport", "disabled", "autoApprove", "alwaysAllow", "ty
 
 
 def _in_words_of(client: Client, server: ConfiguredServer) -> Any:
-    """The found entry in the dialect of another client, so that it can be compared across clients."""
+    """The found entry in the spelling of another client, so that it can be compared across clients."""
     if type(server.entry) is not dict:
         return server.entry
     fields = fields_of(server.entry, client_of(server.client))
     entry = {name: value for name, value in fields.items() if value is not None and name != "transport"}
-    off, off_value = client.dialect.off
+    off, off_value = client.spelling.off
     if entry.pop("disabled"):
         entry[off] = off_value
     env, headers = entry.pop("env", None), entry.pop("headers", None)
     if env:
-        entry[client.dialect.env] = env
-    for step in reversed(client.dialect.headers) if headers else ():
+        entry[client.spelling.env] = env
+    for step in reversed(client.spelling.headers) if headers else ():
         headers = {step: headers}
     return {**entry, **(headers or {})}
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
-from pinwarden.documents.clients.config import ConfiguredServer, configured_server, fields_of
+from pinwarden.documents.clients.config import ConfiguredServer, configured_server
+from pinwarden.documents.clients.spelled import fields_of
 from pinwarden.documents.clients.table import CLIENTS, Client, client_of
 from pinwarden.documents.launch.launched import DANGERS, Launched, what_runs
 from pinwarden.documents.launch.options import program_name
@@ -354,7 +355,7 @@ def _others(pair: _Pair) -> Iterator[Change]:
             continue
         before, after = pair.old.get(field, ABSENT), pair.new.get(field, ABSENT)
         kind = "member_changed"
-        if field in pair.client.dialect.consent:
+        if field in pair.client.spelling.consent:
             narrowed = "*" in _consented(before) or _consented(after) <= _consented(before)
             kind = "consent_narrowed" if narrowed else "consent_widened"
         yield pair.row(field).change(kind, _shown_member(field, before), _shown_member(field, after))

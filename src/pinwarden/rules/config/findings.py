@@ -7,19 +7,20 @@ assistant before anybody agreed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from pinwarden.core.record import Record
-from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, fields_of
+from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
+from pinwarden.documents.clients.spelled import fields_of
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import DANGERS, what_runs
 from pinwarden.documents.launch.redirecting_variables import redirects
 from pinwarden.rules.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change
 from pinwarden.rules.drift.json_values import same, step
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
-_ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    CRITICAL: (
+FINDING_KINDS: Kinds = kind_table(
+    critical=(
         ("config_unreadable", "The file could not be read, so nobody knows which servers it starts."),
         ("config_invalid", "The file cannot be understood, and clients may still read something in it."),
         ("shell_command", DANGERS["shell_command"]),
@@ -29,7 +30,7 @@ _ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("assistant_redirected", "The settings send what the assistant says and reads to another address."),
         ("permissions_bypassed", "The settings let the assistant act without asking."),
     ),
-    REVIEW: (
+    review=(
         ("config_link", "The file is a symbolic link, so who can change it is decided elsewhere."),
         ("entry_unusable", "The entry cannot be understood, so it cannot be locked."),
         ("inline_code", DANGERS["inline_code"]),
@@ -45,28 +46,11 @@ _ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("variables_set", "The settings set a variable that decides where code, packages or answers come from."),
         ("calls_unasked", "Calls to this server pass without asking the user."),
     ),
-    INFO: (
+    info=(
         ("relative_path", DANGERS["relative_path"]),
         ("floating", "The entry does not say which release is run, so it changes without notice."),
         ("servers_disabled", "The settings keep servers from being started."),
     ),
-}
-
-
-class FindingKind(Record):
-    """One row of the table."""
-
-    code: str
-    severity: str
-    reason: str
-
-
-FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
-    {
-        code: FindingKind(code=code, severity=severity, reason=reason)
-        for severity, rows in _ROWS.items()
-        for code, reason in rows
-    }
 )
 """By code. The single source for severities and for the reasons people read."""
 
@@ -120,7 +104,7 @@ def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:
     for name in sorted(fields["env"]) if type(fields["env"]) is dict else ():
         if redirects(name):
             yield _of_server(server, "redirecting_variable", name)
-    for member in client.dialect.consent:
+    for member in client.spelling.consent:
         if server.entry.get(member):
             yield _of_server(server, "calls_unasked", member)
 

@@ -1,7 +1,8 @@
 """The piece of configuration that makes a client launch a server, for each of ToolPin's twelve clients.
 
 ``toolpin`` is the dialect of ToolPin 0.5.4, equal to it member by member, because lockfiles hash it. ``modern`` is what
-the clients' own documentation asks for today; every difference comes with a sentence that explains it.
+the clients' own documentation asks for today; every difference comes with a sentence that explains it. How a client
+spells a server is in ``documents.clients.table``, for reading and for writing; here is what is written beyond that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.lock.shape import CLIENTS
+from pinwarden.documents.clients.config import config_with, nested
+from pinwarden.documents.clients.table import client_of
+from pinwarden.documents.lock.shape import LOCK_CLIENTS
 from pinwarden.documents.server_entry import Input, Remote, ServerEntry
 from pinwarden.rules.config.fragment_text import codex_toml, continue_yaml
 from pinwarden.rules.launch import (
@@ -27,9 +30,14 @@ from pinwarden.rules.launch import (
     variable_name,
 )
 
-_ROOTS = {"vscode": "servers", "codex": "mcp_servers", "opencode": "mcp", "zed": "context_servers"}
-_OPENCODE_SCHEMA = "https://opencode.ai/config.json"
 _STREAMABLE = "streamable-http"
+_BEFORE_THE_SERVERS: dict[str, dict[str, Any]] = {
+    "opencode": {"$schema": "https://opencode.ai/config.json"},
+    # The name of the file's owner is part of what is hashed.
+    "continue": {"name": "ToolPin Config", "version": "1.0.0", "schema": "v1"},
+}
+_WITHOUT_TYPE = ("codex", "windsurf", "gemini", "zed")
+"""Clients that are not told the transport of an address by a ``type``."""
 
 
 class Fragment(Record):
@@ -47,9 +55,9 @@ def fragment(
     entry: ServerEntry, client: str, *, target: LaunchTarget | None = None, dialect: Dialect = "toolpin"
 ) -> Fragment:
     """The configuration of one client for this server; ``target`` is what is launched if not the default."""
-    if client not in CLIENTS:
+    if client not in LOCK_CLIENTS:
         raise PinwardenError(
-            "CLIENT_UNKNOWN", f"no configuration can be made for {client[:40]!a}; known: {', '.join(CLIENTS)}"
+            "CLIENT_UNKNOWN", f"no configuration can be made for {client[:40]!a}; known: {', '.join(LOCK_CLIENTS)}"
         )
     chosen = require_target(entry) if target is None else target
     body = _toolpin_body(chosen, client) if dialect == "toolpin" else _modern_body(chosen, client)
@@ -91,12 +99,7 @@ class _Body(Record):
 
 
 def _wrapped(client: str, name: str, members: dict[str, Any]) -> dict[str, Any]:
-    if client == "continue":
-        # The name of the file's owner is part of what is hashed.
-        listed = [{"name": name, **members}]
-        return {"name": "ToolPin Config", "version": "1.0.0", "schema": "v1", "mcpServers": listed}
-    schema = {"$schema": _OPENCODE_SCHEMA} if client == "opencode" else {}
-    return {**schema, _ROOTS.get(client, "mcpServers"): {name: members}}
+    return {**_BEFORE_THE_SERVERS.get(client, {}), **config_with(client_of(client), name, members)}
 
 
 # ToolPin's dialect
@@ -116,41 +119,34 @@ def _toolpin_body(target: LaunchTarget, client: str) -> _Body:
 
 
 def _local(command: Command, client: str, env: dict[str, Any]) -> dict[str, Any]:
-    if client == "opencode":
+    spelling = client_of(client).spelling
+    if spelling.command_list:
         words = [command.program, *command.arguments]
-        return {"type": "local", "command": words, "enabled": True, "environment": env}
-    members: dict[str, Any] = {"command": command.program, "args": list(command.arguments), "env": env}
+        return {"type": spelling.local, "command": words, **_switches(client), spelling.env: env}
+    members: dict[str, Any] = {"command": command.program, "args": list(command.arguments), spelling.env: env}
     return members | _switches(client)
 
 
 def _toolpin_remote(remote: Remote, client: str, headers: dict[str, str]) -> dict[str, Any]:
-    with_headers = {"headers": headers} if headers else {}
-    match client:
-        case "codex":
-            return {"url": remote.url} | ({"http_headers": headers} if headers else {})
-        case "opencode":
-            return {"type": "remote", "url": remote.url, "enabled": True, **with_headers}
-        case "windsurf":
-            return {"serverUrl": remote.url, **with_headers}
-        case "cline":
-            kind = "streamableHttp" if remote.type == _STREAMABLE else remote.type
-            return {"type": kind, "url": remote.url, **with_headers} | _switches(client)
-        case "continue":
-            options = {"requestOptions": with_headers} if headers else {}
-            return {"type": remote.type, "url": remote.url, **options}
-        case "gemini":
-            return {"httpUrl" if remote.type == _STREAMABLE else "url": remote.url, **with_headers}
-        case "zed":
-            return {"url": remote.url, **with_headers}
-        case _:
-            return {"type": remote.type, "url": remote.url, **with_headers} | _switches(client)
+    spelling = client_of(client).spelling
+    # Where an address alone means SSE, the other transport has a member of its own.
+    member = spelling.url[-1] if spelling.url_transport == "sse" and remote.type != _STREAMABLE else spelling.url[0]
+    address = {member: remote.url}
+    with_headers = nested(spelling.headers, headers) if headers else {}
+    if client in _WITHOUT_TYPE:
+        return {**address, **with_headers}
+    if client == "opencode":
+        return {"type": "remote", **address, **_switches(client), **with_headers}
+    kind = "streamableHttp" if client == "cline" and remote.type == _STREAMABLE else remote.type
+    return {"type": kind, **address, **with_headers, **_switches(client)}
 
 
 def _switches(client: str) -> dict[str, Any]:
-    """What cline and roo write behind every server."""
-    if client == "cline":
-        return {"disabled": False, "autoApprove": []}
-    return {"disabled": False} if client == "roo" else {}
+    """What some clients' servers are written with: that they are on, and that nothing is approved beforehand."""
+    spelling = client_of(client).spelling
+    member, off = spelling.off
+    on = {member: not off} if client in ("opencode", "cline", "roo") else {}
+    return {**on, spelling.consent[0]: []} if client == "cline" else on
 
 
 # Today's dialect

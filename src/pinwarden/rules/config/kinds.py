@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
-from pinwarden.rules.drift.changes import CRITICAL, INFO, REVIEW, ChangeKind
-
-_ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    CRITICAL: (
+CONFIG_KINDS: Kinds = kind_table(
+    critical=(
         ("command_swapped", "The approved entry now starts another program."),
         ("package_swapped", "The approved entry now runs another package, image, file or address."),
         ("danger_added", "The approved entry can now run what nobody reviewed."),
@@ -25,7 +22,7 @@ _ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("look_alike_entry", "A server is configured that nobody approved, under a name close to an approved one."),
         ("kind_swapped", "The approved entry was a command and is now an address, or the other way round."),
     ),
-    REVIEW: (
+    review=(
         ("pin_loosened", "The entry named one release and now leaves open which one is run."),
         ("pin_tightened", "The entry left open which release is run and now names one that nobody reviewed."),
         ("release_changed", "The entry names another release of the same package."),
@@ -46,20 +43,12 @@ _ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("unlocked_entry", "The server is approved for another client or scope, and not for this one."),
         ("member_changed", "Something else about the entry is different."),
     ),
-    INFO: (
+    info=(
         ("placeholder_spelled", "The same variable is referred to in another spelling."),
         ("placeholder_filled", "A placeholder was replaced by a value."),
         ("consent_narrowed", "Fewer calls pass without asking the user."),
         ("entry_disabled", "The approved entry is switched off."),
         ("entry_removed", "The approved entry is no longer configured."),
     ),
-}
-
-CONFIG_KINDS: Mapping[str, ChangeKind] = MappingProxyType(
-    {
-        kind: ChangeKind(kind=kind, severity=severity, reason=reason)
-        for severity, rows in _ROWS.items()
-        for kind, reason in rows
-    }
 )
 """By kind. The single source for severities and for the reasons people read."""

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pinwarden.core.record import Record
-from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, fields_of
+from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, DeclaredInput
+from pinwarden.documents.clients.spelled import fields_of
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.lock.locked_config import LockedConfig, Place, installed
 from pinwarden.rules.config.masking import MASK, is_reference, looks_secret, shown_address, shown_words

@@ -6,12 +6,12 @@ kind is stable data that scripts may match on; its reason may be reworded betwee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
-from types import MappingProxyType
 from typing import Any, Final
 
 from pinwarden.core.record import Record
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
 CRITICAL = "critical"
 REVIEW = "review"
@@ -33,24 +33,6 @@ class Absence(Enum):
 ABSENT: Final = Absence.ABSENT
 
 
-class ChangeKind(Record):
-    """One row of the table."""
-
-    kind: str
-    severity: str
-    reason: str
-
-
-def _table(**rows: tuple[tuple[str, str], ...]) -> Mapping[str, ChangeKind]:
-    return MappingProxyType(
-        {
-            kind: ChangeKind(kind=kind, severity=severity, reason=reason)
-            for severity, kinds in rows.items()
-            for kind, reason in kinds
-        }
-    )
-
-
 CUE_ORDER = (
     "hidden_characters",
     "terminal_escape",
@@ -66,7 +48,7 @@ CUE_ORDER = (
 )
 """The classes of cues, the one that gives a change its kind first."""
 
-CHANGE_KINDS: Mapping[str, ChangeKind] = _table(
+CHANGE_KINDS: Kinds = kind_table(
     critical=(
         ("new_hidden_characters", "Text now holds characters that a person does not see and a model reads."),
         ("new_terminal_escape", "Text now holds control characters that rewrite what a terminal shows."),

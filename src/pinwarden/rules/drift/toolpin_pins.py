@@ -26,7 +26,7 @@ PIN_FINDINGS: Mapping[str, str] = MappingProxyType(
 )
 """What a comparison can find. All but the last are drift; the last says that nothing could be told."""
 
-_UNDECIDED = "tool_order_unknown"
+UNDECIDED = "tool_order_unknown"
 
 
 class PinFinding(Record):
@@ -38,7 +38,7 @@ class PinFinding(Record):
     @property
     def decided(self) -> bool:
         """Whether it could be compared at all."""
-        return self.code != _UNDECIDED
+        return self.code != UNDECIDED
 
 
 def has_pins(manifest: Mapping[str, Any]) -> bool:
@@ -68,7 +68,7 @@ def _by_older_hashes(manifest: Mapping[str, Any], live: ToolPinHashes, count: in
     if texts_same and schemas_same:
         return
     if live.locale_dependent and all(pin["toolCount"] == count for pin in pins):
-        yield _finding(_UNDECIDED, "the approved hashes depend on the order of names in a locale that is not known")
+        yield _finding(UNDECIDED, "the approved hashes depend on the order of names in a locale that is not known")
         return
     yield from _narrowed_down(manifest, live, (pins[0]["toolCount"], count))
 

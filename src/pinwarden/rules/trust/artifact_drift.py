@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from pinwarden.documents.artifacts.artifact import ArtifactFacts
 from pinwarden.documents.lock.extension import PUBLISHER, Artifact, Extension, ImagePin
 from pinwarden.documents.lock.verification import same_json
-from pinwarden.rules.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change, ChangeKind
+from pinwarden.rules.drift.changes import ABSENT, Change
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
-_ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    CRITICAL: (
+ARTIFACT_KINDS: Kinds = kind_table(
+    critical=(
         ("bytes_changed", "The same name and version now has other bytes."),
         ("version_vanished", "The locked version is gone from its registry."),
         ("registry_changed", "The package now comes from another registry than the one it was locked from."),
@@ -22,7 +22,7 @@ _ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("artifact_kind_changed", "What was locked is now another kind of artifact, or another package."),
         ("signature_lost", "The artifact was signed, and is not any more."),
     ),
-    REVIEW: (
+    review=(
         ("tag_moved", "The tag now points to another image than the locked one."),
         ("platform_changed", "The image has another manifest for a platform."),
         ("release_changed", "Another release is named than was locked."),
@@ -31,19 +31,11 @@ _ROWS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("file_gone", "A file that was locked is no longer offered."),
         ("detail_changed", "Something else about the artifact is different."),
     ),
-    INFO: (
+    info=(
         ("platform_added", "The image is offered for one more platform."),
         ("evidence_gained", "The artifact now has a signature or a provenance, where it had none."),
         ("scripts_gone", "The package would no longer run scripts on installation."),
     ),
-}
-
-ARTIFACT_KINDS: Mapping[str, ChangeKind] = MappingProxyType(
-    {
-        kind: ChangeKind(kind=kind, severity=severity, reason=reason)
-        for severity, rows in _ROWS.items()
-        for kind, reason in rows
-    }
 )
 """By kind. The single source for severities and for the reasons people read."""
 

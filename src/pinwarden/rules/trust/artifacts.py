@@ -12,7 +12,7 @@ from typing import Any
 from pinwarden.core.digest import Digest
 from pinwarden.documents.artifacts.artifact import ArtifactFacts, ArtifactFile, PackageName
 from pinwarden.rules.trust.metadata_evidence import Evidence
-from pinwarden.rules.trust.tiers import Issue
+from pinwarden.rules.trust.report import Issue
 from pinwarden.rules.trust.verification import ArtifactOutcome
 
 # Per kind of artifact: the code of the evidence, where the bytes come from, how they are checked, what the issue about

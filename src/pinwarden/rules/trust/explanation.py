@@ -8,7 +8,8 @@ from pinwarden.core.record import Record
 from pinwarden.documents.server_entry import ServerEntry
 from pinwarden.documents.tier import Tier
 from pinwarden.rules.trust.metadata_evidence import pinned_version
-from pinwarden.rules.trust.tiers import ARTIFACT_CODES, Issue, TrustReport, artifact_problem
+from pinwarden.rules.trust.report import Issue, TrustReport
+from pinwarden.rules.trust.tiers import ARTIFACT_CODES, artifact_problem
 from pinwarden.rules.versions import floats_for_toolpin, is_exact
 
 

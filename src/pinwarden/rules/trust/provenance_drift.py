@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from pinwarden.core.record import Record
 from pinwarden.documents.artifacts.provenance import Identity, ProvenanceOutcome, repository_uri, strongest
-from pinwarden.rules.drift.changes import CRITICAL, INFO, REVIEW
+from pinwarden.rules.drift.changes import INFO, REVIEW
+from pinwarden.rules.finding_kinds import Kinds, kind_table
 
 CHANGED = "provenance_changed"
 WEAKER = "provenance_weaker"
@@ -20,6 +21,20 @@ UNCHECKED = "provenance_unchecked"
 FAILED = "provenance_failed"
 RENAMED = "provenance_renamed"
 REPOSITORY_MISMATCH = "provenance_repository_mismatch"
+PROVENANCE_KINDS: Kinds = kind_table(
+    critical=(
+        (CHANGED, "It was proven to come from one builder, and now it comes from another."),
+        (WEAKER, "It was proven where it comes from, and now less is proven, or the proof is not good."),
+        (VANISHED, "It was proven where it comes from, and now nothing proves it."),
+    ),
+    review=(
+        (UNCHECKED, "Where it comes from could not be checked."),
+        (FAILED, "An attestation that came with it is not good; info, if another one proves what is locked."),
+        (RENAMED, "The repository that it comes from has another name now."),
+        (REPOSITORY_MISMATCH, "Its metadata names another repository than the one that it was built in."),
+    ),
+    info=((GAINED, "It is now proven where it comes from, and that is not locked."),),
+)
 
 # From worst to best. A pull request is anybody's; a branch moves; a tag is meant to stay.
 _REF_RANKS = ("pull-request", "other", "branch", "tag")
@@ -89,7 +104,7 @@ def _gained(locked: Identity | None, best: Identity | None) -> list[ProvenanceFi
     if best is None or (locked is not None and _KIND_RANKS[best.kind] <= _KIND_RANKS[locked.kind]):
         return []
     message = f"it is now proven where it comes from, and that is not locked: {best}"
-    return [ProvenanceFinding(code=GAINED, severity=INFO, message=message)]
+    return [_finding(GAINED, message)]
 
 
 def _unproven(locked: Identity, found: Sequence[ProvenanceOutcome], best: Identity | None) -> ProvenanceFinding:
@@ -98,28 +113,28 @@ def _unproven(locked: Identity, found: Sequence[ProvenanceOutcome], best: Identi
     was = f"it was proven to come from {locked}"
     for each in found:
         if each.state == "failed" and each.signer in (way, "unknown"):
-            return _alarm(WEAKER, f"{was}, and now its proof is not good: {each.reason}")
+            return _finding(WEAKER, f"{was}, and now its proof is not good: {each.reason}")
     for each in found:
         if each.state == "unavailable" and each.signer == way:
             return _unchecked(each)
     if best is None:
-        return _alarm(VANISHED, f"{was}, and now nothing proves it")
+        return _finding(VANISHED, f"{was}, and now nothing proves it")
     if _KIND_RANKS[best.kind] < _KIND_RANKS[locked.kind]:
-        return _alarm(WEAKER, f"{was}, and now there is no more than {best.kind} by {best}")
-    return _alarm(CHANGED, f"{was}, and now it is signed by {best}")
+        return _finding(WEAKER, f"{was}, and now there is no more than {best.kind} by {best}")
+    return _finding(CHANGED, f"{was}, and now it is signed by {best}")
 
 
 def _same_way(locked: Identity, now: Identity) -> bool:
     return locked.by_certificate == now.by_certificate
 
 
-def _alarm(code: str, message: str) -> ProvenanceFinding:
-    return ProvenanceFinding(code=code, severity=CRITICAL, message=message)
+def _finding(code: str, message: str) -> ProvenanceFinding:
+    return ProvenanceFinding(code=code, severity=PROVENANCE_KINDS[code].severity, message=message)
 
 
 def _unchecked(outcome: ProvenanceOutcome) -> ProvenanceFinding:
     message = f"where it comes from could not be checked: {outcome.reason}"
-    return ProvenanceFinding(code=UNCHECKED, severity=REVIEW, message=message)
+    return _finding(UNCHECKED, message)
 
 
 def _failures(found: Sequence[ProvenanceOutcome], severity: str) -> list[ProvenanceFinding]:
@@ -136,11 +151,11 @@ def _nearest(locked: Identity, verified: Sequence[Identity]) -> Identity:
 
 def _differences(locked: Identity, now: Identity) -> list[ProvenanceFinding]:
     changed = [
-        _alarm(CHANGED, f"the {what} changed: {one or 'none'} was locked, now it is {other or 'none'}")
+        _finding(CHANGED, f"the {what} changed: {one or 'none'} was locked, now it is {other or 'none'}")
         for what, one, other in _changes(locked, now)
     ]
     weaker = [
-        _alarm(WEAKER, f"the {what} is weaker: {one} was locked, now it is {other}")
+        _finding(WEAKER, f"the {what} is weaker: {one} was locked, now it is {other}")
         for what, one, other in _weakenings(locked, now)
     ]
     return [*changed, *weaker]
@@ -202,7 +217,7 @@ def _renamed(locked: Identity, now: Identity) -> list[ProvenanceFinding]:
     if not _is_renamed(locked, now):
         return []
     message = f"its repository has another name now: {locked.repository} was locked, now it is {now.repository}"
-    return [ProvenanceFinding(code=RENAMED, severity=REVIEW, message=message)]
+    return [_finding(RENAMED, message)]
 
 
 def _mismatch(best: Identity | None, metadata_repository: str | None) -> list[ProvenanceFinding]:
@@ -212,4 +227,4 @@ def _mismatch(best: Identity | None, metadata_repository: str | None) -> list[Pr
     if not named or not proven or named == proven:
         return []
     message = f"its metadata says that it comes from {named}, and it was built in {proven}"
-    return [ProvenanceFinding(code=REPOSITORY_MISMATCH, severity=REVIEW, message=message)]
+    return [_finding(REPOSITORY_MISMATCH, message)]

@@ -27,17 +27,10 @@ from pinwarden.rules.trust.metadata_evidence import (
     pinned_version,
     unique_evidence,
 )
-from pinwarden.rules.trust.tiers import (
-    Grounds,
-    Issue,
-    TrustReport,
-    Verdict,
-    Verified,
-    decide,
-    judge,
-    metadata_advisories,
-    with_verification,
-)
+from pinwarden.rules.trust.points import metadata_advisories
+from pinwarden.rules.trust.report import Issue, TrustReport
+from pinwarden.rules.trust.tiers import Verified, judge, with_verification
+from pinwarden.rules.trust.verdict import Grounds, Verdict, decide
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # Container registries and download hosts that ToolPin takes for anchors of trust.

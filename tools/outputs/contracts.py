@@ -8,7 +8,7 @@ from pinwarden.documents.contract.dialect import DIALECTS
 from pinwarden.documents.contract.extension import EVIDENCE
 from pinwarden.rules.contract.deltas import SEVERITIES
 from pinwarden.rules.entitlements.values import KINDS
-from tools.output_parts import DID, output, report_row
+from tools.outputs.parts import DID, output, report_row
 from tools.schema_words import (
     COUNT,
     FULL_TEXT,

@@ -1,0 +1,40 @@
+"""Whoever meets a code in a report finds it on a page."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from pinwarden.core.errors import CODES
+from pinwarden.flows.report import LEVELS
+from pinwarden.rules.drift.changes import CHANGE_KINDS
+from tools import architecture
+from tools.findings_page import SECTIONS, findings_page
+
+FLOWS = Path(__file__).resolve().parents[2] / "src" / "pinwarden" / "flows"
+
+
+def codes_of_rows(tree: ast.Module) -> set[str]:
+    """The codes that are spelt out where a row of a report is made."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    rows = [call for call in calls if isinstance(call.func, ast.Name) and re.fullmatch("Row|_.*row", call.func.id)]
+    given = [word.value for call in rows for word in call.keywords if word.arg == "code"]
+    given += [argument for call in rows if getattr(call.func, "id", "") != "Row" for argument in call.args[:2]]
+    named = {node.value for node in given if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {code for code in named if re.fullmatch("[a-z]+(?:_[a-z]+)+", code)}
+
+
+def test_every_code_that_a_row_is_made_with_is_on_a_page() -> None:
+    folders = [path for path in FLOWS.rglob("*.py") if path.parent.name not in ("install", "registry")]
+    made = {code for path in folders for code in codes_of_rows(architecture.tree(path))}
+    assert len(made) > 15
+    shown = {kind for section in SECTIONS for table in section.tables for kind in table} | CHANGE_KINDS.keys()
+    assert made - shown - {code.lower() for code in CODES} == set()
+
+
+def test_every_row_of_the_page_has_a_known_level_and_a_sentence() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| (.+) \|$", findings_page(), flags=re.MULTILINE)
+    assert len(rows) == sum(len(table) for section in SECTIONS for table in section.tables)
+    assert {level for _, level, _ in rows} == set(LEVELS)
+    assert [code for code, _, sentence in rows if not sentence.endswith(".") or "|" in sentence] == []

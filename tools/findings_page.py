@@ -1,0 +1,146 @@
+"""The page of findings: code, level and meaning of each, from the tables beside the code that finds."""
+
+from __future__ import annotations
+
+from pinwarden.core.record import Record
+from pinwarden.documents.lock.verification import PROBLEMS
+from pinwarden.flows.artifacts.bill import BILL_KINDS
+from pinwarden.flows.artifacts.renewing import DEPENDENCY_KINDS
+from pinwarden.flows.artifacts.scripts import SCRIPT_KINDS
+from pinwarden.flows.artifacts.vulnerable import VULNERABILITY_KINDS
+from pinwarden.flows.config.decisions import LOCKING_KINDS
+from pinwarden.flows.config.doctor import ISSUE_KINDS, MACHINE_KINDS
+from pinwarden.flows.config.secrets_audit import SECRET_KINDS
+from pinwarden.flows.contract.costing import COST_KINDS
+from pinwarden.flows.contract.denials import CONTRACT_KINDS
+from pinwarden.flows.contract.differing import CONTRACT_CHANGE_KINDS
+from pinwarden.flows.gate.check import POLICY_KINDS
+from pinwarden.flows.gate.integrity import LOCK_KINDS
+from pinwarden.flows.gate.registry import REGISTRY_KINDS
+from pinwarden.flows.lock.conversion import CONVERSION_KINDS
+from pinwarden.flows.lock.reinstalling import REINSTALLING_KINDS
+from pinwarden.flows.lock.signatures import SIGNATURE_KINDS
+from pinwarden.flows.lock.updating import UPDATE_KINDS
+from pinwarden.rules.advisories import toolpin
+from pinwarden.rules.advisories.cues import ATTACK_CODES, CUE_CODES
+from pinwarden.rules.advisories.scan import MESSAGES
+from pinwarden.rules.config.findings import FINDING_KINDS
+from pinwarden.rules.config.kinds import CONFIG_KINDS
+from pinwarden.rules.drift.toolpin_pins import PIN_FINDINGS, UNDECIDED
+from pinwarden.rules.finding_kinds import FindingKind, Kinds
+from pinwarden.rules.trust.artifact_drift import ARTIFACT_KINDS
+from pinwarden.rules.trust.provenance_drift import PROVENANCE_KINDS
+
+
+def text_kinds() -> Kinds:
+    """The advisories about names and texts. What only mentions a phrase is ``info``, whatever the phrase."""
+    quiet = set(CUE_CODES) - ATTACK_CODES
+    ours = [
+        FindingKind(kind=code, severity="info" if code in quiet else "warning", reason=f"It {message}.")
+        for code, message in MESSAGES.items()
+    ]
+    named = [value for value in vars(toolpin).values() if isinstance(value, toolpin.Advisory)]
+    theirs = [
+        FindingKind(kind=each.code, severity=each.severity, reason=f"ToolPin's: {each.message}.")
+        for each in (*named, toolpin.duplicate_name(2), toolpin.cross_tool("NAME"))
+    ]
+    return {each.kind: each for each in (*ours, *theirs)}
+
+
+def _problems() -> Kinds:
+    return {
+        code: FindingKind(kind=code, severity="critical", reason=_sentence(text)) for code, text in PROBLEMS.items()
+    }
+
+
+def _pins() -> Kinds:
+    rows = ((code, text) for code, text in PIN_FINDINGS.items() if code != UNDECIDED)
+    return {code: FindingKind(kind=code, severity="critical", reason=text) for code, text in rows}
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+class Section(Record):
+    """Findings that belong together."""
+
+    heading: str
+    commands: str
+    """Those that tell it."""
+    tables: tuple[Kinds, ...]
+
+
+SECTIONS = (
+    Section(
+        heading="What a server says, where only ToolPin's hashes were approved",
+        commands="`ci --live`",
+        tables=(_pins(),),
+    ),
+    Section(
+        heading="What a text looks like",
+        commands="`scan`, which never fails a run; where a text only mentions a phrase, the level is `info`",
+        tables=(text_kinds(),),
+    ),
+    Section(
+        heading="A configuration, held against the lock",
+        commands="`init`, `ci`, `doctor`",
+        tables=(CONFIG_KINDS, ISSUE_KINDS),
+    ),
+    Section(
+        heading="A configuration by itself, and the machine",
+        commands="`init`, `ci`, `doctor`",
+        tables=(FINDING_KINDS, LOCKING_KINDS, MACHINE_KINDS),
+    ),
+    Section(heading="Secrets that lie open", commands="`secrets audit`", tables=(SECRET_KINDS,)),
+    Section(
+        heading="The lock itself",
+        commands="`ci`, `list`, `lock digest`, `lock verify-signature`, `lock convert`",
+        tables=(_problems(), LOCK_KINDS, SIGNATURE_KINDS, POLICY_KINDS, CONVERSION_KINDS),
+    ),
+    Section(
+        heading="What the registries say today",
+        commands="`ci --registry`, `outdated`, `update`",
+        tables=(REGISTRY_KINDS, UPDATE_KINDS, REINSTALLING_KINDS),
+    ),
+    Section(
+        heading="The bytes of a package, and who stands behind them",
+        commands="`prove`, `fetch`, `ci --bytes`, `update`",
+        tables=(ARTIFACT_KINDS, PROVENANCE_KINDS),
+    ),
+    Section(
+        heading="What a package needs",
+        commands="`prove`, `update`, `ci`, `sbom`, `advisories`",
+        tables=(DEPENDENCY_KINDS, SCRIPT_KINDS, VULNERABILITY_KINDS, BILL_KINDS),
+    ),
+    Section(
+        heading="An author's lock",
+        commands="`contract check`, `contract diff`, `contract tokens`, `verify --contract`",
+        tables=(CONTRACT_KINDS, CONTRACT_CHANGE_KINDS, COST_KINDS),
+    ),
+)
+
+
+def findings_page() -> str:
+    return (
+        "# Findings\n\n"
+        "<!-- Generated by tools/findings_page.py from the tables of kinds in src/pinwarden. -->\n\n"
+        "What commands can find, by the code that `--format json` has as `code` or `kind`, SARIF as `ruleId` and\n"
+        "JUnit as `type`. A code is stable: scripts may match on it. The sentence may change between releases.\n\n"
+        "`critical` and `review` fail a run with exit code 1; `warning` and `info` do not. What could not be checked\n"
+        "is `could_not_check`, at the level `review`, and by itself ends a run with exit code 3. A policy's refusals\n"
+        "carry the code of the rule that refused, which a waiver names. What keeps a command from working at all is\n"
+        "one of the [error codes](errors.md); about one server of several it is a finding, its code in lower case.\n\n"
+        "How a server differs from what was approved (`diff`, `ci --live`, `review`, the gateway) is told in\n"
+        "[kinds of change](changes.md), which are findings too.\n" + "".join(map(_section, SECTIONS))
+    )
+
+
+def _section(section: Section) -> str:
+    rows = "".join(
+        f"| `{kind.kind}` | {kind.severity} | {kind.reason} |\n" for table in section.tables for kind in table.values()
+    )
+    return (
+        f"\n## {section.heading}\n\nTold by: {section.commands}.\n\n"
+        f"| code | level | what it means |\n|---|---|---|\n{rows}"
+    )

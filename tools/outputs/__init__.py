@@ -1,0 +1,1 @@
+"""JSON Schemas of what each command prints under --format json: a file for what belongs together."""

@@ -1,0 +1,112 @@
+"""What the commands about the bytes of locked packages print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+from pinwarden.documents.sbom import cyclonedx as cyclonedx_bill
+from pinwarden.documents.sbom import spdx as spdx_bill
+from pinwarden.flows.artifacts.bill import Kind as BillKind
+from tools.outputs.parts import LOCK_CLIENT, evidence_row, output, report_row
+from tools.schema_words import (
+    COUNT,
+    FULL_TEXT,
+    OBJECT,
+    SHA256,
+    TEXT,
+    TRUTH,
+    Schema,
+    array,
+    exactly,
+    mapping,
+    members,
+    one_of,
+    or_null,
+    ref,
+)
+
+
+def prove() -> Schema:
+    image = exactly({"reference": FULL_TEXT, "digest": SHA256, "platforms": mapping(SHA256)})
+    server = exactly(
+        {
+            "server": FULL_TEXT,
+            "package": FULL_TEXT,
+            "registry": or_null(TEXT),
+            "files": array(exactly({"name": FULL_TEXT, "digest": SHA256, "size": COUNT})),
+            "evidence": array(evidence_row()),
+            "packages": COUNT,
+            "scripts": array(FULL_TEXT),
+        },
+        {"image": image},
+    )
+    body = exactly({"servers": array(server), "findings": array(ref("row"))})
+    told = "Which bytes were pinned, from where and with what evidence; what is wrong, and what has no bytes to pin."
+    return output("prove", body, told, row=report_row())
+
+
+def fetch() -> Schema:
+    server = exactly(
+        {"server": FULL_TEXT, "packages": COUNT, "environment": FULL_TEXT, "scripts": array(FULL_TEXT)},
+    )
+    body = exactly({"servers": array(server), "findings": array(ref("row"))})
+    return output("fetch", body, "Which servers are ready to run, and why others are not.", row=report_row())
+
+
+def enforce() -> Schema:
+    actions = one_of(("created", "updated", "unchanged", "locked only"))
+    entry = exactly({"server": FULL_TEXT, "client": LOCK_CLIENT, "action": actions}, {"file": FULL_TEXT})
+    body = exactly({"entries": array(entry), "findings": array(ref("row"))})
+    return output("enforce", body, "What is started through pinwarden run now, and what is not.", row=report_row())
+
+
+def sbom() -> Schema:
+    report = exactly(
+        {
+            "kind": one_of(get_args(BillKind)),
+            "servers": COUNT,
+            "packages": COUNT,
+            "serial": {"type": "string", "pattern": "^urn:uuid:"},
+            "incomplete": array(TEXT),
+        }
+    )
+    cyclonedx = members({"bomFormat": {"const": "CycloneDX"}, "specVersion": {"const": cyclonedx_bill.SPEC_VERSION}})
+    spdx = members({"spdxVersion": {"const": spdx_bill.SPEC_VERSION}, "packages": array(OBJECT)})
+    return output(
+        "sbom",
+        {"oneOf": [report, ref("cyclonedx"), ref("spdx")]},
+        "With --output, what was exported; without it, the document itself, which CycloneDX or SPDX define.",
+        cyclonedx=cyclonedx,
+        spdx=spdx,
+    )
+
+
+def advisories_() -> Schema:
+    finding = exactly(
+        {
+            "ecosystem": one_of(("npm", "pypi", "nuget", "cargo")),
+            "package": FULL_TEXT,
+            "version": FULL_TEXT,
+            "id": FULL_TEXT,
+            "aliases": array(TEXT),
+            "summary": TEXT,
+            "severity": TEXT,
+            "fixed": array(TEXT),
+            "certain": TRUTH,
+            "servers": array(FULL_TEXT, minItems=1),
+        }
+    )
+    body = exactly({"packages": COUNT, "findings": array(finding), "not_looked_up": array(TEXT)})
+    return output(
+        "advisories", body, "What was looked up, which records are about it, and what could not be looked up."
+    )
+
+
+BY_COMMAND: dict[str, Callable[[], Schema]] = {
+    "prove": prove,
+    "fetch": fetch,
+    "enforce": enforce,
+    "sbom": sbom,
+    "advisories": advisories_,
+}

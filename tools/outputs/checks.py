@@ -1,0 +1,114 @@
+"""What the commands print that check a project and the machine it is used on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+from pinwarden.rules.config.doctor import IssueKind
+from pinwarden.rules.config.drift import ENTITY
+from pinwarden.rules.config.findings import FINDING_KINDS
+from pinwarden.rules.config.kinds import CONFIG_KINDS
+from pinwarden.rules.config.secrets import SecretKind
+from tools.outputs.parts import CLIENT, KEY, LEVEL, POINTER, SCOPE, change, output, problem, report_row
+from tools.schema_words import COUNT, FULL_TEXT, TEXT, TRUTH, Schema, array, exactly, one_of, or_null, ref
+
+
+def ci() -> Schema:
+    status = one_of(("ok", "failed", "skipped", "none"))
+    checks = ("integrity", "signature", "configs", "policy", "registry", "bytes", "scripts", "advisories", "live")
+    body = exactly(
+        {
+            "ok": TRUTH,
+            "checkedEntries": COUNT,
+            "checks": exactly(dict.fromkeys(checks, status)),
+            "failures": array(ref("row")),
+            "asked": exactly({"registry": COUNT, "bytes": COUNT, "live": COUNT}),
+            "unchecked": array(ref("row")),
+            "remarks": array(ref("row")),
+            "notes": array(TEXT),
+        }
+    )
+    return output(
+        "ci",
+        body,
+        "What was checked, what failed, what could not be checked, what is only noted, and what was not looked at.",
+        row=report_row(),
+    )
+
+
+def doctor() -> Schema:
+    issue = exactly(
+        {
+            "key": KEY,
+            "kind": one_of(get_args(IssueKind)),
+            "client": CLIENT,
+            "serverName": TEXT,
+            "file": TEXT,
+            "message": TEXT,
+            "changes": array(change((ENTITY,), CONFIG_KINDS)),
+        },
+        {"scope": SCOPE},
+    )
+    found = {
+        "client": CLIENT,
+        "scope": SCOPE,
+        "file": FULL_TEXT,
+        "pointer": POINTER,
+        "severity": LEVEL,
+        "message": TEXT,
+    }
+    stranger = exactly({"server": TEXT, **found, "code": one_of(CONFIG_KINDS)})
+    finding = exactly({"server": TEXT, **found, "code": one_of(FINDING_KINDS)})
+    file = exactly(
+        {
+            "client": CLIENT,
+            "scope": SCOPE,
+            "path": FULL_TEXT,
+            "servers": COUNT,
+            "fault": or_null(one_of(("unreadable", "invalid"))),
+        }
+    )
+    program = exactly({"name": FULL_TEXT, "path": or_null(FULL_TEXT), "needed_by": array(TEXT)})
+    body = exactly(
+        {
+            "ok": TRUTH,
+            "checked": COUNT,
+            "issues": array(issue),
+            "strangers": array(stranger),
+            "findings": array(finding),
+            "files": array(file),
+            "programs": array(program),
+            "lock": exactly({"found": TRUTH, "problems": array(ref("problem"))}),
+        }
+    )
+    return output("doctor", body, problem=problem())
+
+
+def secrets_audit() -> Schema:
+    secret: dict[str, Schema] = {
+        "secretName": TEXT,
+        "secretSource": one_of(("env", "header", "args", "url", "input")),
+        "redactedValue": {"const": "[REDACTED]"},
+    }
+    finding = exactly(
+        {
+            "kind": one_of(get_args(SecretKind)),
+            "key": TEXT,
+            "client": CLIENT,
+            "serverName": TEXT,
+            "file": TEXT,
+            "message": TEXT,
+        },
+        {"scope": SCOPE, **secret},
+        dependentRequired={name: [other for other in secret if other != name] for name in secret},
+    )
+    body = exactly({"ok": TRUTH, "checked": COUNT, "servers": COUNT, "findings": array(finding)})
+    return output("secrets audit", body, "Where secrets lie open. No value is ever part of it.")
+
+
+BY_COMMAND: dict[str, Callable[[], Schema]] = {
+    "ci": ci,
+    "doctor": doctor,
+    "secrets audit": secrets_audit,
+}

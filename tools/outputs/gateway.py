@@ -1,0 +1,141 @@
+"""What the commands about the gateway, its reviews and its audit log print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pinwarden.core.record import field_names
+from pinwarden.documents import gateway_event
+from pinwarden.rules import audit_chain
+from pinwarden.store import reviews
+from tools.document_schemas import any_digest
+from tools.outputs.parts import ENTITIES, output, surface_change
+from tools.schema_words import (
+    ANYTHING,
+    COUNT,
+    FULL_TEXT,
+    SHA256,
+    TEXT,
+    TRUTH,
+    Schema,
+    array,
+    exactly,
+    mapping,
+    one_of,
+    or_null,
+    ref,
+)
+
+
+def review() -> Schema:
+    """A change that waits, or that somebody decided about."""
+    texts = ("server", "baseline", "item", "level", "code", "reason", "opened", "last_seen")
+    return exactly(
+        {
+            "name": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+            **dict.fromkeys(texts, TEXT),
+            "entity": one_of(ENTITIES),
+            "digest": or_null(SHA256),
+            "expected": array(any_digest()),
+            "state": one_of(reviews.STATES),
+            **dict.fromkeys(("decided", "decided_by", "why"), TEXT),
+        }
+    )
+
+
+def review_list() -> Schema:
+    return output("review list", exactly({"reviews": array(ref("review"))}), review=review())
+
+
+def review_show() -> Schema:
+    body = exactly(
+        {
+            "review": ref("review"),
+            "definition": ANYTHING,
+            "approval_goes_to": or_null(FULL_TEXT),
+            "changes": array(ref("change")),
+        }
+    )
+    return output("review show", body, review=review(), change=surface_change())
+
+
+def review_approve() -> Schema:
+    written = exactly({"kind": one_of(("lock", "store")), "place": FULL_TEXT})
+    decided = {"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT}
+    return output("review approve", exactly({**decided, "written": array(written, minItems=1)}), review=review())
+
+
+def review_reject() -> Schema:
+    body = exactly({"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT})
+    return output("review reject", body, review=review())
+
+
+def audit_verify() -> Schema:
+    broken = exactly({"number": COUNT, "code": one_of(audit_chain.MESSAGES), "message": FULL_TEXT})
+    body = exactly(
+        {
+            "ok": TRUTH,
+            "entries": COUNT,
+            "head": exactly({"number": COUNT, "hash": SHA256}),
+            "breaks": array(broken),
+            "heads_checked": COUNT,
+        }
+    )
+    return output("audit verify", body)
+
+
+def audit_tail() -> Schema:
+    texts = (name for name in field_names(gateway_event.Fact) if name not in ("kind", "expected"))
+    fact = exactly(
+        {"kind": one_of(gateway_event.KINDS)}, {**dict.fromkeys(texts, FULL_TEXT), "expected": array(TEXT, minItems=1)}
+    )
+    count: Schema = {"type": "integer", "minimum": 1}
+    entry = exactly(
+        {"number": count, "at": FULL_TEXT, "gateway": TEXT, "source": FULL_TEXT, "nth": count, "fact": ref("fact")}
+    )
+    return output("audit tail", exactly({"entries": array(entry)}), fact=fact)
+
+
+def audit_export() -> Schema:
+    head = exactly({"number": COUNT, "hash": SHA256})
+    told = "Printed about an export into a file. The export itself is JSON Lines, each an entry as it is kept."
+    return output("audit export", exactly({"file": FULL_TEXT, "entries": COUNT, "head": head}), told)
+
+
+def gateway() -> Schema:
+    body = exactly(
+        {
+            "servers": mapping(FULL_TEXT),
+            "merged": FULL_TEXT,
+            "not_served": mapping(FULL_TEXT),
+            "unapproved": array(FULL_TEXT),
+        },
+    )
+    return output("gateway", body, "Printed when the gateway begins to serve: the addresses, and what is not served.")
+
+
+def gateway_token() -> Schema:
+    row = exactly(
+        {
+            "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
+            "client": FULL_TEXT,
+            "servers": array(FULL_TEXT),
+            "made_at": FULL_TEXT,
+            "revoked_at": or_null(FULL_TEXT),
+        }
+    )
+    told = "The tokens that were added, listed or revoked. A token itself is told only when it is added."
+    return output("gateway token", exactly({"tokens": array(row)}, {"token": FULL_TEXT}), told)
+
+
+BY_COMMAND: dict[str, Callable[[], Schema]] = {
+    "review list": review_list,
+    "review show": review_show,
+    "review approve": review_approve,
+    "review reject": review_reject,
+    "gateway": gateway,
+    "gateway token": gateway_token,
+    "audit verify": audit_verify,
+    "audit tail": audit_tail,
+    "audit export": audit_export,
+}

@@ -1,0 +1,97 @@
+"""What the commands print that install bundles, and say whose they may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pinwarden.documents.bundle.trust_store import ALL_ROLES
+from pinwarden.rules.acceptance.steps import FAILED, NOT_REACHED, PASSED
+from tools.outputs.bundles import bundle_provenance, bundle_refusal, bundle_start
+from tools.outputs.parts import DID, KEY, config_action, output
+from tools.schema_words import (
+    COUNT,
+    FULL_TEXT,
+    SHA256,
+    SRI,
+    TEXT,
+    TRUTH,
+    Schema,
+    array,
+    exactly,
+    mapping,
+    one_of,
+    or_null,
+    ref,
+)
+
+
+def trust_command(command: str) -> Callable[[], Schema]:
+    """What every trust command prints: the whole store."""
+    who = {"key_id": DID, "name": TEXT, "roles": array(one_of(ALL_ROLES))}
+    registry = exactly(
+        {
+            **who,
+            "added_at": TEXT,
+            "log_id": TEXT,
+            "checkpoint_key": TEXT,
+            "url": or_null(FULL_TEXT),
+            "witnesses": array(TEXT),
+            "witnesses_revoked": array(TEXT),
+            "witnesses_needed": COUNT,
+            "max_age_days": COUNT,
+            "ended_keys": array(exactly({"key_id": DID, "log_index": COUNT, "seen_at": TEXT})),
+        }
+    )
+    known = exactly({**who, "added_at": TEXT})
+    roles = array(one_of((*ALL_ROLES, "witness")))
+    revoked = exactly({**who, "roles": roles, "revoked_at": TEXT, "why": TEXT})
+    body = exactly({"registries": array(registry), "keys": array(known), "revoked": array(revoked)})
+    return lambda: output(command, body)
+
+
+def install() -> Schema:
+    results = one_of((PASSED, FAILED, NOT_REACHED, "not checked"))
+    step = or_null({"type": "integer", "minimum": 1, "maximum": 9})
+    line = exactly({"step": step, "check": TEXT, "result": results, "detail": TEXT})
+    log = exactly({"id": TEXT, "index": COUNT, "size": COUNT})
+    entries = array(exactly({"key": KEY, "integrity": SRI}), minItems=1)
+    accepted = exactly(
+        {
+            "result": one_of(["ACCEPT"]),
+            "provenance": bundle_provenance(),
+            "plan": array(ref("line")),
+            "literal": TRUTH,
+            "version": TEXT,
+            "registry": FULL_TEXT,
+            "content_hash": SHA256,
+            "api_surface": or_null(SHA256),
+            "surface": or_null(SHA256),
+            "surface_from": or_null(one_of(("here", "registry"))),
+            "policy": bundle_start()["policy"],
+            "log": or_null(log),
+            "entries": entries,
+            "configs": array(config_action("created", "updated", "unchanged")),
+        }
+    )
+    refused = exactly(
+        {"result": one_of(["REJECT"]), "error": bundle_refusal(), "plan": array(ref("line")), "literal": TRUTH}
+    )
+    image = exactly(
+        {
+            "image": FULL_TEXT,
+            "digest": SHA256,
+            "platforms": mapping(SHA256),
+            "api_surface": or_null(SHA256),
+            "entries": entries,
+        }
+    )
+    told = "What was installed, or the one reason why not, with every step that was taken; of an image, its digest."
+    return output("install", {"oneOf": [accepted, refused, image]}, told, line=line)
+
+
+BY_COMMAND: dict[str, Callable[[], Schema]] = {
+    "trust add": trust_command("trust add"),
+    "trust remove": trust_command("trust remove"),
+    "trust list": trust_command("trust list"),
+    "install": install,
+}

@@ -1,0 +1,267 @@
+"""What the commands print that lock servers and show what is locked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+from pinwarden.documents import server_entry
+from pinwarden.flows.config.decisions import State
+from pinwarden.rules.config.findings import FINDING_KINDS
+from tools.document_schemas import any_digest, lock_definitions, manifest
+from tools.outputs import contracts
+from tools.outputs.parts import (
+    CLIENT,
+    KEY,
+    LEVEL,
+    LOCK_CLIENT,
+    LOCK_SCOPE,
+    NAMED,
+    POINTER,
+    SCOPE,
+    TIER,
+    config_action,
+    diff_members,
+    evidence_row,
+    output,
+    problem,
+    report_row,
+    surface_change,
+)
+from tools.schema_words import (
+    CODE,
+    FULL_TEXT,
+    NUMBER,
+    SHA256,
+    SRI,
+    TEXT,
+    TRUTH,
+    Schema,
+    array,
+    exactly,
+    members,
+    one_of,
+    or_null,
+    ref,
+)
+
+
+def init() -> Schema:
+    server = exactly(
+        {
+            "name": TEXT,
+            "client": CLIENT,
+            "scope": SCOPE,
+            "file": FULL_TEXT,
+            "runs": or_null(TEXT),
+            "pinned": TRUTH,
+            "state": one_of(get_args(State)),
+            "locked": TRUTH,
+            "surface": or_null(SHA256),
+            "reason": or_null(TEXT),
+        }
+    )
+    finding = exactly(
+        {
+            "code": one_of((*FINDING_KINDS, "not_locked")),
+            "severity": LEVEL,
+            "server": TEXT,
+            "file": FULL_TEXT,
+            "pointer": POINTER,
+            "message": TEXT,
+        }
+    )
+    file = exactly({"client": CLIENT, "scope": SCOPE, "path": FULL_TEXT})
+    body = exactly(
+        {
+            "files": array(file),
+            "servers": array(server),
+            "undecided": array(ref("row")),
+            "findings": array(finding),
+        }
+    )
+    told = "What is configured, what of it is locked, what somebody has to decide about, and what stands out."
+    return output("init", body, told, row=report_row())
+
+
+def locked_members() -> dict[str, Schema]:
+    return {
+        "entries": array(exactly({"key": KEY, "integrity": SRI}), minItems=1),
+        "tier": TIER,
+        "surface": or_null(SHA256),
+        "findings": array(NAMED),
+    }
+
+
+def lock() -> Schema:
+    return output("lock", exactly(locked_members()))
+
+
+def add() -> Schema:
+    installed = array(config_action("created", "updated", "unchanged"), minItems=1)
+    return output("add", exactly({**locked_members(), "installed": installed}))
+
+
+def remove() -> Schema:
+    return output(
+        "remove", exactly({"removed": array(KEY, minItems=1), "configs": array(config_action("removed", "missing"))})
+    )
+
+
+def approve() -> Schema:
+    shown = exactly(diff_members())
+    done = exactly({**diff_members(), "approved": {"const": True}, "by": FULL_TEXT, "why": TEXT, "surface": SHA256})
+    return output(
+        "approve",
+        {"oneOf": [shown, done]},
+        "What would be approved, or with --yes what was, by whom and why.",
+        change=surface_change(),
+    )
+
+
+def verify() -> Schema:
+    issue = exactly({"severity": one_of(("info", "warning", "critical")), "code": CODE, "message": TEXT})
+    verdict = exactly({"verdict": one_of(("verified", "needs-review", "blocked")), "reason": TEXT, "detailTier": TIER})
+    body = exactly(
+        {
+            "ok": TRUTH,
+            "serverName": FULL_TEXT,
+            "capabilityManifest": ref("manifest"),
+            "attestations": array(members({"type": TEXT})),
+            "badges": array(TEXT),
+            "evidence": array(evidence_row()),
+            "issues": array(issue),
+            "verifiedProvenance": TRUTH,
+            "verdict": verdict,
+            "tier": TIER,
+            "reasons": array(TEXT),
+            "remedies": array(TEXT),
+            "findings": array(NAMED),
+        },
+        {"serverVersion": TEXT},
+    )
+    definitions = lock_definitions()
+    used = {name: definitions[name] for name in ("record", "digest")}
+    return output(
+        "verify",
+        {"oneOf": [body, contracts.verified_contract()]},
+        "What the metadata proves, what it only claims, what is missing; with --contract, how the server differs.",
+        manifest=manifest(),
+        row=report_row(),
+        **used,
+    )
+
+
+def outdated() -> Schema:
+    row = exactly(
+        {
+            "name": FULL_TEXT,
+            "client": LOCK_CLIENT,
+            "locked": TEXT,
+            "latest": or_null(TEXT),
+            "outdated": TRUTH,
+            "problem": or_null(TEXT),
+        }
+    )
+    return output("outdated", exactly({"entries": array(row)}))
+
+
+def update() -> Schema:
+    newer = exactly({"name": FULL_TEXT, "client": LOCK_CLIENT, "from": TEXT, "to": TEXT})
+    told = exactly({"code": CODE, "name": FULL_TEXT, "message": TEXT})
+    failed = exactly({"name": FULL_TEXT, "message": TEXT})
+    members = {
+        "updates": array(newer),
+        "renewals": array(FULL_TEXT),
+        "written": TRUTH,
+        "changes": array(told),
+        "unchecked": array(failed),
+    }
+    return output("update", exactly(members, {"configs": array(failed)}))
+
+
+def list_() -> Schema:
+    entry = exactly(
+        {
+            "name": FULL_TEXT,
+            "version": or_null(TEXT),
+            "client": LOCK_CLIENT,
+            "scope": LOCK_SCOPE,
+            "target": TEXT,
+            "tier": or_null(TIER),
+            "surface_pinned": TRUTH,
+            "approved_by": or_null(TEXT),
+            "locked_at": or_null(TEXT),
+        }
+    )
+    body = exactly({"ok": TRUTH, "entries": array(entry), "problems": array(ref("problem"))})
+    return output("list", body, problem=problem())
+
+
+def explain() -> Schema:
+    trust: dict[str, Schema] = {
+        "tier": TIER,
+        "overall_score": NUMBER,
+        "meaning": TEXT,
+        "reasons": array(TEXT),
+        "remedies": array(TEXT),
+    }
+    sections = array(exactly({"heading": FULL_TEXT, "lines": array(TEXT)}), minItems=1)
+    config = exactly(
+        {}, {"command": array(TEXT), "url": TEXT, "env": array(TEXT), "headers": array(TEXT), "entry": TEXT}
+    )
+    locked = exactly(
+        {
+            "key": KEY,
+            "version": or_null(TEXT),
+            "client": LOCK_CLIENT,
+            "scope": LOCK_SCOPE,
+            "source": or_null(TEXT),
+            "locked_at": or_null(TEXT),
+            "target": TEXT,
+            "config": or_null(config),
+            "surface": or_null(any_digest()),
+            "approval": or_null(exactly({"by": TEXT, "at": TEXT, "why": TEXT})),
+            "trust": exactly({**trust, "locked_tier": TIER}),
+            "sections": sections,
+        }
+    )
+    finding = exactly({"severity": one_of(("info", "warning", "critical")), "code": CODE, "message": TEXT})
+    registered = exactly(
+        {
+            "version": or_null(TEXT),
+            "source": FULL_TEXT,
+            "status": one_of(get_args(server_entry.Status)),
+            "target": or_null(TEXT),
+            "trust": exactly(trust),
+            "findings": array(finding),
+            "sections": sections,
+        }
+    )
+
+    def told(origin: str, entry: Schema, problems: Schema) -> Schema:
+        return exactly(
+            {
+                "server": FULL_TEXT,
+                "origin": {"const": origin},
+                "entries": array(entry, minItems=1),
+                "problems": problems,
+            }
+        )
+
+    body = {"oneOf": [told("lock", locked, array(ref("problem"))), told("registry", registered, {"const": []})]}
+    return output("explain", body, problem=problem())
+
+
+BY_COMMAND: dict[str, Callable[[], Schema]] = {
+    "init": init,
+    "lock": lock,
+    "add": add,
+    "remove": remove,
+    "approve": approve,
+    "verify": verify,
+    "outdated": outdated,
+    "update": update,
+    "explain": explain,
+    "list": list_,
+}

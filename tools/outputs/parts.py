@@ -1,0 +1,120 @@
+"""What the outputs of several commands have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import get_args
+
+from pinwarden.cli.main import COMMANDS
+from pinwarden.documents import surface
+from pinwarden.documents.clients.table import CLIENTS, Scope
+from pinwarden.documents.lock import shape as lock_shape
+from pinwarden.documents.lock.verification import PROBLEMS
+from pinwarden.documents.tier import TIERS_WORST_FIRST
+from pinwarden.flows.report import LEVELS
+from pinwarden.rules.drift.changes import CHANGE_KINDS, SEVERITIES
+from tools.schema_words import (
+    ANYTHING,
+    CODE,
+    COUNT,
+    FULL_TEXT,
+    SHA256,
+    TEXT,
+    TRUTH,
+    Schema,
+    array,
+    document,
+    exactly,
+    one_of,
+    or_null,
+    ref,
+)
+
+DID: Schema = {"type": "string", "pattern": "^did:key:z6Mk[1-9A-HJ-NP-Za-km-z]{44}$"}
+LEVEL = one_of(LEVELS)
+DOCUMENT_CID: Schema = {"type": "string", "pattern": "^bafyrei[a-z2-7]{52}$"}
+BLOB_CID: Schema = {"type": "string", "pattern": "^bafkrei[a-z2-7]{52}$"}
+CLIENT = one_of(CLIENTS)
+LOCK_CLIENT = one_of(lock_shape.LOCK_CLIENTS)
+SCOPE = one_of(get_args(Scope))
+LOCK_SCOPE = one_of(lock_shape.LOCK_SCOPES)
+TIER = one_of(TIERS_WORST_FIRST)
+NAMED: Schema = exactly({"code": CODE, "message": TEXT})
+POINTER: Schema = {"type": "string", "pattern": "^(?:/.*)?$"}
+KEY: Schema = {"type": "string", "pattern": ":"}
+"""The key of an entry in a lock: name and client."""
+ENTITIES = (*(kind.entity for kind in surface.KINDS), "server")
+"""What a change or a finding can be about."""
+
+
+def output(command: str, body: Schema, description: str | None = None, **definitions: Schema) -> Schema:
+    """The schema of a command. The line that --help has for it is the description unless there is more to say."""
+    name = command.replace(" ", "-")
+    told = description or f"{COMMANDS[command][:1].upper()}{COMMANDS[command][1:]}."
+    return document(f"{name}:1", f"pinwarden {command} --format json", told, body, **definitions)
+
+
+def report_row() -> Schema:
+    """One thing that a person should look at."""
+    return exactly(
+        {"code": CODE, "severity": LEVEL, "entity": FULL_TEXT, "name": TEXT, "path": TEXT, "message": TEXT},
+        {"before": TEXT, "after": TEXT, "file": FULL_TEXT, "line": {"type": "integer", "minimum": 1}},
+    )
+
+
+def change(entities: Iterable[str], kinds: Iterable[str]) -> Schema:
+    return exactly(
+        {
+            "entity": one_of(entities),
+            "name": TEXT,
+            "field": TEXT,
+            "path": TEXT,
+            "kind": one_of(kinds),
+            "severity": one_of(SEVERITIES),
+            "reason": TEXT,
+        },
+        {"before": ANYTHING, "after": ANYTHING},
+    )
+
+
+def surface_change() -> Schema:
+    return change(ENTITIES, CHANGE_KINDS)
+
+
+def problem() -> Schema:
+    """Something that is wrong with a lock."""
+    return exactly(
+        {
+            "code": one_of(PROBLEMS),
+            "path": POINTER,
+            "message": TEXT,
+            "server": or_null(TEXT),
+            "client": or_null(TEXT),
+        }
+    )
+
+
+def diff_members() -> dict[str, Schema]:
+    return {
+        "changes": array(ref("change")),
+        "blocked_by_default": TRUTH,
+        "counts": exactly(dict.fromkeys(SEVERITIES, COUNT)),
+        "digests": exactly({"before": or_null(SHA256), "after": or_null(SHA256)}),
+        "notes": array(TEXT),
+    }
+
+
+def config_action(*actions: str) -> Schema:
+    return exactly({"client": CLIENT, "file": FULL_TEXT, "action": one_of(actions)})
+
+
+def evidence_row() -> Schema:
+    """One thing that was proved, claimed, or not found, in ToolPin's words."""
+    texts = ("source", "claim", "verificationMethod", "trustAnchor", "verifiedAt", "failureReason")
+    return exactly(
+        {"code": CODE, "status": one_of(("passed", "declared", "failed", "unavailable")), "message": TEXT},
+        {
+            **dict.fromkeys(("verifiedByToolPin", "trustedAnchor", "required"), TRUTH),
+            **dict.fromkeys(texts, TEXT),
+        },
+    )

@@ -1,0 +1,56 @@
+"""What the commands about policies print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pinwarden.rules import proposal
+from tools.outputs.parts import ENTITIES, KEY, LOCK_CLIENT, output
+from tools.schema_words import CODE, COUNT, FULL_TEXT, SHA256, SRI, TEXT, TRUTH, Schema, array, exactly, one_of, or_null
+
+
+def policy_init() -> Schema:
+    return output(
+        "policy init",
+        exactly({"file": FULL_TEXT, "action": one_of(("written", "changed")), "recommended": TRUTH, "digest": SRI}),
+    )
+
+
+def policy_check() -> Schema:
+    waiver = exactly({"owner": FULL_TEXT, "reason": FULL_TEXT, "expires": {"type": "string", "format": "date"}})
+    finding = exactly({"code": CODE, "message": TEXT}, {"waiver": waiver, "expired_waiver": waiver})
+    entry = exactly({"key": KEY, "server": FULL_TEXT, "client": LOCK_CLIENT, "ok": TRUTH, "findings": array(finding)})
+    policies = exactly({}, {"pinwarden": SRI, "toolpin": SRI}, minProperties=1)
+    return output(
+        "policy check",
+        exactly({"ok": TRUTH, "environment": TEXT, "policies": policies, "entries": array(entry)}),
+    )
+
+
+def policy_digest() -> Schema:
+    return output("policy digest", exactly({"file": FULL_TEXT, "digest": SRI}))
+
+
+def policy_generate() -> Schema:
+    seen = {
+        "server": TEXT,
+        "entity": one_of(ENTITIES),
+        "item": TEXT,
+        "digest": or_null(SHA256),
+        "first_seen": FULL_TEXT,
+        "last_seen": FULL_TEXT,
+        "sessions": COUNT,
+        "calls": COUNT,
+        "last_called": or_null(FULL_TEXT),
+    }
+    left = exactly({**seen, "code": one_of(proposal.REASONS), "reason": FULL_TEXT})
+    body = exactly({"policy": FULL_TEXT, "digest": SRI, "allow": array(exactly(seen)), "left_out": array(left)})
+    return output("policy generate", body, "The policy as TOML, what it allows, and what was left out and why.")
+
+
+BY_COMMAND: dict[str, Callable[[], Schema]] = {
+    "policy init": policy_init,
+    "policy check": policy_check,
+    "policy digest": policy_digest,
+    "policy generate": policy_generate,
+}

@@ -1,0 +1,128 @@
+"""What the commands about a registry of bundles and its log print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pinwarden.documents.registry import version as registry_version
+from pinwarden.store import publishers
+from tools.outputs.parts import BLOB_CID, DID, DOCUMENT_CID, output
+from tools.schema_words import (
+    BARE_SHA256,
+    COUNT,
+    FULL_TEXT,
+    SHA256,
+    TEXT,
+    TRUTH,
+    Schema,
+    array,
+    exactly,
+    mapping,
+    one_of,
+    or_null,
+)
+
+MOMENT: Schema = {"type": "string", "format": "date-time"}
+
+
+def published_version() -> Schema:
+    archive = {"cid": BLOB_CID, "size_bytes": COUNT, "media_type": TEXT, "content_hash": SHA256}
+    surface = {"api_surface": or_null(SHA256), "cid": or_null(DOCUMENT_CID), "problem": or_null(TEXT)}
+    return exactly(
+        {
+            "schema_version": one_of((registry_version.VERSION_SCHEMA,)),
+            "tool": TEXT,
+            "version": TEXT,
+            "namespace": TEXT,
+            "description": TEXT,
+            "root_cid": DOCUMENT_CID,
+            "descriptor_cid": DOCUMENT_CID,
+            "archive": exactly(archive),
+            "surface": exactly(surface),
+            "published_at_utc": MOMENT,
+            "published_by": DID,
+            "log_index": COUNT,
+            "yanked": or_null(TEXT),
+            "attestations": array(DOCUMENT_CID),
+        }
+    )
+
+
+def publish() -> Schema:
+    return output("publish", exactly({"registry": TEXT, "channel": TEXT, "published": published_version()}))
+
+
+def registry_export() -> Schema:
+    return output("registry export", exactly({"folder": FULL_TEXT, "written": COUNT, "log_size": COUNT}))
+
+
+def registry_namespace() -> Schema:
+    each = exactly({"namespace": TEXT, "keys": mapping(one_of(publishers.ROLES))})
+    return output("registry namespace", exactly({"namespaces": array(each)}))
+
+
+def registry_token() -> Schema:
+    texts = dict.fromkeys(("id", "namespace", "label"), TEXT)
+    each = exactly({**texts, "created_at_utc": MOMENT, "expires_ms": COUNT, "revoked": TRUTH})
+    return output("registry token", exactly({"tokens": array(each)}, {"token": TEXT}))
+
+
+def registry_rotate_key() -> Schema:
+    keys = {"old_key_id": DID, "new_key_id": DID}
+    return output(
+        "registry rotate-key", exactly({"log_id": TEXT, "seq": COUNT, **keys, "reason": TEXT, "pointers": COUNT})
+    )
+
+
+def registry_audit() -> Schema:
+    texts = dict.fromkeys(("action", "namespace", "subject", "outcome"), TEXT)
+    each = exactly({**texts, "at_ms": COUNT, "token": or_null(TEXT), "key_id": or_null(DID), "size": COUNT})
+    return output("registry audit", exactly({"requests": array(each)}))
+
+
+def registry_change(command: str) -> Callable[[], Schema]:
+    return lambda: output(command, exactly({"registry": TEXT, "subject": TEXT, "changed": TRUTH}))
+
+
+def registry_attest() -> Schema:
+    return output("registry attest", exactly({"registry": TEXT, "sent": COUNT, "new": COUNT}))
+
+
+def log_members() -> dict[str, Schema]:
+    witness = exactly({"name": TEXT, "time": COUNT})
+    ended = array(exactly({"key_id": DID, "seq": COUNT}))
+    return {
+        "log_id": TEXT,
+        "key_id": DID,
+        "ended_keys": ended,
+        "size": COUNT,
+        "root": BARE_SHA256,
+        "witnesses": array(witness),
+    }
+
+
+def log_verify() -> Schema:
+    return output("log verify", exactly({**log_members(), "issued_at_utc": MOMENT, "tools": COUNT}))
+
+
+def log_monitor() -> Schema:
+    cids = dict.fromkeys(("prev_root_cid", "new_root_cid", "descriptor_cid"), or_null(DOCUMENT_CID))
+    texts = dict.fromkeys(("tool", "channel", "reason"), TEXT)
+    event = exactly({"seq": COUNT, **texts, **cids, "issued_at_utc": MOMENT})
+    return output("log monitor", exactly({**log_members(), "new": COUNT, "events": array(event)}))
+
+
+BY_COMMAND: dict[str, Callable[[], Schema]] = {
+    "publish": publish,
+    "registry export": registry_export,
+    "registry namespace": registry_namespace,
+    "registry token": registry_token,
+    "registry rotate-key": registry_rotate_key,
+    "registry audit": registry_audit,
+    "registry point": registry_change("registry point"),
+    "registry yank": registry_change("registry yank"),
+    "registry attest": registry_attest,
+    "registry keys": registry_change("registry keys"),
+    "log verify": log_verify,
+    "log monitor": log_monitor,
+}

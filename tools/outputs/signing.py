@@ -1,0 +1,105 @@
+"""What the commands about digests, signatures and forms of a lock print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tools.document_schemas import lock_body, lock_definitions
+from tools.outputs.parts import DID, POINTER, output
+from tools.schema_words import (
+    CODE,
+    COUNT,
+    FULL_TEXT,
+    OBJECT,
+    SRI,
+    TEXT,
+    TRUTH,
+    Schema,
+    array,
+    exactly,
+    members,
+    one_of,
+    or_null,
+    ref,
+)
+
+NAMED_PROBLEM: Schema = exactly(
+    {"code": CODE, "path": POINTER, "message": TEXT, "server": or_null(TEXT), "client": or_null(TEXT)}
+)
+"""What is wrong with a lock of either form; those of the mcp-lock/1 draft have codes of their own."""
+
+
+def lock_digest() -> Schema:
+    body = exactly(
+        {
+            "digest": or_null(SRI),
+            "seal": or_null(SRI),
+            "entries": COUNT,
+            "ok": TRUTH,
+            "problems": array(NAMED_PROBLEM),
+        }
+    )
+    return output("lock digest", body)
+
+
+def lock_sign() -> Schema:
+    body = exactly(
+        {
+            "file": FULL_TEXT,
+            "signature": FULL_TEXT,
+            "form": one_of(("dsse", "dev.toolpin.lock-signature", "mcp-lock-signature")),
+            "digest": or_null(SRI),
+            "policy_digest": or_null(SRI),
+            "signed_at": FULL_TEXT,
+            "signers": array(exactly({"did": DID, "fingerprint": SRI}), minItems=1),
+            "notes": array(TEXT),
+        }
+    )
+    return output("lock sign", body)
+
+
+def lock_verify_signature() -> Schema:
+    signer = exactly({"name": FULL_TEXT, "did": DID, "fingerprint": SRI})
+    body = exactly(
+        {
+            "ok": TRUTH,
+            "digest": or_null(SRI),
+            "policy_digest": or_null(SRI),
+            "signers": array(signer),
+            "missing": array(TEXT),
+            "rejected": array(TEXT),
+            "problems": array(NAMED_PROBLEM),
+        }
+    )
+    return output("lock verify-signature", body)
+
+
+def lock_convert() -> Schema:
+    report = exactly(
+        {"to": one_of(("v2", "mcp-lock/1")), "entries": COUNT, "digest": or_null(SRI), "set_aside": array(TEXT)}
+    )
+    neutral = members({"specVersion": {"const": 1}, "entries": array(OBJECT)})
+    return output(
+        "lock convert",
+        {"oneOf": [report, ref("lock"), ref("neutral")]},
+        "With --output, what was converted; without it, the converted lockfile itself.",
+        lock=lock_body(),
+        neutral=neutral,
+        **lock_definitions(),
+    )
+
+
+def keygen() -> Schema:
+    body = exactly(
+        {"private_key": FULL_TEXT, "public_key": FULL_TEXT, "did": DID, "fingerprint": SRI, "encrypted": TRUTH}
+    )
+    return output("keygen", body, "Where the keys are and what the public one is called. No private key is printed.")
+
+
+BY_COMMAND: dict[str, Callable[[], Schema]] = {
+    "lock digest": lock_digest,
+    "lock sign": lock_sign,
+    "lock verify-signature": lock_verify_signature,
+    "lock convert": lock_convert,
+    "keygen": keygen,
+}
