@@ -37,7 +37,8 @@ class Turn(Record):
     """Whether it counts only in capitals, as in ``SYSTEM:``."""
 
 
-def _turn(code: str, gate: str, *patterns: str, negatable: bool = True, shouted: bool = False) -> Turn:
+def turn(code: str, gate: str, *patterns: str, negatable: bool = True, shouted: bool = False) -> Turn:
+    """A turn whose gate is written as text: sets of words parted by ``&``."""
     gates = tuple(frozenset(words.split()) for words in gate.split("&"))
     return Turn(code=code, gates=gates, patterns=patterns, negatable=negatable, shouted=shouted)
 
@@ -54,7 +55,8 @@ _NOT = (
     r"|need not|avoid|refrain from|without|not to|under no circumstances)"
 )
 _EARLIER = (
-    r"(?:previous(?:ly)?|prior|above|earlier|preceding|foregoing|existing|former|original|initial|current|your|system"
+    r"(?:previous(?:ly)?|prior|above|earlier|preceding|foregoing|existing|former|old|original|initial|current|your"
+    r"|system"
     r"|developer|safety|security|higher priority|user's|users?|other|actual|given|built in|ethical|content|platform)"
 )
 _ORDERS = (
@@ -64,7 +66,8 @@ _ORDERS = (
 )
 _SAFETY = (
     r"(?:instructions?|directives?|guidelines?|guardrails?|constraints?|polic(?:y|ies)|safeguards?|safety|checks?"
-    r"|filters?|sandbox(?:es)?|protections?|controls?|confirmations?|restrictions?|rate limit(?:s|ing)?)\b"
+    r"|filters?|sandbox(?:es)?|protections?|controls?|confirmations?|restrictions?|rate limit(?:s|ing)?"
+    r"|(?:permission|approval|consent|confirmation) (?:prompts?|checks?|dialogs?|requests?))\b"
 )
 _CALLED = r"(?:called|invoked|used|executed|run|triggered)\b"
 _DEED = (
@@ -78,7 +81,7 @@ _URGE = (
 _PERSONA = r"(?:developer|maintenance|god|jailbreak|dan|admin(?:istrator)?|unrestricted|trusted|root|privileged|unsafe)"
 
 _ORDERS_TAKEN_AWAY = (
-    _turn(
+    turn(
         "agent_instruction",
         "ignore ignoring disregard disregarding forget neglect discard attention abandon following aside",
         r"(?:ignor(?:e|ing)|disregard(?:ing)?|forget|neglect|discard|abandon|set aside|stop following"
@@ -96,7 +99,7 @@ _ORDERS_TAKEN_AWAY = (
         r"|you have been )?(?:the |that )?(?:told |said |written |stated )?(?:above|previous|prior|before|earlier)"
         r"(?=[ ]?[,;.:!]|$|[ ](?:and|then|text|content|instead|now)\b)",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "override overriding bypass bypassing circumvent circumventing disable disabling evade skip skipping",
         r"(?:overrid(?:e|ing)|bypass(?:ing)?|circumvent(?:ing)?|disabl(?:e|ing)|evad(?:e|ing)|skip(?:ping)?) "
@@ -106,7 +109,7 @@ _ORDERS_TAKEN_AWAY = (
         r"bypass (?:the |all |any )?(?:rate limit(?:s|ing)?|authentication|sandbox(?:ing)?|approval) (?:\w{1,16} )?"
         r"(?:for|in|during) (?:this|the|all|every)\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "override overrides supersede supersedes replace replaces precedence priority & instructions instruction "
         "directive directives rule rules guidelines guideline request requests prompt message",
@@ -115,12 +118,13 @@ _ORDERS_TAKEN_AWAY = (
         r"|safety) (?:\w{1,16} )?(?:instructions?|directives?|rules?|guidelines?|requests?)\b",
         r"replace (?:the |your )(?:system|developer) (?:prompt|message)\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
-        "prompt prompts instructions instruction configuration guidelines messages message & reveal disclose leak "
-        "print output repeat show expose dump recite return share send tell",
-        r"(?:reveal|disclose|leak|print|output|repeat|show|expose|dump|recite|return|share|send|tell) (?:out |back "
-        r"|me |us |the user |verbatim |all |of |every |full |entire |complete ){0,3}(?:your|any hidden|the (?:full"
+        "prompt prompts instructions instruction configuration guidelines messages message & reveal reveals disclose "
+        "discloses leak leaks print output repeat show expose dump recite return share send tell",
+        r"(?:reveal|disclose|leak|print|output|repeat|show|expose|dump|recite|return|share|send|tell)s? (?:out |back "
+        r"|me |us |the user |verbatim |all |of |every |full |entire |complete ){0,3}(?:your|any hidden|its hidden"
+        r"|the (?:full"
         r"|entire|hidden|complete|exact|above)) (?:own |full |entire |complete |hidden |secret |internal |initial "
         r"|original |exact |current |system |developer ){0,4}(?:prompts?|instructions?|configuration|guidelines"
         r"|system messages?)\b",
@@ -129,16 +133,18 @@ _ORDERS_TAKEN_AWAY = (
 )
 
 _NEW_ORDERS = (
-    _turn(
+    turn(
         "agent_instruction",
-        "void obsolete invalid cancelled canceled revoked suspended overridden null lifted apply superseded disabled",
+        "void obsolete invalid cancelled canceled revoked suspended overridden null lifted apply superseded disabled "
+        "replaced rescinded withdrawn",
         rf"(?:{_EARLIER}|all) (?:\w{{1,16}} )?{_ORDERS} (?:is|are|have been|has been) (?:now |hereby |all )?(?:void"
         rf"|obsolete"
-        r"|invalid|(?:cancelled|canceled)|revoked|suspended|overridden|null|lifted|superseded|disabled)\b",
+        r"|invalid|(?:cancelled|canceled)|revoked|suspended|overridden|null|lifted|superseded|disabled"
+        r"|replaced|rescinded|withdrawn)\b",
         r"(?:restrictions?|rules|guidelines|limits|safeguards|polic(?:y|ies)|guardrails|constraints) (?:no longer"
         r"|do not|don't) apply\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "instructions instruction role task goal objective purpose directive directives rules unrestricted "
         "unfiltered jailbroken uncensored root administrator & new act",
@@ -146,7 +152,7 @@ _NEW_ORDERS = (
         r"new (?:system )?(?:instructions?|directives?) ?:",
         r"act as (?:an? |the )?(?:unrestricted|unfiltered|jailbroken|uncensored|root|administrator)\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "now henceforth hereafter moment point",
         r"you are now (?:in |an? |the |operating |acting |running |free |unrestricted |no longer |bound |authori[sz]ed "
@@ -157,14 +163,14 @@ _NEW_ORDERS = (
         r"henceforth\b",
         r"hereafter,? (?:you|always|never)\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "mode",
         rf"{_PERSONA} mode (?:is |has been )?(?:now )?(?:active|activated|enabled|on|engaged|with)\b",
         r"(?:enter|activate|enable|switch (?:in)?to|operat(?:e|es|ing) in|now in) (?:the |a )?"
         r"(?:developer|maintenance|god|jailbreak|dan|unrestricted|trusted|privileged) mode\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "follow obey comply adhere execute perform carry & instructions instruction ones one directive directives "
         "rules rule commands command orders order requests request prompts prompt steps",
@@ -176,14 +182,14 @@ _NEW_ORDERS = (
         rf"|directives?) {_WORDS_2}(?:embedded|contained|hidden|found|in the (?:page|content|document|result|response"
         r"|file|text|body|email|issue))\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "treat",
         r"treat (?:[\w'/]{1,20} ){1,8}as (?:an? |the |your |new |trusted |direct ){0,3}(?:authoritative|commands?"
         r"|instructions?|orders?|directives?|(?:system|developer) (?:prompts?|messages?|instructions?|input)"
         r"|(?:highest|top) priority)\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "approved approval approve approving reviewed review recorded trusted testing inspection inspected",
         r"(?:once|after|when|as soon as|only after) (?:this |the |its |it )?(?:tool |server |description |approval )?"
@@ -195,11 +201,11 @@ _NEW_ORDERS = (
         rf"(?:behaves?|acts?|works?|looks?) (?:benignly|benign|normally|safely|innocently|harmless) (?:during|until"
         rf"|while|under) {_WORDS_2}(?:review|approv\w{{1,3}}|testing|inspect\w{{1,3}})\b",
     ),
-    _turn("agent_instruction", "times & repeat", r"repeat (?:this|the|these) (?:\w{1,16} ){0,4}\d{3,9} times\b"),
+    turn("agent_instruction", "times & repeat", r"repeat (?:this|the|these) (?:\w{1,16} ){0,4}\d{3,9} times\b"),
 )
 
 _USER_LEFT_OUT = (
-    _turn(
+    turn(
         "agent_instruction",
         "confirmation confirmations confirm permission permissions approval approvals approve consent "
         "authorization authorisation user & not don dont never need instead without stop skip & ask asking prompt "
@@ -213,7 +219,7 @@ _USER_LEFT_OUT = (
         r"(?!approval|consent|permission|confirmation)))",
         negatable=False,
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "skip bypass suppress omit ignore dismiss accept approve & confirmation confirmations approval approvals "
         "consent security safety permission",
@@ -221,7 +227,7 @@ _USER_LEFT_OUT = (
         r"(?:confirmations?|approvals?|consent|permission|security|safety)\b(?: (?:dialogs?|prompts?|steps?|requests?"
         r"|checks?|warnings?))?",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "approve grant granted authorized authorised approved consented agreed",
         r"auto(?:matically)? approve (?:all|any|every|each)\b",
@@ -235,7 +241,7 @@ _USER_LEFT_OUT = (
         rf"grant (?:all|every|full|any|unrestricted) {_WORDS_2}(?:permissions?|privileges?|tools?|capabilit(?:y"
         rf"|ies))\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "sandboxing sandbox safety restrictions guardrails checks check unconstrained",
         r"(?:execute|run|comply|act|proceed|operate|answer|requests?) [^.!?]{0,40}without (?:any |applying |the ){0,2}"
@@ -244,7 +250,7 @@ _USER_LEFT_OUT = (
         r"disable (?:the |any |all )(?:\w{1,16} )?sandbox(?:ing)?\b",
         r"security checks? (?:is|are) (?:handled|performed|done) (?:externally|elsewhere)\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "sudo privileges elevated",
         rf"(?:also |always |must |should )(?:execute|run|call|invoke)s? {_WORDS_2}(?:with |as |using )(?:sudo|root"
@@ -254,7 +260,7 @@ _USER_LEFT_OUT = (
 )
 
 _OTHER_CALLS = (
-    _turn(
+    turn(
         "agent_instruction",
         "called invoked used executed run triggered & when whenever before after once time if & must should will "
         "need please first also always instead silently secretly then sure",
@@ -262,7 +268,7 @@ _OTHER_CALLS = (
         r"|are|gets"
         rf"|has been|was|were|being) (?:ever )?{_CALLED}[^.!?]{{0,60}}?[, ]{_URGE}{{1,3}}{_DEED}",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "before after prior whenever when while each every & use using call calling invoke invoking run running "
         "execute executing return returning respond responding answer answering reply replying & read open cat "
@@ -276,7 +282,7 @@ _OTHER_CALLS = (
         r"|disable) (?:\w{1,16} ){0,3}(?:[~/$]|%\w|\.\w|files?\b|contents?\b|commands?\b|script|conversation|chat"
         r"|secret|credential|password|token|cookies?|environment|history|all\b|every|any\b)",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "call invoke run send forward upload post cc bcc append include execute & each every any all & answer "
         "answers response responses reply replies turn turns message messages call calls question questions "
@@ -285,14 +291,14 @@ _OTHER_CALLS = (
         r"|turns?|messages?|tool calls?|questions?|interactions?)\b[^.!?]{0,24}?[, ]"
         rf"{_URGE}{{0,3}}(?:call|invoke|run|send|forward|upload|post|read|b?cc|append|include|execute)\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "calls call requests request invocation invocations & each every any & must should also always first "
         "immediately silently secretly then",
         r"(?:before|after|on|with) (?:each|every|any) (?:\w{1,16} )?(?:calls?|requests?|invocations?)\b,? "
         rf"{_URGE}{{1,3}}(?:call|invoke|send|forward|upload|post|b?cc|execute)\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "other & using use calling call invoking invoke running run & tool tools",
         r"(?:when|whenever|before|after|each time|every time) (?:you )?(?:us(?:e|ing)|call(?:ing)?|invok(?:e|ing)"
@@ -300,7 +306,7 @@ _OTHER_CALLS = (
         rf"|upload|post"
         r"|run|execute) (?!this\b)",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "recipient recipients payee beneficiary iban wallet & change set modify alter update add include put hidden "
         "secret invisible",
@@ -309,13 +315,13 @@ _OTHER_CALLS = (
         r"(?:add|include|put|set) [\w.+\-]{1,64}@[\w.\-]{3,80} (?:\w{1,16} ){0,4}(?:recipients?|b?cc|copy)\b",
         r"(?:hidden|secret|invisible) recipients?\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "cc bcc blind forward copy & each every all",
         r"(?:b?cc|blind copy|forward|copy) (?:each|every|all) (?:\w{1,16} ){0,2}(?:messages?|mails?|emails?|requests?"
         r"|responses?|conversations?|prompts?)\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "reroute re route redirect divert rewrite replace swap substitute direct & destination recipient "
         "recipients beneficiary payee account accounts iban payment payments transfer transfers funds wallet "
@@ -328,17 +334,17 @@ _OTHER_CALLS = (
         rf"|paths?|urls?|arguments?|operations?|traffic) {_WORDS_2}(?:here|to|through|via)\b",
         rf"(?:rewrite|swap|replace) the (?:tool )?(?:registry|{_WORDS_2}registry entry)\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "prepend append prefix insert",
         r"(?:prepend|append|prefix|add|insert) (?:with )?[`'\" ]{0,3}(?:\.\./\.\./|;|&&|\|\||or 1 ?= ?1|sudo\b)",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "install register",
         r"(?:install|register) (?:the |an? |this )?(?:new )?mcp (?:server|package)s? (?:package )?@[\w./@\-]{1,60}",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "other & not don never stop always must only & tool tools server servers",
         r"(?:do not|don't|never|stop) (?:use|call|invoke|trust)(?:ing)? (?:any|all|the) other (?:tools?|servers?)\b",
@@ -349,7 +355,7 @@ _OTHER_CALLS = (
 )
 
 _KEPT_FROM_THE_USER = (
-    _turn(
+    turn(
         "concealment",
         "tell telling inform informing notify notifying alert alerting warn warning & not don dont never mustn "
         "shouldn cannot can need avoid refrain without circumstances",
@@ -357,20 +363,23 @@ _KEPT_FROM_THE_USER = (
         rf"|alerting|warning) {_PERSON}",
         negatable=False,
     ),
-    _turn(
+    turn(
         "concealment",
         "mention mentioning reveal revealing disclose disclosing show showing report display acknowledge expose "
         "explain discuss describe share repeat talk & not don dont never mustn shouldn cannot can need avoid refrain "
         "without circumstances",
         rf"{_NOT} (?:ever |even |explicitly |openly )?(?:mention|reveal|disclos|show|report|display|acknowledg|expos"
-        rf"|explain|discuss|describ|shar|repeat|talk)(?:e|ing)? (?:to {_PERSON}|(?:about )?(?:this|that|it|these|those"
+        rf"|explain|discuss|describ|repeat|talk)(?:e|ing)? (?:to {_PERSON}|(?:about )?(?:this|that|it|these|those"
         rf"|anything"
         r"|any of (?:this|these|it)|your (?:actions?|reasoning|instructions?)|the (?:existence|presence|fact|additional"
         r"|extra|hidden|above|read|upload|transfer|bcc|copy|step|call|action|instructions?|side ?note)))\b",
         rf"{_NOT} (?:ever )?(?:mention|reveal|disclose) (?:[\w'/]{{1,16}} ){{1,5}}to {_PERSON}(?! (?:unless|if|until))",
+        rf"{_NOT} (?:ever )?shar(?:e|ing) (?:this|that|it|these|any of this|what \w{{1,16}}) with (?:the |any |our "
+        rf"|your )?"
+        r"(?:end )?(?:users?|humans?|operators?|customers?|owners?|victims?|reviewers?|security team)\b",
         negatable=False,
     ),
-    _turn(
+    turn(
         "concealment",
         "without & knowledge awareness noticing knowing",
         r"without (?:the |any |their |its )?(?:user's |users |user |human |owner's |operator's )?(?:knowledge|awareness"
@@ -378,7 +387,7 @@ _KEPT_FROM_THE_USER = (
         r"without (?:the )?user (?:knowing|noticing|being (?:told|informed|aware))\b",
         negatable=False,
     ),
-    _turn(
+    turn(
         "concealment",
         "hide conceal keep mask obscure & from secret hidden confidential invisible between quiet instruction "
         "instructions payload command commands",
@@ -390,7 +399,7 @@ _KEPT_FROM_THE_USER = (
         r"(?:hide|conceal) (?:an? |the )?(?:secondary |second |additional |extra )?(?:instructions?|payload"
         r"|commands?)\b",
     ),
-    _turn(
+    turn(
         "concealment",
         "know see aware told informed notice notified realize realise shown learn find & not never n t doesn & "
         "user users human humans person people operator operators customer customers owner owners anyone anybody "
@@ -401,7 +410,7 @@ _KEPT_FROM_THE_USER = (
         r"(?! (?:more|twice|again|again|until|unless|if|when|any|too))",
         negatable=False,
     ),
-    _turn(
+    turn(
         "concealment",
         "silently secretly covertly surreptitiously stealthily discreetly invisibly quietly clandestinely",
         r"(?:secretly|covertly|surreptitiously|stealthily|clandestinely) (?:also |then |and )?[a-z]{2,16}\b",
@@ -413,7 +422,7 @@ _KEPT_FROM_THE_USER = (
         r"|share|relay)(?:e?s)? (?:this|it|that|them|these|everything|\w{1,16} \w{1,16}) (?:silently|secretly|covertly"
         r"|surreptitiously|stealthily|discreetly|quietly|invisibly)\b",
     ),
-    _turn(
+    turn(
         "concealment",
         "let allow letting allowing & know see notice discover learn realize realise find aware",
         rf"{_NOT} (?:ever )?(?:let|allow|letting|allowing) {_PERSON} (?:to )?(?:know|see|notice|discover|learn"
@@ -424,7 +433,7 @@ _KEPT_FROM_THE_USER = (
         r"|learn|reali[sz]e|find out)\b",
         negatable=False,
     ),
-    _turn(
+    turn(
         "concealment",
         "bring nobody nothing quiet one & up tell say about",
         rf"{_NOT} (?:ever )?bring (?:this|it|that|these) up\b",
@@ -433,8 +442,8 @@ _KEPT_FROM_THE_USER = (
         r"keep quiet about\b",
         negatable=False,
     ),
-    _turn("concealment", "silent", r"silent ?: ?(?:call|run|execute|invoke|send|read|write)\b", shouted=True),
-    _turn(
+    turn("concealment", "silent", r"silent ?: ?(?:call|run|execute|invoke|send|read|write)\b", shouted=True),
+    turn(
         "concealment",
         "log record audit trace logging recording suppress suppresses & not don dont never mustn shouldn cannot "
         "can need avoid refrain without circumstances real actual audit & this these any the",
@@ -447,7 +456,7 @@ _KEPT_FROM_THE_USER = (
 )
 
 _POSING = (
-    _turn(
+    turn(
         "impersonation",
         "im inst sys endoftext eot turn system assistant begin",
         r"<\|(?:im_start|im_end|system|user|assistant|endoftext|eot_id|start_header_id|end_header_id|begin_of_text"
@@ -457,7 +466,7 @@ _POSING = (
         r"<(?:start|end)_of_turn>",
         negatable=False,
     ),
-    _turn(
+    turn(
         "impersonation",
         "important critical urgent system secret hidden assistant developer admin override directive mandatory "
         "instructions instruction",
@@ -466,7 +475,20 @@ _POSING = (
         r"</[ ]?(?:instructions?|rules?)[ ]?>",
         negatable=False,
     ),
-    _turn(
+    turn(
+        "impersonation",
+        "tool function functions human description tools role & result results response output reminder calls call "
+        "human description tool tools function functions system assistant developer",
+        r"</?(?:tool|function)[ _](?:results?|responses?|outputs?|calls?)>",
+        r"</?system[ _]reminder>",
+        r"</?human>",
+        r"</(?:description|tool|tools|functions?|tool[ _]description)[ ]?>",
+        r"['\"]?role['\"]? ?: ?['\"](?:system|assistant"
+        r"|developer)['\"] ?, ?['\"]?content['\"]? ?: ?['\"][^'\"]{0,60}?\b"
+        r"(?:must|have to|shall|ignore|always|never|reveal|do not|don't)\b",
+        negatable=False,
+    ),
+    turn(
         "impersonation",
         "system admin assistant developer ai hidden internal administrator security",
         r"\[ ?(?:system|admin(?:istrator)?|assistant|developer|ai|hidden|internal)[ _](?:override|instructions?"
@@ -478,7 +500,7 @@ _POSING = (
         r"|command|alert) ?:",
         negatable=False,
     ),
-    _turn(
+    turn(
         "impersonation",
         "system assistant developer admin override rule rules",
         r"(?:system|assistant|developer|admin) ?: ",
@@ -487,7 +509,7 @@ _POSING = (
         negatable=False,
         shouted=True,
     ),
-    _turn(
+    turn(
         "impersonation",
         "note attention memo reminder instruction instructions directive directives notice & ai assistant assistants "
         "agent agents model models llm llms language claude gpt chatgpt gemini copilot",
@@ -502,25 +524,28 @@ _POSING = (
 
 # Code that acts as soon as an agent copies it into a call.
 _CODE = (
-    _turn(
+    turn(
         "agent_instruction",
         "curl wget & run execute launch paste",
         r"(?:run|execute|launch|paste)[ ][\"'`]{0,3}(?:sudo )?(?:curl|wget)\b[^\n]{0,120}?\|[ ]?(?:ba|z|da)?sh\b",
     ),
-    _turn(
+    turn(
         "agent_instruction",
-        "rm chmod dev nc sudoers nopasswd bash cron & rf fr 777 tcp e all i d",
+        "rm chmod dev nc sudoers nopasswd bash cron ufw setenforce iptables & rf fr 777 tcp e all i d disable 0 f",
         r"rm -[rf]{2} (?:--no-preserve-root )?[~/]",
         r"chmod (?:-r )?777 /",
         r"/dev/tcp/",
         r"nc (?:-\w{1,4} ){0,3}-e\b",
         r"nopasswd ?: ?all\b",
         r"bash -i\b",
+        r"ufw disable\b",
+        r"setenforce 0\b",
+        r"iptables -f\b",
         r"/etc/cron\.d/",
     ),
-    _turn("agent_instruction", "drop & table", r"[;'] ?drop table \w"),
-    _turn("agent_instruction", "union & select", r"union (?:all )?select \w{1,32}(?:, ?\w{1,32}){0,4} from\b"),
-    _turn(
+    turn("agent_instruction", "drop & table", r"[;'] ?drop table \w"),
+    turn("agent_instruction", "union & select", r"union (?:all )?select \w{1,32}(?:, ?\w{1,32}){0,4} from\b"),
+    turn(
         "agent_instruction",
         "script onerror onload javascript os popen",
         r"<script\b[^>]{0,80}>",
@@ -529,37 +554,14 @@ _CODE = (
         r"os\.system\(",
         r"subprocess\.popen\(",
     ),
-    _turn(
+    turn(
         "agent_instruction",
         "jsonrpc",
         r"jsonrpc[\"'] ?: ?[\"']2\.0[\"'][^\n]{0,200}?[\"']method[\"'] ?: ?[\"'](?:sampling|tools|notifications)/",
     ),
 )
 
-# Only what leaves no doubt; accents are gone by now.
-_OTHER_LANGUAGES = (
-    _turn(
-        "agent_instruction",
-        "anweisungen instruktionen befehle instructions consignes instrucciones istruzioni instrucoes",
-        r"(?:ignorier(?:e|en)|vergiss|missachte) (?:alle )?(?:vorherigen|bisherigen|fruheren|obigen) (?:anweisungen"
-        r"|instruktionen|befehle)\b",
-        r"(?:ignorez|ignore|oubliez|oublie) (?:toutes )?(?:les |vos |tes )(?:instructions|consignes) (?:precedentes"
-        r"|anterieures)\b",
-        r"(?:ignora|olvida|ignore|esqueca|dimentica) (?:todas |tutte )?(?:las |le |as |tus |tue "
-        r"|suas )?(?:instrucciones|istruzioni|instrucoes) (?:anteriores|previas|precedenti)\b",
-    ),
-    _turn(
-        "concealment",
-        "usuario utente utilisateur benutzer nutzer",
-        r"no (?:se )?(?:le |lo )?(?:digas|informes|menciones) (?:esto |nada )?al? (?:el )?usuario\b",
-        rf"ne (?:dites|dis|mentionnez) (?:rien|pas|jamais) {_WORDS_2}(?:l )?utilisateur\b",
-        rf"(?:sag|sage|informiere) (?:es )?(?:dem|den) (?:be)?nutzer {_WORDS_2}(?:nichts|nicht)\b",
-        rf"non (?:dire|dirlo|menzionare) {_WORDS_2}(?:l |all )?utente\b",
-        negatable=False,
-    ),
-)
-
-TURNS: tuple[Turn, ...] = (
+ENGLISH: tuple[Turn, ...] = (
     *_ORDERS_TAKEN_AWAY,
     *_NEW_ORDERS,
     *_USER_LEFT_OUT,
@@ -567,5 +569,4 @@ TURNS: tuple[Turn, ...] = (
     *_KEPT_FROM_THE_USER,
     *_POSING,
     *_CODE,
-    *_OTHER_LANGUAGES,
 )
