@@ -25,6 +25,16 @@ def sequences() -> list[Any]:
     return cases([row for row in rows if "sequence" in row])
 
 
+def tool_sequences() -> list[Any]:
+    """Those about tools for which the case says whether they are stopped."""
+    return [
+        each
+        for each in sequences()
+        if any(step.get("call") == "tools/list" for step in each.values[0]["sequence"])
+        and each.values[0]["expect"]["must_block_by_default"] is not None
+    ]
+
+
 MEMBERS = {kind.method: kind.member for kind in KINDS}
 
 
