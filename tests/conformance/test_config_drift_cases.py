@@ -12,7 +12,8 @@ from tests.conformance.vectors import assert_judged, cases, vectors_dir
 
 
 def _config_cases() -> list[Any]:
-    text = (vectors_dir() / "attacks" / "own" / "drift-cases.jsonl").read_text(encoding="utf-8")
+    files = sorted((vectors_dir() / "attacks" / "own").glob("*.jsonl"))
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
     rows = [json.loads(line) for line in text.splitlines() if line.strip()]
     return cases([row for row in rows if "config_before" in row])
 

@@ -30,8 +30,10 @@ def real_tools() -> list[Any]:
     rows = []
     for server, expected in load("hangar/digest-real.json").items():
         tools: dict[str, Any] = {}
-        for path in sorted((vectors_dir() / "real-servers").glob(f"{server}*.json"), reverse=True):
-            tools.update({tool["name"]: tool for tool in load(f"real-servers/{path.name}")["tools"]})
+        folder = vectors_dir() / "real-servers"
+        for path in sorted(folder.iterdir(), reverse=True):
+            if path.stem == server or path.stem.startswith(f"{server}+"):
+                tools.update({tool["name"]: tool for tool in load(f"real-servers/{path.name}")["tools"]})
         rows += [{"id": f"{server} {row['name']}", "tool": tools[row["name"]], **row} for row in expected]
     return cases(rows)
 

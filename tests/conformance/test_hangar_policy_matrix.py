@@ -56,8 +56,8 @@ def test_a_tool_is_validated_as_hangar_validates_it(row: dict[str, Any]) -> None
 
 def test_of_several_pins_of_one_tool_each_is_enough() -> None:
     tool = VALIDATOR["tool"]
-    wrong = AllowedDigest(tool="t", digest=Digest.parse(f"sha256:{VALIDATOR['mismatch_pin']}"))
-    right = AllowedDigest(tool="t", digest=tool_digest(tool))
+    wrong = AllowedDigest(tool=tool["name"], digest=Digest.parse(f"sha256:{VALIDATOR['mismatch_pin']}"))
+    right = AllowedDigest(tool=tool["name"], digest=tool_digest(tool))
     for allowlist in ((wrong, right), (right, wrong)):
         assert validate_tool(tool, DigestPolicy(allowlist=allowlist)).valid
 

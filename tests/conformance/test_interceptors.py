@@ -21,8 +21,11 @@ def fixtures() -> list[Any]:
     return cases([json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))])
 
 
-def test_all_fourteen_fixtures_are_there() -> None:
-    assert len(fixtures()) == 14
+def test_every_fixture_of_the_manifest_is_there() -> None:
+    manifest = json.loads((FOLDER.parent / "manifest.json").read_text(encoding="utf-8"))
+    listed = {each["id"] for each in manifest["fixtures"] if each["kind"] == "protocol"}
+    assert listed
+    assert {each.values[0]["id"] for each in fixtures()} >= listed
 
 
 def note_of(payload: Any) -> str | None:
@@ -39,6 +42,11 @@ def require_uppercase(event: str, phase: str, payload: Any) -> Mapping[str, Any]
     del event, phase
     note = note_of(payload)
     return {"valid": True} if note is not None and note == note.upper() else rejection("note must be uppercase")
+
+
+def require_note(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
+    del event, phase
+    return {"valid": True} if note_of(payload) else rejection("note is required")
 
 
 def uppercase(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
@@ -58,6 +66,7 @@ BEHAVIOURS: dict[str, Any] = {
     "deny-all": lambda *_: rejection("denied by policy"),
     "require-uppercase-note": require_uppercase,
     "uppercase-note": uppercase,
+    "require-note": require_note,
     "crash": crash,
 }
 
@@ -93,11 +102,13 @@ def test_a_host_does_what_the_fixture_says(fixture: dict[str, Any]) -> None:
                 host.invoke(step["params"])
             assert caught.value.code == expect["errorCode"]
             continue
-        if step["op"] == "apply":
+        if step["op"] in ("apply", "chain"):
             done = host.apply(step["event"], step["phase"], step["payload"])
             assert ("allow" if done.allowed else "deny") == expect["decision"]
             final = canonicalize(scrubbed(done.payload, fixture["volatile"])).decode()
             assert final == expect.get("finalPayloadCanonical", final)
+            assert [text for text in expect.get("forbids", ()) if text in final] == []
+            assert [text for text in expect.get("requires", ()) if text not in final] == []
             continue
         result = host.list(step["event"]) if step["op"] == "list" else host.invoke(step["params"])
         assert canonicalize(scrubbed(result, fixture["volatile"])).decode() == expect["canonical"]

@@ -15,7 +15,7 @@ from pinwarden.documents.lock import signature as lock_signature
 from pinwarden.documents.lock.conversion import from_neutral, to_neutral
 from pinwarden.documents.lock.signature import Envelope, RequiredSigners, verify_signatures
 from pinwarden.documents.lock.verification import verify as verify_v2
-from tests.conformance.vectors import uncopied
+from tests.conformance.vectors import REPOSITORY, uncopied, vectors_dir
 from tests.needs import NOT_OURS, not_ours
 
 FOLDER = uncopied("mcp-lock-1")
@@ -26,6 +26,10 @@ def fixtures(kind: str) -> list[Any]:
         absent = pytest.mark.skip(reason=f"mcp-lock-1 {NOT_OURS} and is not beside it")
         return [pytest.param(Path(kind), marks=absent)]
     return sorted((FOLDER / kind).glob("*.json"))
+
+
+OURS = vectors_dir() == REPOSITORY / "tests" / "vectors"
+"""Whether the fixtures are the published ones, and not another collection of their kind."""
 
 
 def label(path: Path) -> str:
@@ -66,7 +70,9 @@ def test_a_bad_document_is_refused(path: Path) -> None:
         problems = mcp_lock_1.verify(mcp_lock_1.parse(path.read_bytes()))
     except PinwardenError as err:
         expected = "LOCK_VERSION_UNSUPPORTED" if "spec-version" in path.name else "LOCK_INVALID"
-        assert err.code == expected
+        unreadable = {"JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR"}  # a member twice, or no JSON at all
+        assert err.code in {expected, *unreadable}
+        assert not OURS or err.code == expected
     else:
         assert [problem.code for problem in problems] == ["integrity_mismatch"]
 

@@ -76,4 +76,4 @@ def test_refusals_say_why_in_the_members_that_the_published_vectors_show(
         assert answer.get("provenance") == wanted.get("provenance")
         assert answer.get("error", {}).get("why") == wanted.get("error", {}).get("why")
         told += 1
-    assert told == 8
+    assert told == len(list(folder.glob("*/expected.json"))) > 0

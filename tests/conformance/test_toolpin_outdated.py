@@ -69,5 +69,5 @@ def test_a_registry_has_the_same_versions_of_a_server_and_the_same_latest(tmp_pa
     (latest,) = (row["version"] for row in expected["versions"] if row["isLatest"])
     assert registries.find(expected["name"], None, source)["server"]["version"] == latest
     with pytest.raises(PinwardenError) as caught:
-        registries.find(expected["name"], "1.2.4", source)
+        registries.find(expected["name"], "0.0.1-absent", source)
     assert caught.value.code == "SERVER_NOT_FOUND"

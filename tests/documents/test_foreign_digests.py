@@ -6,6 +6,7 @@ import json
 import sys
 from hashlib import sha256
 from itertools import permutations
+from random import Random
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,27 @@ def test_random_ascii_names_are_ordered_as_in_javascript() -> None:
     assert list(map(by_locale, collected)) == run_node("-e", SORT_IN_JAVASCRIPT, question=collected)
 
 
+@pytest.mark.usefixtures("without_icu")
+@needs_node
+def test_random_names_in_known_letters_are_ordered_as_in_javascript_and_exactly() -> None:
+    pools = [
+        "aezAZ_-.9",
+        "aàáâãäåçéèêëěíïñóöőřšúüýžßæøœłđÆØŁeosd",
+        "абеёжийкяЙЁ",
+        "αβεσωάέΩ",
+        "가나한글각",
+        "中文日本語",
+    ]
+    chance = Random(7)
+    names = [
+        "".join(chance.choice(pool) for _ in range(chance.randint(1, 4)))
+        for pool in [*pools, *map("".join, permutations(pools, 2))]
+        for _ in range(40)
+    ]
+    found, exact = locale_sorted(names, str)
+    assert ([found], exact) == (run_node("-e", SORT_IN_JAVASCRIPT, question=[names]), True)
+
+
 def test_case_counts_only_where_letters_are_equal_and_equal_names_stay_as_they_came() -> None:
     assert by_locale(["B", "b", "A", "a", "aB", "Ab", "ab"]) == ["a", "A", "ab", "aB", "Ab", "b", "B"]
     assert locale_sorted([("x\x01", 1), ("x", 2), ("x\x02", 3)], lambda item: item[0]) == (
@@ -71,7 +93,7 @@ def test_case_counts_only_where_letters_are_equal_and_equal_names_stay_as_they_c
 @pytest.mark.usefixtures("without_icu")
 @pytest.mark.parametrize(
     ("names", "exact"),
-    [(["a", "b"], True), (["é"], True), ([], True), (["é", "f"], False), (["ж", "我", "a"], False)],
+    [(["a", "b"], True), (["é"], True), ([], True), (["é", "f"], True), (["ж", "我", "a"], True), (["か", "f"], False)],
 )
 def test_an_order_that_had_to_be_approximated_says_so(names: list[str], exact: bool) -> None:
     assert locale_sorted(names, str)[1] is exact
@@ -103,7 +125,7 @@ def test_icu_decides_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> N
         UCollAttributeValue=SimpleNamespace(ON="on"),
     )
     monkeypatch.setitem(sys.modules, "icu", icu)
-    assert locale_sorted(["éb", "za"], str) == (["za", "éb"], True)
+    assert locale_sorted(["zか", "かb"], str) == (["かb", "zか"], True)
     assert set_up == ["en_US", ("normalization", "on")]
 
 
@@ -130,11 +152,11 @@ def test_toolpin_sorts_two_hashes_by_locale_and_one_by_utf16() -> None:
 
 
 @pytest.mark.usefixtures("without_icu")
-def test_toolpin_hashes_of_names_beyond_ascii_are_marked_as_locale_dependent_without_icu() -> None:
-    tools = [{"name": "zebra"}, {"name": "äpfel"}]
+def test_toolpin_hashes_of_names_in_unknown_letters_are_marked_as_locale_dependent_without_icu() -> None:
+    tools = [{"name": "zebra"}, {"name": "りんご"}]
     hashes = toolpin_hashes(tools)
     assert hashes.to_json()["localeDependent"] is True
-    assert hashes.tool_surface_hash.hex == sha256('[{"name":"zebra"},{"name":"äpfel"}]'.encode()).hexdigest()
+    assert hashes.tool_surface_hash.hex == sha256('[{"name":"zebra"},{"name":"りんご"}]'.encode()).hexdigest()
 
 
 def test_toolpin_never_sees_annotations_and_we_do() -> None:

@@ -56,6 +56,11 @@ def rewritten(lock: NeutralLock) -> NeutralLock:
         ("/entries/0/source", {"source": {}}),
         ("/entries/0/configDigest", {"configDigest": "sha256-AAAA"}),
         ("/entries/0/resolvedAt", {"resolvedAt": "yesterday"}),
+        ("/entries/0/lockedAt", {"lockedAt": "2026-13-01T00:00:00Z"}),
+        (
+            "/entries/0/target/url",
+            {"target": {"type": "remote", "transport": "sse", "url": "https://user:pass@mcp.example.com/"}},
+        ),
         ("/entries/0/target/type", {"target": None}),
         ("/entries/0/target/registryType", {"target": {"type": "package", "registryType": "conda"}}),
         (

@@ -14,7 +14,7 @@ from typing import IO, Any
 import pytest
 
 from pinwarden.documents.surface import Surface, from_listing
-from tests.conformance.test_drift_sequences_live import rounds_of, sequences
+from tests.conformance.test_drift_sequences_live import rounds_of, tool_sequences
 from tests.servers import turning
 
 SERVER = Path(turning.__file__)
@@ -23,7 +23,7 @@ INFO = {"serverInfo": {"name": "acme-notes", "version": "1.4.0"}, "capabilities"
 
 def script_of(case: dict[str, Any]) -> dict[str, Any]:
     """The case as a server that turns: from what was approved to what the case ends with."""
-    rounds = rounds_of(case)
+    _, rounds = rounds_of(case)
     announced = [step["notify"] for step in case["sequence"] if "notify" in step]
     states = [_state(pages) for pages in rounds]
     if len(rounds) == 1:
@@ -110,7 +110,7 @@ def gateway(
         process.stdout.close()
 
 
-@pytest.mark.parametrize("case", sequences())
+@pytest.mark.parametrize("case", tool_sequences())
 def test_a_sequence_is_stopped_on_stdio_exactly_if_the_case_says_so(case: dict[str, Any], tmp_path: Path) -> None:
     script = script_of(case)
     path = tmp_path / "script.json"

@@ -14,7 +14,7 @@ import pytest
 from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.documents.surface import Surface
 from pinwarden.gateway.http.access import Client
-from tests.conformance.test_drift_sequences_live import sequences
+from tests.conformance.test_drift_sequences_live import tool_sequences
 from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, policy, refused
 from tests.gateway.http_world import OTHER, TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern
 from tests.gateway.test_drift_sequences_stdio import approved_of, script_of
@@ -97,7 +97,7 @@ WIRES = ["stdio", "json", "events", "sessions"]
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("case", sequences())
+@pytest.mark.parametrize("case", tool_sequences())
 def test_a_sequence_is_stopped_over_http_exactly_if_the_case_says_so(
     case: dict[str, Any], wire: str, tmp_path: Path
 ) -> None:

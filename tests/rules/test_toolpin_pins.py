@@ -13,7 +13,7 @@ NAMES = ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash")
 SEARCH: dict[str, Any] = {"name": "search", "description": "Search.", "inputSchema": {"type": "object"}}
 WRITE: dict[str, Any] = {"name": "write", "description": "", "inputSchema": {"type": "object"}}
 TOOLS = [SEARCH, WRITE]
-FAR = [{"name": "検索"}, {"name": "поиск"}, {"name": "ürün"}]
+FAR = [{"name": "さがす"}, {"name": "поиск"}, {"name": "ürün"}]
 
 
 def manifest(tools: list[Any], *names: str) -> dict[str, Any]:

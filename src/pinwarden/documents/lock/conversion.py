@@ -18,7 +18,7 @@ from pinwarden.documents.lock import mcp_lock_1
 from pinwarden.documents.lock.entry import EXTENSION, Entry, InstallPlan, entry_key, new_entry
 from pinwarden.documents.lock.extension import Extension, extended
 from pinwarden.documents.lock.lockfile import Lock, sealed
-from pinwarden.documents.lock.mcp_lock_1 import TIMESTAMP, NeutralLock
+from pinwarden.documents.lock.mcp_lock_1 import NeutralLock, is_timestamp
 from pinwarden.documents.lock.shape import LOCK_CLIENTS, invalid
 from pinwarden.documents.lock.shape import check_shape as check_v2_entry
 from pinwarden.documents.lock.verification import refuse_if_tampered, same_json
@@ -55,7 +55,7 @@ def to_neutral(lock: Lock) -> NeutralLock:
     rest |= {"seal": lock.seal} if lock.seal is not None else {}
     rest |= {"others": lock.others} if lock.others else {}
     times = {"generatedAt": lock.generated_at, "updatedAt": lock.updated_at}
-    rest |= {name: text for name, text in times.items() if text is not None and not TIMESTAMP.fullmatch(text)}
+    rest |= {name: text for name, text in times.items() if text is not None and not is_timestamp(text)}
     document = {
         "specVersion": mcp_lock_1.SPEC_VERSION,
         **{name: text for name, text in times.items() if text is not None and name not in rest},
@@ -186,7 +186,7 @@ def _neutral_surface(pin: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     described = {"hash": Digest(bytes.fromhex(value)).sri, "coverage": coverage, "toolCount": pin.get("toolCount")}
     captured = str(pin.get("generatedAt"))
-    return {**described, **({"capturedAt": captured} if TIMESTAMP.fullmatch(captured) else {})}
+    return {**described, **({"capturedAt": captured} if is_timestamp(captured) else {})}
 
 
 def _neutral_evidence(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _neutral_evidence(row: Mapping[str, Any]) -> dict[str, Any]:
     for member, name in (("verificationMethod", "method"), ("trustAnchor", "anchor"), ("required", "required")):
         if member in row:
             evidence[name] = row[member]
-    if TIMESTAMP.fullmatch(str(row.get("verifiedAt"))):
+    if is_timestamp(row.get("verifiedAt")):
         evidence["verifiedAt"] = row["verifiedAt"]
     return evidence
 

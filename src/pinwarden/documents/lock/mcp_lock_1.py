@@ -15,6 +15,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.moments import moment_of
 from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
 from pinwarden.documents.javascript_json import to_javascript_file
@@ -25,7 +26,7 @@ from pinwarden.documents.lock.verification import Problem
 SPEC_VERSION = 1
 COVERAGE = ("name", "description", "inputSchema")
 
-TIMESTAMP = pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
+_TIMESTAMP = pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
 # The pattern and not Digest.parse: the draft's own fixtures hold digests with stray bits in the last character.
 _DIGEST = pattern(r"sha256-[A-Za-z0-9+/]{43}=")
 _NAMESPACE = pattern(r"[a-z0-9-]+(\.[a-z0-9-]+)+")
@@ -110,7 +111,7 @@ def check_shape(lock: NeutralLock) -> None:
     """Raise LOCK_INVALID, naming the place, if the document breaks a rule of the draft."""
     document = lock.document
     _refuse_equal_names(document, "")
-    _optional(document, ("generatedAt", "updatedAt"), "", TIMESTAMP, "is not a timestamp of RFC 3339")
+    _moments_at(document, ("generatedAt", "updatedAt"), "")
     if not isinstance(document.get("entries"), list):
         invalid("/entries", "is not a list")
     _check_extensions(document, "")
@@ -138,7 +139,7 @@ def check_entry(entry: Any, path: str) -> None:
     for member in ("configDigest", "integrity"):
         _demand(_matches(entry.get(member), _DIGEST), f"{path}/{member}", "is not sha256-<base64>")
     for member in ("resolvedAt", "lockedAt"):
-        _demand(_matches(entry.get(member), TIMESTAMP), f"{path}/{member}", "is not a timestamp of RFC 3339")
+        _demand(is_timestamp(entry.get(member)), f"{path}/{member}", "is not a timestamp of RFC 3339")
     _check_target(entry.get("target"), f"{path}/target")
     if "surface" in entry:
         _check_surface(entry["surface"], f"{path}/surface")
@@ -152,7 +153,9 @@ def _check_target(target: Any, path: str) -> None:
         _check_package(target, path)
     elif kind == "remote":
         _demand(_is_text(target.get("transport")), f"{path}/transport", "is not text, or empty")
-        _demand(str(target.get("url", "")).startswith("https://"), f"{path}/url", "is not an https address")
+        url = str(target.get("url", ""))
+        _demand(url.startswith("https://"), f"{path}/url", "is not an https address")
+        _demand("@" not in url.split("/")[2], f"{path}/url", "holds a user or a password")
         names = target.get("headerSecretNames", [])
         good = isinstance(names, list) and all(_matches(name, _SECRET_NAME) for name in names)
         _demand(good, f"{path}/headerSecretNames", "holds something that is not the name of a secret")
@@ -185,7 +188,7 @@ def _check_surface(surface: Any, path: str) -> None:
         invalid(f"{path}/coverage", "does not cover name and description")
     count = surface.get("toolCount")
     _demand(type(count) is int and count >= 0, f"{path}/toolCount", "is not a count")
-    _optional(surface, ("capturedAt",), path, TIMESTAMP, "is not a timestamp of RFC 3339")
+    _moments_at(surface, ("capturedAt",), path)
 
 
 def _check_verification(rows: Any, path: str) -> None:
@@ -198,7 +201,7 @@ def _check_verification(rows: Any, path: str) -> None:
         _demand(good, where, "is not evidence")
         named = tuple(member for member in ("verifier", "method", "anchor") if member in row)
         _demand(all_text(row, named) and isinstance(row.get("required", True), bool), where, "is not evidence")
-        _optional(row, ("verifiedAt",), where, TIMESTAMP, "is not a timestamp of RFC 3339")
+        _moments_at(row, ("verifiedAt",), where)
 
 
 def _check_extensions(holder: Mapping[str, Any], path: str) -> None:
@@ -222,9 +225,15 @@ def _refuse_equal_names(value: Any, path: str) -> None:
             pending.extend((inner, f"{where}/{place}") for place, inner in enumerate(item))
 
 
-def _optional(holder: Mapping[str, Any], members: Iterable[str], path: str, pattern: re.Pattern[str], why: str) -> None:
+def _moments_at(holder: Mapping[str, Any], members: Iterable[str], path: str) -> None:
     for member in members:
-        _demand(member not in holder or _matches(holder[member], pattern), f"{path}/{member}", why)
+        good = member not in holder or is_timestamp(holder[member])
+        _demand(good, f"{path}/{member}", "is not a timestamp of RFC 3339")
+
+
+def is_timestamp(value: Any) -> bool:
+    """Whether a value is a moment in the form that the draft demands, on a day that the calendar has."""
+    return _matches(value, _TIMESTAMP) and moment_of(value) is not None
 
 
 def _matches(value: Any, pattern: re.Pattern[str]) -> bool:

@@ -13,6 +13,7 @@ _NOT = (
     r"(?:do not|don't|dont|never|must not|mustn't|should not|shouldn't|shall not|may not|cannot|can't|no need to"
     r"|need not|avoid|refrain from|without|not to|under no circumstances)"
 )
+
 CONCEALMENT = (
     turn(
         "concealment",
@@ -28,11 +29,14 @@ CONCEALMENT = (
         "explain discuss describe share repeat talk & not don dont never mustn shouldn cannot can need avoid refrain "
         "without circumstances",
         rf"{_NOT} (?:ever |even |explicitly |openly )?(?:mention|reveal|disclos|show|report|display|acknowledg|expos"
-        rf"|explain|discuss|describ|shar|repeat|talk)(?:e|ing)? (?:to {_PERSON}|(?:about )?(?:this|that|it|these|those"
+        rf"|explain|discuss|describ|repeat|talk)(?:e|ing)? (?:to {_PERSON}|(?:about )?(?:this|that|it|these|those"
         rf"|anything"
         r"|any of (?:this|these|it)|your (?:actions?|reasoning|instructions?)|the (?:existence|presence|fact|additional"
         r"|extra|hidden|above|read|upload|transfer|bcc|copy|step|call|action|instructions?|side ?note)))\b",
         rf"{_NOT} (?:ever )?(?:mention|reveal|disclose) (?:[\w'/]{{1,16}} ){{1,5}}to {_PERSON}(?! (?:unless|if|until))",
+        rf"{_NOT} (?:ever )?shar(?:e|ing) (?:this|that|it|these|any of this|what \w{{1,16}}) with (?:the |any |our "
+        rf"|your )?"
+        r"(?:end )?(?:users?|humans?|operators?|customers?|owners?|victims?|reviewers?|security team)\b",
         negatable=False,
     ),
     turn(

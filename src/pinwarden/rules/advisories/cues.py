@@ -12,7 +12,17 @@ from itertools import chain
 
 from pinwarden.core.record import Record
 from pinwarden.rules.advisories import characters, theft
-from pinwarden.rules.advisories.encoded import encoded_texts, is_command, long_pieces
+from pinwarden.rules.advisories.encoded import (
+    TURNED_GATE,
+    encoded_texts,
+    has_digits_for_letters,
+    is_command,
+    long_pieces,
+    turned_texts,
+    with_letters_for_digits,
+)
+from pinwarden.rules.advisories.markup import filled_addresses, unseen_text
+from pinwarden.rules.advisories.other_languages import in_other_scripts
 from pinwarden.rules.advisories.plain_text import Plain, plain, spaced_letters
 from pinwarden.rules.advisories.turn import Turn, compiled
 from pinwarden.rules.advisories.turns import TURNS
@@ -100,7 +110,7 @@ def may_hold_cues(texts: str, words: Words) -> bool:
     """Whether any of ``texts``, which double quotes part, can hold a cue; False is certain, True is not."""
     if len(texts) > MAX_TEXT or not texts.isascii() or texts.encode().translate(None, _PRINTABLE):
         return True
-    if _names_destination(texts):
+    if _names_destination(texts) or ("<" in texts and any(unseen_text(texts))):
         return True
     if words.longest >= _LONG_WORD and any(_payloads(long_pieces(texts))):
         return True
@@ -108,9 +118,14 @@ def may_hold_cues(texts: str, words: Words) -> bool:
         return True
     turns = _turns_for(words.known)
     stealing = _may_hold_theft(words.known)
-    if not turns and not stealing:
+    lower = texts.lower()
+    turned = _may_be_turned(lower, words)
+    if not turns and not stealing and not turned:
         return False
-    shown = [text for text in " ".join(texts.lower().split()).split('"') if len(text) >= _SHORTEST]
+    flat = " ".join(lower.split())
+    if turned and _is_turned(flat, words):
+        return True
+    shown = [text for text in flat.split('"') if len(text) >= _SHORTEST]
     return any(_hold_turn(shown, turn, words) for turn in turns) or (stealing and _hold_theft(shown, words))
 
 
@@ -176,9 +191,16 @@ def _places(text: str) -> Iterator[tuple[str, int, int, bool]]:
     words = Words(plain_text.text)
     for code, start, end, mentioned in _phrases(text, plain_text, words.known):
         yield (code, *plain_text.original_span(start, end), mentioned)
-    # 3. What is wrapped.
+    # 3. What markup keeps from a reader.
+    if "<" in text:
+        yield from (("hidden_characters", start, end, False) for start, end in unseen_text(text))
+    if "://" in text:
+        yield from (("exfiltration", start, end, False) for start, end in filled_addresses(text))
+    # 4. What is wrapped.
     if words.longest >= _LONG_WORD or not _is_flat(text) or _has_single_letters(Words(text)):
         yield from _payloads(text)
+    if _is_turned(plain_text.text, words):
+        yield "encoded_payload", 0, len(text), False
 
 
 def _odd_characters(text: str) -> Iterator[tuple[str, int, int, bool]]:
@@ -187,6 +209,7 @@ def _odd_characters(text: str) -> Iterator[tuple[str, int, int, bool]]:
         yield from (("hidden_characters", start, end, False) for start, end in characters.hidden_characters(text))
         yield from (("homoglyph", start, end, False) for start, end in characters.look_alikes(text))
         yield from _tag_text(text)
+        yield from ((code, start, end, False) for code, start, end in in_other_scripts(text))
 
 
 def _phrases(text: str, plain_text: Plain, words: frozenset[bytes]) -> Iterator[tuple[str, int, int, bool]]:
@@ -246,8 +269,13 @@ _FURTHER_GATES = tuple(tuple(map(_encoded, turn.gates[1:])) for turn in TURNS)
 _THEFT_RARE = _encoded(theft.RARE_GATE)
 _THEFT_PAIRED = tuple(tuple(map(_encoded, gates)) for gates in theft.PAIRED_GATES)
 _THEFT_PAIRED_FIRST = frozenset[bytes]().union(*(gates[0] for gates in _THEFT_PAIRED))
+_TURNED = _encoded(TURNED_GATE)
 _GATES = frozenset().union(
-    _TURN_GATES, _THEFT_RARE, _SINGLE_LETTERS, *(gate for gates in (*_FURTHER_GATES, *_THEFT_PAIRED) for gate in gates)
+    _TURN_GATES,
+    _THEFT_RARE,
+    _SINGLE_LETTERS,
+    _TURNED,
+    *(gate for gates in (*_FURTHER_GATES, *_THEFT_PAIRED) for gate in gates),
 )
 
 _NAMED_SECRET = (
@@ -310,11 +338,33 @@ def _is_shouted(text: str, plain_text: Plain, phrase: str, start: int) -> bool:
 
 def _payloads(text: str) -> Iterator[tuple[str, int, int, bool]]:
     for start, end, content in encoded_texts(text):
-        if is_command(content) or any(code != "destination" for code, _, _, _ in _unwrapped(content)):
+        if is_command(content) or _speaks(content):
             yield "encoded_payload", start, end, False
     for start, end, letters in spaced_letters(text):
         if _SPACED_OUT.search(letters):
             yield "encoded_payload", start, end, False
+
+
+def _may_be_turned(lower: str, words: Words) -> bool:
+    return not words.known.isdisjoint(_TURNED) or has_digits_for_letters(lower)
+
+
+def _is_turned(shown: str, words: Words) -> bool:
+    """Whether lower-case text says something once its letters are turned back into what they stand for."""
+    if not words.known.isdisjoint(_TURNED) and any(map(_speaks, turned_texts(shown))):
+        return True
+    return has_digits_for_letters(shown) and _gives_orders(with_letters_for_digits(shown), shown)
+
+
+def _gives_orders(content: str, shown: str) -> bool:
+    """Whether reading digits as letters brings out an attack that was not to be read before."""
+    before = {code for code, _, _, _ in _unwrapped(shown)}
+    return any(code in ATTACK_CODES and code not in before for code, _, _, _ in _unwrapped(content))
+
+
+def _speaks(content: str) -> bool:
+    """Whether unwrapped text says anything but an address."""
+    return any(code != "destination" for code, _, _, _ in _unwrapped(content))
 
 
 def _unwrapped(content: str) -> Iterator[tuple[str, int, int, bool]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pinwarden.rules.advisories.turn import WORDS_2, WORDS_4, turn
 
 _EARLIER = (
-    r"(?:previous(?:ly)?|prior|above|earlier|preceding|foregoing|existing|former|original|initial|current|your|system"
+    r"(?:previous(?:ly)?|prior|above|earlier|preceding|foregoing|existing|former|old|original|initial|current|your"
+    r"|system"
     r"|developer|safety|security|higher priority|user's|users?|other|actual|given|built in|ethical|content|platform)"
 )
 _ORDERS = (
@@ -15,7 +16,8 @@ _ORDERS = (
 )
 _SAFETY = (
     r"(?:instructions?|directives?|guidelines?|guardrails?|constraints?|polic(?:y|ies)|safeguards?|safety|checks?"
-    r"|filters?|sandbox(?:es)?|protections?|controls?|confirmations?|restrictions?|rate limit(?:s|ing)?)\b"
+    r"|filters?|sandbox(?:es)?|protections?|controls?|confirmations?|restrictions?|rate limit(?:s|ing)?"
+    r"|(?:permission|approval|consent|confirmation) (?:prompts?|checks?|dialogs?|requests?))\b"
 )
 _CALLED = r"(?:called|invoked|used|executed|run|triggered)\b"
 _DEED = (
@@ -68,10 +70,11 @@ _ORDERS_TAKEN_AWAY = (
     ),
     turn(
         "agent_instruction",
-        "prompt prompts instructions instruction configuration guidelines messages message & reveal disclose leak "
-        "print output repeat show expose dump recite return share send tell",
-        r"(?:reveal|disclose|leak|print|output|repeat|show|expose|dump|recite|return|share|send|tell) (?:out |back "
-        r"|me |us |the user |verbatim |all |of |every |full |entire |complete ){0,3}(?:your|any hidden|the (?:full"
+        "prompt prompts instructions instruction configuration guidelines messages message & reveal reveals disclose "
+        "discloses leak leaks print output repeat show expose dump recite return share send tell",
+        r"(?:reveal|disclose|leak|print|output|repeat|show|expose|dump|recite|return|share|send|tell)s? (?:out |back "
+        r"|me |us |the user |verbatim |all |of |every |full |entire |complete ){0,3}(?:your|any hidden|its hidden"
+        r"|the (?:full"
         r"|entire|hidden|complete|exact|above)) (?:own |full |entire |complete |hidden |secret |internal |initial "
         r"|original |exact |current |system |developer ){0,4}(?:prompts?|instructions?|configuration|guidelines"
         r"|system messages?)\b",
@@ -82,10 +85,12 @@ _ORDERS_TAKEN_AWAY = (
 _NEW_ORDERS = (
     turn(
         "agent_instruction",
-        "void obsolete invalid cancelled canceled revoked suspended overridden null lifted apply superseded disabled",
+        "void obsolete invalid cancelled canceled revoked suspended overridden null lifted apply superseded disabled "
+        "replaced rescinded withdrawn",
         rf"(?:{_EARLIER}|all) (?:\w{{1,16}} )?{_ORDERS} (?:is|are|have been|has been) (?:now |hereby |all )?(?:void"
         rf"|obsolete"
-        r"|invalid|(?:cancelled|canceled)|revoked|suspended|overridden|null|lifted|superseded|disabled)\b",
+        r"|invalid|(?:cancelled|canceled)|revoked|suspended|overridden|null|lifted|superseded|disabled"
+        r"|replaced|rescinded|withdrawn)\b",
         r"(?:restrictions?|rules|guidelines|limits|safeguards|polic(?:y|ies)|guardrails|constraints) (?:no longer"
         r"|do not|don't) apply\b",
     ),

@@ -11,6 +11,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
 from pinwarden.rules.advisories.plain_text import word_set
 from pinwarden.rules.advisories.turn import compiled
@@ -26,7 +27,7 @@ _PLACES = (
     r"|claude|codeium|config/gcloud)\b(?!\.\w{2,4}\b)[\w./\\\-]{0,80}",
     r"\.env\b(?:\.\w{1,16})?",
     r"/etc/(?:passwd|shadow|sudoers)\b",
-    r"/proc/self/environ\b",
+    r"/proc/(?:self|\d{1,7})/environ\b",
     r"id_(?:rsa|ed25519|ecdsa|dsa)\b(?:\.pub)?",
     r"authorized_keys\b",
     r"mcp\.json\b",
@@ -53,8 +54,11 @@ _PRIVATE = (
     r"(?:environment variables?|(?:(?<=from[ ]the[ ])|(?<=in[ ]the[ ])|(?<=your[ ]))environment|env vars?"
     r"|process environment|cookies|localstorage|pii|browser history|clipboard|(?:conversation|chat|message"
     r"|prompt) (?:history|transcript|logs?|context)|conversations?|system prompts?|hidden system instructions"
-    r"|everything (?:the )?(?:users?|they|you)|every (?:message|file|document|email)|credit cards?(?: numbers?)?"
-    r"|personal (?:data|information|details)|all (?:of )?(?:the |your |user )?(?:messages|emails|files|documents"
+    r"|everything (?:the )?(?:users?|they|you)|every (?:message|file|document|email)|(?:credit |debit "
+    r"|bank )?cards?(?: numbers?)|credit cards?"
+    r"|personal (?:data|information|details)|address book|contact list|phone numbers?|(?:last|previous|recent"
+    r"|earlier) (?:\w{1,16} )?messages (?:of|in|from) "
+    r"(?:this|the) (?:chat|conversation|session)|all (?:of )?(?:the |your |user )?(?:messages|emails|files|documents"
     r"|prompts|notes)|users?(?:'s?)? (?:\w{1,16} ){0,2}?(?:files?|data|input|history|messages?|emails?|documents?"
     r"|details|information|prompts?|queries|query|contacts|location))\b"
 )
@@ -104,7 +108,8 @@ _OPENING_WORDS: tuple[tuple[str, str, str], ...] = (
     (
         "private",
         "environment env process cookies localstorage pii browser clipboard conversation conversations chat message "
-        "prompt system hidden every everything credit personal all user user's users",
+        "prompt system hidden every everything credit personal all user user's users address contact phone "
+        "debit bank card cards last previous recent earlier",
         _PRIVATE,
     ),
     ("hostile", "attacker attackers attacker's adversary adversary's malicious rogue evil", _HOSTILE),
@@ -129,9 +134,14 @@ _OPENING_WORDS: tuple[tuple[str, str, str], ...] = (
         r"|verification|logging)\b",
     ),
     ("no", "do does must should rather", r"(?:do|does|must|should) not\b|rather than\b"),
+    ("put", "give hand", r"(?:give|hand) (?:it|us|me|over|this tool)\b"),
+    ("self", "this", r"this (?:tool|server|function|endpoint)\b"),
     ("own", "local", r"local ui\b"),
     ("given", "your", r"your own\b"),
     ("spot", "audit side", r"audit trail\b|side notes?\b"),
+    ("put", "begin start end finish answer reply", r"(?:begin|start|end|finish|answer|reply) with\b"),
+    ("aside", "log", r"log (?:out|in|on|off|into)\b"),
+    ("put", "fill", r"fill (?:this|it|that|these|the \w{1,16}|in)(?: in)? with\b"),
 )
 
 _PLACE_GATE = word_set(
@@ -147,7 +157,7 @@ RARE_GATE = word_set(
     "smuggles smuggling azure codeium"
 )
 """Words that are reason enough to look for a theft."""
-_CARRY = _PLAIN_WORDS["send"] + " " + _PLAIN_WORDS["put"] + " output print"
+_CARRY = _PLAIN_WORDS["send"] + " " + _PLAIN_WORDS["put"] + " output print give hand begin start end finish answer fill"
 PAIRED_GATES: tuple[tuple[frozenset[str], ...], ...] = tuple(
     tuple(map(word_set, gates))
     for gates in (
@@ -158,6 +168,8 @@ PAIRED_GATES: tuple[tuple[frozenset[str], ...], ...] = tuple(
             _CARRY,
         ),
         ("environment conversation conversations chat transcript personal credit seed tokens", _CARRY),
+        ("address contact phone card", "book list number numbers", _PLAIN_WORDS["send"]),
+        ("messages", "chat conversation session", _CARRY),
         (
             "external remote third 3rd outside offsite off foreign undisclosed unlisted partner audit analytics "
             "telemetry tracking monitoring collection http https ftp ws wss our my different separate hidden",
@@ -190,13 +202,27 @@ _BASE_TAKE = re.compile(
 _LOCATION = re.compile(r"\b(?:to|into|in|inside|at|under|within|via)(?: (?:the|your|a|an|its))?[ `'\"]{1,3}$")
 _SPOT_LEAD = re.compile(r"\b(?:into|as|in|via|through|to|inside|within)\b[^.!?]{0,40}$")
 _ALL = re.compile(
-    r"\b(?:all|any|every|each|entire|full|whole|complete|discovered|found|user's|users|their|current|hidden)\b"
+    r"\b(?:all|any|every|each|entire|full|whole|complete|discovered|found|user's|users|their|current|hidden"
+    r"|values? of|contents? of|users? (?:typed|entered|gave|has|have)|this (?:chat|conversation|session))\b"
 )
+_NEVER_SENT = pattern(r"(?:ssh |gpg )?private[ _-]?keys?\b|seed phrases?|recovery[ _-]?(?:keys?|codes?)")
+_WHOLE_TALK = pattern(r"history|transcript|cookies|environment|system prompt|address book|clipboard")
 _METADATA_SERVICE = re.compile(r"(?:https?://)?(?:169\.254|metadata)|gopher|file:///")
+# A name in code marks that something is put into: the parameter of a call, whatever it is called.
+_ARGUMENT = pattern(r"\b(?:as|in|into|via|through|to|within|inside) (?:the |its |an? )?`$")
+_IN_CODE = pattern(r"[\w\-]{1,40}`")
 _LITERAL = re.compile(r"://|@|\w\.\w")
 _PRONOUN = re.compile(r"\b(?:it|its|them|their|those|contents?)\b")
 _STRONG_EXTRA = ("also", "additionally", "instead", "silently", "secretly", "covertly", "automatically", "a copy")
 _URGING = re.compile(r"[ ](?:hesitate|forget|fail|only|just|wait|stop|longer)\b")  # "do not forget to" is no denial
+# Nothing before the place but what is wanted of it: the description or the name of a parameter that takes it in.
+_ASKED_FOR = pattern(
+    r"[\"'`(* ]{0,3}(?:(?:required|mandatory)[.:, ]{1,2})?(?:(?:the|full|entire|complete|raw|current|exact"
+    r"|plain)[ _]){0,4}"
+    r"(?:contents?|text|copy|dump|value)[ _]of[ _](?:(?:the|your|my|all|every|users?"
+    r"|user's)[ _]){0,3}(?:[a-z0-9']{1,16}"
+    r"[ _]){0,2}[`'\"]?$"
+)
 _NEAR = 130  # as far apart as the parts of one thought stand
 
 
@@ -212,6 +238,13 @@ class Part(Record):
 def thefts(text: str) -> Iterator[tuple[str, int, int]]:
     """Code, start and end of every sentence part in plain ``text`` that takes or carries away what is private."""
     places = deque(secret_places(text))
+    if (
+        places
+        and places[0].start < _NEAR
+        and _ASKED_FOR.match(text[: places[0].start])
+        and places[0].text[:4] != ".env"
+    ):
+        yield "exfiltration", 0, places[0].end
     carried = False  # whether the sentence before named a secret that "it" may stand for
     start = 0
     for end in [found.end() for found in _SENTENCE_END.finditer(text)] + [len(text)]:
@@ -238,8 +271,8 @@ def secret_places(text: str) -> list[Part]:
 
 
 def _named_places(text: str) -> Iterator[tuple[int, int]]:
-    for pattern in _PLACES:
-        for found in compiled(pattern).finditer(text):
+    for expression in _PLACES:
+        for found in compiled(expression).finditer(text):
             start, end = found.span()
             if start and (text[start - 1].isalnum() or text[start - 1] == "*"):
                 continue  # inside a word, or a pattern of file names
@@ -262,12 +295,14 @@ def _parts(text: str, start: int, end: int, parts: list[Part]) -> list[Part]:
 
 def _part_at(text: str, token: re.Match[str], end: int) -> Part | None:
     word = token[0]
-    for kind, pattern in _OPENINGS.get(word, ()):
-        found = compiled(pattern).match(text, token.start(), end)
+    for kind, expression in _OPENINGS.get(word, ()):
+        found = compiled(expression).match(text, token.start(), end)
         if found is not None:
             return Part(kind=kind, text=found[0], start=found.start(), end=found.end())
     if word in _KINDS:
         return Part(kind=_KINDS[word], text=word, start=token.start(), end=token.end())
+    if _IN_CODE.match(text, token.start(), end) and _ARGUMENT.search(text, max(0, token.start() - 16), token.start()):
+        return Part(kind="spot", text=word, start=token.start(), end=token.end())
     if token.end() < end and text[token.end()] in "@.-+_":
         found = _ADDRESSES.match(text, token.start(), end)
         if found is not None:
@@ -277,9 +312,9 @@ def _part_at(text: str, token: re.Match[str], end: int) -> Part | None:
 
 def _openings() -> dict[str, tuple[tuple[str, str], ...]]:
     openings: dict[str, tuple[tuple[str, str], ...]] = {}
-    for kind, words, pattern in _OPENING_WORDS:
+    for kind, words, expression in _OPENING_WORDS:
         for word in words.split():
-            openings[word] = (*openings.get(word, ()), (kind, pattern))
+            openings[word] = (*openings.get(word, ()), (kind, expression))
     return openings
 
 
@@ -320,12 +355,16 @@ def _within_reach(parts: list[Part], number: int) -> tuple[list[Part], list[Part
 def _sent(verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:
     """Something sent to somewhere outside."""
     for target in after:
-        if target.kind not in ("hostile", "outside"):
+        if target.kind not in ("hostile", "outside", "self"):
             continue
         between = [part for part in after if part.start < target.start]
         if any(part.kind in ("given", "no") for part in between):
             continue
-        loot = [part for part in before + between if part.kind in ("secret", "private")]
+        loot = [part for part in before + between if part.kind in ("secret", "private") or _NEVER_SENT.match(part.text)]
+        if target.kind == "self":  # a tool is given what the user asks about, but not all that was said
+            loot = [part for part in loot if part.kind == "secret" or _WHOLE_TALK.search(part.text)]
+            if not loot:
+                continue
         named = any(part.kind == "name" for part in before + between)
         pressed = any(part.text in _STRONG_EXTRA for part in between) or any(
             part.text in _STRONG_EXTRA and verb.start - part.end <= 12 for part in before
@@ -385,7 +424,8 @@ def _is_loot(text: str, verb: Part, loot: Part, before: list[Part], after: list[
     spots = [part for part in after if part.kind == "spot"]
     if verb.kind == "give" and not any(part.start > loot.end for part in spots):
         return False
-    urged = bool(spots) or any(part.kind == "extra" for part in before + after)
+    handed = verb.text.startswith(("give", "hand"))
+    urged = handed or bool(spots) or any(part.kind == "extra" for part in before + after)
     spilled = verb.text in ("dump", "echo", "log", "respond")
     if loot.kind == "secret":
         return urged or spilled or (verb.kind == "put" and any(part.kind == "take" for part in before))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pinwarden.rules.advisories.concealment import CONCEALMENT
+from pinwarden.rules.advisories.lures import LURES
 from pinwarden.rules.advisories.orders import ORDERS
-from pinwarden.rules.advisories.turn import WORDS_2, Turn, turn
+from pinwarden.rules.advisories.other_languages import LATIN_SCRIPT
+from pinwarden.rules.advisories.turn import Turn, turn
 
 _POSING = (
     turn(
@@ -24,6 +26,19 @@ _POSING = (
         r"<[/!]?[ ]?(?:important|critical|urgent|system|secret|hidden|assistant|developer|admin|override|directive"
         r"|mandatory)(?:[_ \-](?:prompt|message|instructions?|note|override|directive|rules?|context))?[ ]?[/!]?>",
         r"</[ ]?(?:instructions?|rules?)[ ]?>",
+        negatable=False,
+    ),
+    turn(
+        "impersonation",
+        "tool function functions human description tools role & result results response output reminder calls call "
+        "human description tool tools function functions system assistant developer",
+        r"</?(?:tool|function)[ _](?:results?|responses?|outputs?|calls?)>",
+        r"</?system[ _]reminder>",
+        r"</?human>",
+        r"</(?:description|tool|tools|functions?|tool[ _]description)[ ]?>",
+        r"['\"]?role['\"]? ?: ?['\"](?:system|assistant"
+        r"|developer)['\"] ?, ?['\"]?content['\"]? ?: ?['\"][^'\"]{0,60}?\b"
+        r"(?:must|have to|shall|ignore|always|never|reveal|do not|don't)\b",
         negatable=False,
     ),
     turn(
@@ -61,6 +76,7 @@ _POSING = (
 )
 
 # Code that acts as soon as an agent copies it into a call.
+
 _CODE = (
     turn(
         "agent_instruction",
@@ -69,13 +85,16 @@ _CODE = (
     ),
     turn(
         "agent_instruction",
-        "rm chmod dev nc sudoers nopasswd bash cron & rf fr 777 tcp e all i d",
+        "rm chmod dev nc sudoers nopasswd bash cron ufw setenforce iptables & rf fr 777 tcp e all i d disable 0 f",
         r"rm -[rf]{2} (?:--no-preserve-root )?[~/]",
         r"chmod (?:-r )?777 /",
         r"/dev/tcp/",
         r"nc (?:-\w{1,4} ){0,3}-e\b",
         r"nopasswd ?: ?all\b",
         r"bash -i\b",
+        r"ufw disable\b",
+        r"setenforce 0\b",
+        r"iptables -f\b",
         r"/etc/cron\.d/",
     ),
     turn("agent_instruction", "drop & table", r"[;'] ?drop table \w"),
@@ -96,27 +115,4 @@ _CODE = (
     ),
 )
 
-# Only what leaves no doubt; accents are gone by now.
-_OTHER_LANGUAGES = (
-    turn(
-        "agent_instruction",
-        "anweisungen instruktionen befehle instructions consignes instrucciones istruzioni instrucoes",
-        r"(?:ignorier(?:e|en)|vergiss|missachte) (?:alle )?(?:vorherigen|bisherigen|fruheren|obigen) (?:anweisungen"
-        r"|instruktionen|befehle)\b",
-        r"(?:ignorez|ignore|oubliez|oublie) (?:toutes )?(?:les |vos |tes )(?:instructions|consignes) (?:precedentes"
-        r"|anterieures)\b",
-        r"(?:ignora|olvida|ignore|esqueca|dimentica) (?:todas |tutte )?(?:las |le |as |tus |tue "
-        r"|suas )?(?:instrucciones|istruzioni|instrucoes) (?:anteriores|previas|precedenti)\b",
-    ),
-    turn(
-        "concealment",
-        "usuario utente utilisateur benutzer nutzer",
-        r"no (?:se )?(?:le |lo )?(?:digas|informes|menciones) (?:esto |nada )?al? (?:el )?usuario\b",
-        rf"ne (?:dites|dis|mentionnez) (?:rien|pas|jamais) {WORDS_2}(?:l )?utilisateur\b",
-        rf"(?:sag|sage|informiere) (?:es )?(?:dem|den) (?:be)?nutzer {WORDS_2}(?:nichts|nicht)\b",
-        rf"non (?:dire|dirlo|menzionare) {WORDS_2}(?:l |all )?utente\b",
-        negatable=False,
-    ),
-)
-
-TURNS: tuple[Turn, ...] = (*ORDERS, *CONCEALMENT, *_POSING, *_CODE, *_OTHER_LANGUAGES)
+TURNS: tuple[Turn, ...] = (*ORDERS, *CONCEALMENT, *_POSING, *_CODE, *LURES, *LATIN_SCRIPT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -176,9 +177,16 @@ def compare_records(name: str, before: Mapping[str, Any], after: Mapping[str, An
     found: list[Change] = []
     for member in dict.fromkeys((*before, *after)):
         old, new = before.get(member, ABSENT), after.get(member, ABSENT)
-        if not same_json(old, new):
+        if not same_json(_unordered(old), _unordered(new)):
             found.append(_change(_kind_of(member, old, new), name, member, old, new))
     return tuple(found)
+
+
+def _unordered(value: Any) -> Any:
+    """A list of records, such as the files of a release, whichever of them was told first."""
+    if isinstance(value, list) and all(isinstance(row, Mapping) for row in value):
+        return sorted(value, key=lambda row: json.dumps(row, sort_keys=True))
+    return value
 
 
 def _kind_of(member: str, old: Any, new: Any) -> str:

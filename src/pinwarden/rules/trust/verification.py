@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.documents.foreign_digests import toolpin_hashes
 from pinwarden.documents.locale_order import locale_sorted
@@ -43,7 +44,8 @@ TRUSTED_IMAGE_HOSTS = (
     "registry.k8s.io",
     "quay.io",
 )
-_DOCKER_HUB = ("index.docker.io", "registry-1.docker.io")  # other names of docker.io
+_DOCKER_HUB = "registry-1.docker.io"  # the other name of docker.io that ToolPin knows
+_SHA256 = pattern("sha256:[0-9a-fA-F]{64}")
 TRUSTED_BUNDLE_HOSTS = (
     "registry.modelcontextprotocol.io",
     "modelcontextprotocol.io",
@@ -133,7 +135,7 @@ def verify_metadata(
     if chosen is None:
         found.issue("critical", "no_install_target", f"No install target is available for {_versioned(entry)}.")
     elif isinstance(chosen, Remote):
-        if _judge_remote(found, chosen):
+        if _judge_remote(found, chosen) or live.state == "skipped":  # what was not asked for was skipped all the same
             _judge_live(found, live, manifest, remote=True, now=now)
     else:
         _judge_package(found, chosen, artifact, now)
@@ -311,9 +313,7 @@ def _unlooked_at(package: Package) -> list[Evidence]:
             reason = _NOT_FETCHED if anchored else f"OCI registry {host} is not a ToolPin trusted anchor"
             return [_unavailable("oci", message, digest, reason, anchor=host)]
         case "mcpb":
-            address = remote_address(identifier)
-            anchored = address is not None and address.scheme == "https" and address.host in TRUSTED_BUNDLE_HOSTS
-            reason = _NOT_FETCHED if anchored else "MCPB artifact host is not a ToolPin trusted anchor"
+            reason = _NOT_FETCHED if bundle_anchor(identifier) else "MCPB artifact host is not a ToolPin trusted anchor"
             message = f"MCPB bytes were not available for {identifier}"
             return [_unavailable("mcpb", message, package.file_sha256 or "", reason)]
         case _:
@@ -337,15 +337,25 @@ def _unavailable(kind: str, message: str, claim: str, reason: str, *, anchor: st
     return {name: value for name, value in row.items() if value is not None}
 
 
+def bundle_anchor(identifier: str) -> str | None:
+    """The host of a bundle's address, if it is one that ToolPin trusts; on whatever port."""
+    address = remote_address(identifier)
+    host = "" if address is None or address.scheme != "https" else address.host.partition(":")[0]
+    return host if host in TRUSTED_BUNDLE_HOSTS else None
+
+
 def image_reference(identifier: str) -> tuple[str, str] | None:
     """Host and digest of an image named by digest; None for a name with a tag as well, as ToolPin has it."""
     name, mark, digest = identifier.rpartition("@")
-    if not mark or not name or "://" in name or ":" in name.rpartition("/")[2]:
+    if not mark or not _SHA256.fullmatch(digest) or "://" in name:
         return None
-    first, slash, _ = name.partition("/")
-    host = first.lower()
-    named = bool(slash) and ("." in host or ":" in host or host == "localhost")
-    return ("docker.io" if not named or host in _DOCKER_HUB else host), digest.lower()
+    parts = [part for part in name.split("/") if part]
+    host = "docker.io"
+    if parts and (parts[0] == "localhost" or "." in parts[0] or ":" in parts[0]):
+        host = parts.pop(0).lower()
+    if not parts or any(mark in part for part in parts for mark in "@:"):
+        return None
+    return ("docker.io" if host == _DOCKER_HUB else host), digest.lower()
 
 
 def _judge_live(found: _Findings, live: LiveOutcome, manifest: dict[str, Any], *, remote: bool, now: str) -> None:

@@ -1,0 +1,96 @@
+"""ToolPin on servers and values beside its published recordings: what the rule says where those say nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pinwarden import PinwardenError, canonicalize
+from pinwarden.documents import server_entry
+from pinwarden.documents.foreign_digests import toolpin_hashes
+from pinwarden.documents.javascript_json import to_javascript_file
+from pinwarden.documents.lock import lockfile
+from pinwarden.documents.lock.verification import verify
+from pinwarden.rules.advisories.scan import toolpin_scan
+from pinwarden.rules.config.fragments import fragment, fragment_text
+from pinwarden.rules.plan import Installation, install_plan
+from pinwarden.rules.trust.tiers import judge
+from pinwarden.rules.trust.verdict import verdict_of
+from pinwarden.rules.trust.verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, verify_metadata
+from pinwarden.rules.versions import compare_versions
+from tests.conformance.test_toolpin_scan import as_toolpin
+from tests.conformance.vectors import REPOSITORY, cases
+
+NOW = "2026-07-20T12:00:00.000Z"
+FOLDER = REPOSITORY / "tests" / "vectors" / "toolpin-more"
+SERVERS = json.loads((FOLDER / "servers.json").read_bytes())
+MICRO = json.loads((FOLDER / "micro.json").read_bytes())
+
+
+@pytest.mark.parametrize("case", cases(SERVERS))
+def test_a_server_has_toolpins_trust_and_configurations_and_lock(case: dict[str, Any]) -> None:
+    about = server_entry.from_value(case["entry"])
+    report = judge(about, now=NOW)
+    assert report.to_json() == case["info"]["trust"]
+    assert verdict_of(report, now=NOW).to_json() == case["info"]["verdict"]
+    for client, expected in case["configs"].items():
+        made = fragment(about, client)
+        text = fragment_text(made)
+        assert (to_javascript_file(made.config).decode() if text is None else text) == expected
+    data = case["lock"].encode()
+    lock = lockfile.parse(data)
+    assert (lockfile.to_bytes(lock, plain_v2=True), verify(lock)) == (data, ())
+    (locked,) = json.loads(case["lock"])["servers"].values()
+    integrity = locked.pop("integrity")
+    plan = install_plan(about, locked["client"], now=NOW, how=Installation(scope=locked["scope"]))
+    assert (plan, lock.entries[0].integrity) == (locked, integrity)
+
+
+def test_a_probe_that_nobody_asked_for_is_told_as_skipped_for_an_unsafe_address_too() -> None:
+    remote = {"type": "streamable-http", "url": "http://r.acme.example/mcp"}
+    about = server_entry.from_value(
+        {"server": {"name": "a/b", "version": "1.0.0", "remotes": [remote]}}, source="official"
+    )
+    codes = {issue.code for issue in verify_metadata(about, now=NOW).found.issues}
+    assert {"insecure_remote", "remote_probe_skipped"} <= codes
+
+
+@pytest.mark.parametrize("case", cases(MICRO["oci-refs"], label="identifier"))
+def test_an_image_name_is_taken_apart_as_toolpin_does(case: dict[str, Any]) -> None:
+    found, expected = image_reference(case["identifier"]), case["canonical"]
+    assert found == (None if expected is None else (expected["host"], expected["digest"]))
+    assert found is None or (found[0] in TRUSTED_IMAGE_HOSTS) is case["trusted"]
+
+
+@pytest.mark.parametrize("case", cases(MICRO["mcpb-hosts"], label="identifier"))
+def test_a_bundle_has_toolpins_anchor(case: dict[str, Any]) -> None:
+    assert bundle_anchor(case["identifier"]) == case["trustAnchor"]
+
+
+@pytest.mark.parametrize("case", cases(MICRO["tool-hashes"]))
+def test_tools_with_names_beyond_ascii_are_hashed_as_toolpin_does_or_said_to_depend_on_the_locale(
+    case: dict[str, Any],
+) -> None:
+    hashes = toolpin_hashes(case["tools"]).to_json()
+    known = [name for name in ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash") if name in hashes]
+    if hashes["localeDependent"]:
+        assert case["id"] == "n1"  # full-width digits, which only ICU orders
+        known = ["toolSurfaceHash"]
+    assert {name: hashes[name] for name in known} == {name: case[name] for name in known}
+
+
+def test_values_are_canonical_compared_and_scanned_as_toolpin_does() -> None:
+    for case in MICRO["canonical-json"]:
+        if "error" in case:
+            with pytest.raises(PinwardenError, match="normali"):
+                canonicalize(case["input"].encode(), "toolpin")
+        else:
+            assert canonicalize(case["input"].encode(), "toolpin").decode() == case["canonical"]
+    for case in MICRO["version-compare"]:
+        assert compare_versions(case["a"], case["b"]) == case["cmp"]
+    for case in MICRO["scan-strings"]:
+        assert as_toolpin(toolpin_scan([{"name": "t", "description": case["description"]}])) == case["findings"]
+    for case in MICRO["scan-toolsets"]:
+        assert as_toolpin(toolpin_scan(case["tools"])) == case["scan"]["findings"]
