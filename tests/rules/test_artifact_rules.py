@@ -11,6 +11,7 @@ from pinwarden.core.record import replace
 from pinwarden.documents.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
+    Ecosystem,
     Image,
     ListedFile,
     Manifest,
@@ -85,8 +86,30 @@ class TestJudging:
             },
         )
 
-    def test_who_is_not_the_users_own_registry_is_no_anchor(self) -> None:
-        assert judge_artifact(HONEST, anchored=False).evidence[0]["trustedAnchor"] is False
+    @pytest.mark.parametrize(
+        ("ecosystem", "name", "anchored"),
+        [
+            ("pypi", "notes", True),
+            ("oci", "ghcr.io/acme/notes:1", True),
+            ("oci", "acme/notes", True),
+            ("oci", "notes:1", True),
+            ("oci", "registry.attacker.example/acme/notes:1", False),
+            ("oci", "localhost:5000/ghcr.io/notes", False),
+            ("mcpb", "https://github.com/acme/notes/releases/download/1/notes.mcpb", True),
+            ("mcpb", "http://github.com/acme/notes/releases/download/1/notes.mcpb", False),
+            ("mcpb", "https://attacker.example/github.com/notes.mcpb", False),
+            ("mcpb", "https://github.com@attacker.example/notes.mcpb", False),
+            ("mcpb", "/home/user/notes.mcpb", False),
+            ("archive", "https://attacker.example/notes.tar.gz", False),
+        ],
+    )
+    def test_bytes_from_a_place_of_the_attackers_choice_are_no_anchor(
+        self, ecosystem: Ecosystem, name: str, anchored: bool
+    ) -> None:
+        """Attack: a bundle or image agrees with the digest that its own author published beside it."""
+        package = PackageName(ecosystem=ecosystem, name=name, version="1")
+        row = judge_artifact(facts(file(GOOD, claims=(GOOD,)), package=package)).evidence[0]
+        assert row["trustedAnchor"] is anchored
 
     @pytest.mark.parametrize(
         ("found", "code"),

@@ -13,7 +13,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.documents.artifacts.artifact import ArtifactFacts, ArtifactFile, PackageName
 from pinwarden.rules.trust.metadata_evidence import Evidence
 from pinwarden.rules.trust.report import Issue
-from pinwarden.rules.trust.verification import ArtifactOutcome
+from pinwarden.rules.trust.verification import TRUSTED_IMAGE_HOSTS, ArtifactOutcome, bundle_anchor, image_host
 
 # Per kind of artifact: the code of the evidence, where the bytes come from, how they are checked, what the issue about
 # other bytes is called. The first three are ToolPin's.
@@ -28,11 +28,8 @@ _KINDS = {
 }
 
 
-def judge_artifact(facts: ArtifactFacts, *, claim: Digest | None = None, anchored: bool = True) -> ArtifactOutcome:
-    """What the facts prove. ``claim`` is the digest that the server's own metadata gives.
-
-    ``anchored`` says whether the registry is the one that the user's own client would ask.
-    """
+def judge_artifact(facts: ArtifactFacts, *, claim: Digest | None = None) -> ArtifactOutcome:
+    """What the facts prove. ``claim`` is the digest that the server's own metadata gives."""
     code, source, method, mismatch = _KINDS[facts.package.ecosystem]
     issues = [*_missing(facts), *_mismatches(facts, claim, mismatch), *_problems(facts)]
     failed = [issue for issue in issues if issue.severity == "critical"]
@@ -44,13 +41,25 @@ def judge_artifact(facts: ArtifactFacts, *, claim: Digest | None = None, anchore
         "claim": _claimed(facts, claim),
         "verificationMethod": method,
         "verifiedByToolPin": True,
-        "trustedAnchor": anchored,
+        "trustedAnchor": _is_anchored(facts),
         "trustAnchor": facts.registry,
         "verifiedAt": facts.checked_at,
     }
     if failed:
         row |= {"failureReason": failed[0].message, "required": True}
     return ArtifactOutcome(evidence=(row, *_signature_rows(facts), *_signer_rows(facts)), issues=tuple(issues))
+
+
+def _is_anchored(facts: ArtifactFacts) -> bool:
+    """Whether the place of the bytes is one that others watch: then to agree with it means something.
+
+    Packages come from the registry that the user's own client asks. An image or a bundle comes from wherever its name
+    says, which may be its attacker's own place.
+    """
+    ecosystem, name = facts.package.ecosystem, facts.package.name
+    if ecosystem == "oci":
+        return image_host(name) in TRUSTED_IMAGE_HOSTS
+    return ecosystem not in ("mcpb", "archive") or bundle_anchor(name) is not None
 
 
 def unavailable_artifact(package: PackageName, registry: str, reason: str) -> ArtifactOutcome:

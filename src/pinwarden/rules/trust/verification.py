@@ -350,12 +350,22 @@ def image_reference(identifier: str) -> tuple[str, str] | None:
     if not mark or not _SHA256.fullmatch(digest) or "://" in name:
         return None
     parts = [part for part in name.split("/") if part]
-    host = "docker.io"
-    if parts and (parts[0] == "localhost" or "." in parts[0] or ":" in parts[0]):
-        host = parts.pop(0).lower()
+    if parts and _names_host(parts[0]):
+        parts.pop(0)
     if not parts or any(mark in part for part in parts for mark in "@:"):
         return None
-    return ("docker.io" if host == _DOCKER_HUB else host), digest.lower()
+    return image_host(name), digest.lower()
+
+
+def image_host(name: str) -> str:
+    """The registry of an image by its name, which may have a tag."""
+    first, _, rest = name.lstrip("/").partition("/")
+    host = first.lower() if rest and _names_host(first) else "docker.io"
+    return "docker.io" if host == _DOCKER_HUB else host
+
+
+def _names_host(part: str) -> bool:
+    return part == "localhost" or "." in part or ":" in part
 
 
 def _judge_live(found: _Findings, live: LiveOutcome, manifest: dict[str, Any], *, remote: bool, now: str) -> None:
