@@ -20,6 +20,7 @@ EVENTS = b"text/event-stream"
 _END = b"\r\n\r\n"
 _REMEMBERED = 256  # heads of one server
 _LONGEST_HEAD = 2048  # of a head that is remembered
+_LONGEST_HELD = 1 << 16  # bytes of a body that is waited for; a longer one is read in parts
 
 
 class Listener(Protocol):
@@ -252,6 +253,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._heads = pool.heads
         self._fresh = True
+        """Whether nothing of the answer was read."""
+        self._held = b""
+        """What came of an answer whose head is known, until all of it is there."""
+        self._head = b""
         self._begin()
 
     def usable(self) -> bool:
@@ -272,6 +277,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._outgoing = outgoing
         outgoing.upstream = self
         self._fresh = True
+        self._held = b""
         if self._transport is None:
             self._fail("the connection was closed", sent=False)
         else:
@@ -311,17 +317,24 @@ class UpstreamConnection(asyncio.Protocol):
         if outgoing is None:
             self.abort()  # nobody asked
             return
-        whole = self._fresh
-        if whole:
-            self._fresh = False
+        if self._fresh:
+            if self._held:
+                data, self._held = self._held + data, b""
             end = data.find(_END) + 4
             head = self._heads.get(data[:end])
-            if head is not None and len(data) - end == head.length:
-                self._outgoing = outgoing.upstream = None
-                self._pool.free(self)
-                outgoing.listener.on_whole(head.status, head.session, data[end:])
-                return
+            if head is not None:
+                missing = end + head.length - len(data)
+                if not missing:
+                    self._outgoing = outgoing.upstream = None
+                    self._pool.free(self)
+                    outgoing.listener.on_whole(head.status, head.session, data[end:])
+                    return
+                if 0 < missing and head.length <= _LONGEST_HELD:  # many servers send head and body one after the other
+                    self._held = data
+                    return
+            self._fresh = False
             self._begin()
+            self._head = data[:end]
         self._size += len(data)
         if self._size > self._limits.max_answer_bytes:
             self._fail("the server sent more than is taken for one answer", sent=True)
@@ -342,20 +355,20 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
         else:
             if self._complete:
-                if whole:
-                    self._remember(data)
+                self._remember()
                 self._finish()
 
-    def _remember(self, data: bytes) -> None:
-        end = data.find(_END) + 4
-        headers = self._headers
+    def _remember(self) -> None:
+        """Know the head again, if it came in one piece and says nothing but how long the body is."""
+        headers, head = self._headers, self._head
         length = sum(map(len, self._body))
-        plain = self._events is None and self._keep and b"content-length" in headers and len(data) - end == length
-        if plain and end <= _LONGEST_HEAD:
+        framed = b"content-length" in headers and b"transfer-encoding" not in headers
+        plain = self._events is None and self._keep and framed and self._size - len(head) == length
+        if plain and head.endswith(_END) and len(head) <= _LONGEST_HEAD:
             if len(self._heads) >= _REMEMBERED:
                 self._heads.clear()  # they have the time of day in them
             session = headers.get(b"mcp-session-id", b"").decode("latin-1")
-            self._heads[data[:end]] = _Head(self._parser.get_status_code(), length, session)
+            self._heads[head] = _Head(self._parser.get_status_code(), length, session)
 
     # What httptools calls.
 
