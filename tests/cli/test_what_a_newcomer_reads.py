@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
 import shutil
+import struct
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from pinwarden.cli.layout import told
 from pinwarden.cli.main import COMMANDS
 from pinwarden.cli.render import render
 from tests.cli.run import pinwarden
@@ -43,6 +49,48 @@ class TestUpdates:
             outcome = world.run(command, "--offline")
             assert outcome.code == 0
             assert "0 of 1 entry come from a registry; there is nothing to look up" in outcome.out
+
+
+class TestNextSteps:
+    @pytest.mark.parametrize("command", ["ci", "list", "prove", "run notes", "explain notes", "lock digest"])
+    def test_a_lock_that_cannot_be_read_is_named_with_the_way_back(self, world: World, command: str) -> None:
+        world.lock.write_text("{")
+        outcome = world.run(*command.split())
+        assert outcome.code == 3
+        assert "mcp-lock.json: not JSON" in outcome.err
+        assert "restore the file from version control, or lock the servers again" in outcome.err
+
+    def test_a_folder_without_servers_is_told_where_they_are_named(self, world: World) -> None:
+        outcome = world.run("init")
+        assert outcome.code == 0
+        assert "such as .mcp.json in this folder" in outcome.out
+
+    def test_servers_that_nobody_asked_are_told_with_the_option_that_asks(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        assert "notes: its tools are not pinned: nobody agreed to ask it (--allow-execute)" in world.run("init").out
+
+    def test_what_cannot_be_proved_fetched_or_enforced_says_what_to_do(self, world: World) -> None:
+        world.configure({"notes": {"command": "uvx", "args": ["acme-notes-mcp"]}, "helper": OTHER})
+        world.run("init")
+        floats = "note: notes, helper: Write an exact version into the configuration and lock it again.\n"
+        assert floats in world.run("prove").out
+        unproved = "note: notes, helper: Run pinwarden prove <server>, and review what it writes into the lock.\n"
+        assert unproved in world.run("fetch", "--frozen").out
+        assert unproved in world.run("enforce").out
+
+    def test_an_error_fits_the_terminal_that_shows_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+        controller, terminal = pty.openpty()
+        try:
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+            with open(terminal, "w", closefd=False) as stream:  # noqa: PTH123
+                lines = told("error: " + "word " * 30, to=stream).splitlines()
+        finally:
+            os.close(terminal)
+            os.close(controller)
+        assert len(lines) == 3
+        assert all(len(line) <= 60 for line in lines)
+        assert all(line.startswith("  ") for line in lines[1:])
 
 
 class TestNamesFromConfigurations:
