@@ -104,6 +104,8 @@ def run(args: Namespace) -> int:
             f"{host} can be reached from elsewhere, and no client has a token",
             hint="Make one with: pinwarden gateway token add CLIENT",
         )
+    if host not in LOOPBACK and not args.tls_cert:
+        _say("tokens reach this address unencrypted: give --tls-cert, or let only a web server with TLS reach it")
     progress = Progress("reading the lock and preparing the servers")
     progress.__enter__()
     complete = True
