@@ -333,7 +333,7 @@ CODES: Mapping[str, ErrorCode] = _table(
         EXIT_UNCHECKED,
         "The gateway cannot serve: its address is taken or not allowed, its certificate cannot be read, a package is "
         "missing, or no locked server can be started.",
-        "Read the message. pinwarden gateway --help names the options; pip install 'pinwarden[gateway]' the packages.",
+        "Read the message. pinwarden gateway --help names the options; the extra pinwarden[gateway] brings the packages.",
     ),
     ErrorCode(
         "STORE_UNSAFE",

@@ -187,7 +187,7 @@ def _postgres_errors() -> Iterator[None]:
         raise PinwardenError(
             "DATABASE_UNAVAILABLE",
             "PostgreSQL needs the package psycopg, which is not installed",
-            hint='Install it with: pip install "pinwarden[postgres]"',
+            hint='Install it from the checkout of Pinwarden, which is in no package index: pip install ".[postgres]"',
         ) from err
     try:
         yield

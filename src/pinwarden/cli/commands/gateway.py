@@ -76,7 +76,7 @@ def run(args: Namespace) -> int:
         raise PinwardenError(
             "GATEWAY_UNAVAILABLE",
             f"the gateway over HTTP needs the package {err.name}, which is not installed",
-            hint='Install it with: pip install "pinwarden[gateway]"',
+            hint='Install it from the checkout of Pinwarden, which is in no package index: pip install ".[gateway]"',
         ) from err
     from pinwarden.adapters.inside_server import running_gateway
     from pinwarden.cli.progress import Progress
