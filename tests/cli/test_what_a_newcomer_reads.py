@@ -49,6 +49,7 @@ class TestUpdates:
             outcome = world.run(command, "--offline")
             assert outcome.code == 0
             assert "0 of 1 entry come from a registry; there is nothing to look up" in outcome.out
+        assert "a configured server stays at the version in its configuration" in world.run("update", "--offline").out
 
 
 class TestNextSteps:
@@ -78,12 +79,40 @@ class TestNextSteps:
         assert unproved in world.run("fetch", "--frozen").out
         assert unproved in world.run("enforce").out
 
+    def test_a_package_whose_bytes_nobody_pinned_is_explained_with_what_pins_them(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        world.run("init")
+        told = world.run("explain", "notes").out
+        assert "nobody has checked that the bytes are the named ones" in told
+        assert "Nothing is left to do." not in told
+        assert "pinwarden prove notes pins its bytes" in told
+
+    def test_a_server_that_the_configuration_no_longer_names_is_not_a_missing_file(self, world: World) -> None:
+        world.configure({"notes": NOTES, "helper": OTHER})
+        world.run("init")
+        world.configure({"helper": OTHER})
+        assert world.run("remove", "notes").out == "removed notes:claude; .mcp.json did not name it\n"
+        assert world.run("remove", "helper").out == "removed helper:claude; .mcp.json no longer names it\n"
+
+    @pytest.mark.parametrize("command", ["verify", "inspect"])
+    def test_what_is_no_bundle_is_told_by_the_name_that_was_given(self, world: World, command: str) -> None:
+        (world.root / "notes.car").write_bytes(b"")
+        outcome = world.run("bundle", command, "notes.car")
+        assert (outcome.code, "notes.car.descriptor.json: No such file" in outcome.err) == (3, True)
+        assert "hint: pinwarden bundle pack writes it beside the archive" in outcome.err
+        assert "error: none.car: No such file" in world.run("bundle", "verify", "none.car").err
+
+    def test_a_file_that_is_no_export_of_the_audit_log_is_named(self, world: World) -> None:
+        (world.root / "notes.txt").write_text("no log\n")
+        outcome = world.run("audit", "verify", "--against", "notes.txt")
+        assert (outcome.code, "notes.txt is no export of an audit log" in outcome.err) == (3, True)
+
     def test_an_error_fits_the_terminal_that_shows_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("COLUMNS", raising=False)
         controller, terminal = pty.openpty()
         try:
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
-            with open(terminal, "w", closefd=False) as stream:  # noqa: PTH123
+            with open(terminal, "w", closefd=False) as stream:
                 lines = told("error: " + "word " * 30, to=stream).splitlines()
         finally:
             os.close(terminal)

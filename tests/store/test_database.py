@@ -46,7 +46,7 @@ def test_a_missing_driver_is_named_with_what_installs_it(monkeypatch: pytest.Mon
     with pytest.raises(PinwardenError) as caught:
         opened.rows("SELECT number FROM trial")
     assert caught.value.code == "DATABASE_UNAVAILABLE"
-    assert caught.value.hint .endswith('pip install ".[postgres]"')
+    assert caught.value.hint.endswith('pip install ".[postgres]"')
 
 
 def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:

@@ -33,7 +33,7 @@ def _seen_width(stream: TextIO | None = None) -> int:
 def told(text: str, beside: str = "", *, to: TextIO | None = None) -> str:
     """A sentence on lines that fit the terminal; on one line where another program reads it.
 
-    With something ``beside`` it, its lines are in a column of their own. It is for stdout, unless ``to`` says otherwise.
+    With something ``beside`` it, its lines are in a column of their own. ``to`` is where it goes, if not to stdout.
     """
     shown = show_invisible(text)
     known = _seen_width(to)
@@ -48,6 +48,12 @@ def told(text: str, beside: str = "", *, to: TextIO | None = None) -> str:
         break_on_hyphens=False,
     )
     return inert_in_log("".join(f"{line}\n" for line in lines))
+
+
+def cut(line: str) -> str:
+    """A line of a list, as much of it as the terminal has room for; all of it where another program reads it."""
+    known = _seen_width()
+    return line if not known or len(line) <= known else f"{line[: max(40, known) - 1]}…"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
