@@ -79,6 +79,13 @@ class TestNextSteps:
         assert unproved in world.run("fetch", "--frozen").out
         assert unproved in world.run("enforce").out
 
+    def test_text_that_would_be_approved_first_is_told_by_its_names(self, world: World) -> None:
+        world.configure({"notes": world.serve(TOOL)})
+        world.run("init")
+        told = world.run("init", "--allow-execute").out
+        assert f"> tool {TOOL['name']}\n" in told
+        assert "pinwarden inspect notes --allow-execute" in " ".join(told.split())
+
     def test_a_package_whose_bytes_nobody_pinned_is_explained_with_what_pins_them(self, world: World) -> None:
         world.configure({"notes": NOTES})
         world.run("init")
