@@ -238,6 +238,15 @@ class TestReportsForMachines:
         ]
         assert "--registry looked up 0 of 1 entry" in facts["notes"]
 
+    def test_a_server_that_could_not_be_asked_was_not_asked(self, world: World) -> None:
+        world.configure({"notes": world.serve(TOOL)})
+        assert world.run("init", "--allow-execute").code == 0
+        outcome = world.run("ci", "--live")
+        assert outcome.code == 3
+        assert "note: --live asked the servers of 0 of 1 entry\n" in outcome.out
+        assert "(--allow-execute)" in outcome.out
+        assert "note: --live asked the servers of 1 of 1 entry\n" in world.run("ci", "--live", "--allow-execute").out
+
     def test_half_a_digest_is_a_slip_and_no_tampering(self, world: World) -> None:
         world.configure({"notes": NOTES})
         world.run("init")
