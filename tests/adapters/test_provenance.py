@@ -782,7 +782,7 @@ def test_without_the_package_sigstore_a_bundle_is_unavailable_and_never_verified
         state="unavailable",
         signer="certificate",
         method="sigstore-dsse",
-        reason="the package sigstore is not installed; run: pip install 'pinwarden[provenance]'",
+        reason="the package sigstore is not installed; the extra pinwarden[provenance] brings it",
     )
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
 import shutil
+import struct
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from pinwarden.cli.layout import told
 from pinwarden.cli.main import COMMANDS
 from pinwarden.cli.render import render
 from tests.cli.run import pinwarden
@@ -43,6 +49,84 @@ class TestUpdates:
             outcome = world.run(command, "--offline")
             assert outcome.code == 0
             assert "0 of 1 entry come from a registry; there is nothing to look up" in outcome.out
+        assert "a configured server stays at the version in its configuration" in world.run("update", "--offline").out
+
+
+class TestNextSteps:
+    @pytest.mark.parametrize("command", ["ci", "list", "prove", "run notes", "explain notes", "lock digest"])
+    def test_a_lock_that_cannot_be_read_is_named_with_the_way_back(self, world: World, command: str) -> None:
+        world.lock.write_text("{")
+        outcome = world.run(*command.split())
+        assert outcome.code == 3
+        assert "mcp-lock.json: not JSON" in outcome.err
+        assert "restore the file from version control, or lock the servers again" in outcome.err
+
+    def test_a_folder_without_servers_is_told_where_they_are_named(self, world: World) -> None:
+        outcome = world.run("init")
+        assert outcome.code == 0
+        assert "such as .mcp.json in this folder" in outcome.out
+
+    def test_servers_that_nobody_asked_are_told_with_the_option_that_asks(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        assert "notes: its tools are not pinned: nobody agreed to ask it (--allow-execute)" in world.run("init").out
+
+    def test_what_cannot_be_proved_fetched_or_enforced_says_what_to_do(self, world: World) -> None:
+        world.configure({"notes": {"command": "uvx", "args": ["acme-notes-mcp"]}, "helper": OTHER})
+        world.run("init")
+        floats = "note: notes, helper: Write an exact version into the configuration and lock it again.\n"
+        assert floats in world.run("prove").out
+        unproved = "note: notes, helper: Run pinwarden prove <server>, and review what it writes into the lock.\n"
+        assert unproved in world.run("fetch", "--frozen").out
+        assert unproved in world.run("enforce").out
+
+    def test_text_that_would_be_approved_first_is_told_by_its_names(self, world: World) -> None:
+        world.configure({"notes": world.serve(TOOL)})
+        world.run("init")
+        told = world.run("init", "--allow-execute").out
+        assert f"> tool {TOOL['name']}\n" in told
+        assert "pinwarden inspect notes --allow-execute" in " ".join(told.split())
+
+    def test_a_package_whose_bytes_nobody_pinned_is_explained_with_what_pins_them(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        world.run("init")
+        told = world.run("explain", "notes").out
+        assert "nobody has checked that the bytes are the named ones" in told
+        assert "Nothing is left to do." not in told
+        assert "pinwarden prove notes pins its bytes" in told
+
+    def test_a_server_that_the_configuration_no_longer_names_is_not_a_missing_file(self, world: World) -> None:
+        world.configure({"notes": NOTES, "helper": OTHER})
+        world.run("init")
+        world.configure({"helper": OTHER})
+        assert world.run("remove", "notes").out == "removed notes:claude; .mcp.json did not name it\n"
+        assert world.run("remove", "helper").out == "removed helper:claude; .mcp.json no longer names it\n"
+
+    @pytest.mark.parametrize("command", ["verify", "inspect"])
+    def test_what_is_no_bundle_is_told_by_the_name_that_was_given(self, world: World, command: str) -> None:
+        (world.root / "notes.car").write_bytes(b"")
+        outcome = world.run("bundle", command, "notes.car")
+        assert (outcome.code, "notes.car.descriptor.json: No such file" in outcome.err) == (3, True)
+        assert "hint: pinwarden bundle pack writes it beside the archive" in outcome.err
+        assert "error: none.car: No such file" in world.run("bundle", "verify", "none.car").err
+
+    def test_a_file_that_is_no_export_of_the_audit_log_is_named(self, world: World) -> None:
+        (world.root / "notes.txt").write_text("no log\n")
+        outcome = world.run("audit", "verify", "--against", "notes.txt")
+        assert (outcome.code, "notes.txt is no export of an audit log" in outcome.err) == (3, True)
+
+    def test_an_error_fits_the_terminal_that_shows_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+        controller, terminal = pty.openpty()
+        try:
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+            with open(terminal, "w", closefd=False) as stream:
+                lines = told("error: " + "word " * 30, to=stream).splitlines()
+        finally:
+            os.close(terminal)
+            os.close(controller)
+        assert len(lines) == 3
+        assert all(len(line) <= 60 for line in lines)
+        assert all(line.startswith("  ") for line in lines[1:])
 
 
 class TestNamesFromConfigurations:
@@ -153,6 +237,15 @@ class TestReportsForMachines:
             line.removeprefix("note: ") for line in text.splitlines() if line.startswith("note: ")
         ]
         assert "--registry looked up 0 of 1 entry" in facts["notes"]
+
+    def test_a_server_that_could_not_be_asked_was_not_asked(self, world: World) -> None:
+        world.configure({"notes": world.serve(TOOL)})
+        assert world.run("init", "--allow-execute").code == 0
+        outcome = world.run("ci", "--live")
+        assert outcome.code == 3
+        assert "note: --live asked the servers of 0 of 1 entry\n" in outcome.out
+        assert "(--allow-execute)" in outcome.out
+        assert "note: --live asked the servers of 1 of 1 entry\n" in world.run("ci", "--live", "--allow-execute").out
 
     def test_half_a_digest_is_a_slip_and_no_tampering(self, world: World) -> None:
         world.configure({"notes": NOTES})

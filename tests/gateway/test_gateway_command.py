@@ -238,6 +238,23 @@ def test_a_gateway_without_tokens_does_not_listen_to_the_world(project: Project)
     assert "no client has a token" in done.err
 
 
+def test_a_gateway_that_others_reach_without_tls_says_that_tokens_can_be_read(project: Project) -> None:
+    audit = ("--audit", str(project.root / "open.sqlite"))
+    assert "tokens reach this address unencrypted" not in check(project, *audit)[2]
+    assert project("gateway", "token", "add", "laptop", *audit).code == 0
+    assert "tokens reach this address unencrypted" in check(project, *audit, "--listen", "0.0.0.0:0")[2]
+
+
+def test_a_gateway_that_only_watches_says_so(project: Project) -> None:
+    policy = project.root / "watching.toml"
+    for mode, told in (("audit", "recorded, but"), ("warn", "recorded, and clients are told, but")):
+        policy.write_text(f'[policy.gateway]\nenforcement = "{mode}"\n')
+        said = f'the policy says enforcement = "{mode}": changes are {told} not withheld\n'
+        assert said in check(project, "--policy", str(policy))[2]
+    policy.write_text("[policy.gateway]\n")
+    assert "enforcement" not in check(project, "--policy", str(policy))[2]
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -391,7 +408,9 @@ def test_the_lock_and_the_policy_are_read_again_when_they_change(tmp_path: Path)
             poll(lambda: at.names("notes", at.token) == ["search_notes"])
             (tmp_path / "pinwarden.toml").write_text("[policy.gateway]\nenforcement = 17\n")
             poll(lambda: at.get("/readyz")[0] == 503)
-            assert at.ask("notes", at.token)[0] == 404, "a policy that cannot be read allows nothing"
+            status, answer = at.ask("notes", at.token)
+            assert status == 404, "a policy that cannot be read allows nothing"
+            assert answer["error"]["message"] == "the gateway lets nothing pass now; /readyz says why"
             (tmp_path / "pinwarden.toml").write_text('[policy.gateway]\nenforcement = "block"\n')
             poll(lambda: at.names("notes", at.token) == [])
             project.approve("notes")

@@ -19,6 +19,7 @@ from tests.gateway.review_world import CHANGED, EVIL, READ, SEARCH, ReviewWorld,
 
 AUDIT = DigestPolicy(enforcement="audit", unknown="warn")
 NOTHING = Surface(server=None, items={}, observed={})
+FIND = {**SEARCH, "name": "find_notes", "description": "Find the notes of a day by their words."}
 AT = "2026-07-20T12:00:00.000Z"
 
 
@@ -44,6 +45,24 @@ def last_of(world: ReviewWorld) -> str:
 
 def left_out(report: Any) -> dict[str, str]:
     return {row["item"]: row["code"] for row in report["left_out"] if row["entity"] != "server"}
+
+
+def test_a_server_that_was_used_before_it_was_locked_does_not_imitate_itself(world: ReviewWorld) -> None:
+    observe(world, FIND)
+    unsaid = replace(listing(FIND), server=None)
+    world.state.sightings("notes#b25b89dd2b7335b1", FIRST_USE).keep(verdicts(NOTHING, unsaid, AUDIT))
+    report = world.json("policy", "generate")
+    assert [(each["server"], each["item"]) for each in report["allow"]] == [
+        ("notes", "find_notes"),
+        ("notes#b25b89dd2b7335b1", "find_notes"),
+    ]
+    assert left_out(report) == {}
+
+
+def test_attack_a_copied_tool_beside_others_is_left_out(world: ReviewWorld) -> None:
+    observe(world, FIND)
+    observe(world, FIND, READ, server="notes#b25b89dd2b7335b1")
+    assert left_out(world.json("policy", "generate")) == {"find_notes": "suspicious"}
 
 
 def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) -> None:

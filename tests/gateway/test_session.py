@@ -25,6 +25,13 @@ def ask_client(desk: Desk, method: str, params: dict[str, Any]) -> dict[str, Any
     return sent[0] if sent else {}
 
 
+@pytest.mark.parametrize(("name", "where"), [("no_such_tool", "audit tail"), (SEARCH["name"], "review")])
+def test_a_refusal_names_the_command_that_shows_what_it_is_about(name: str, where: str) -> None:
+    desk = Desk({"tools": [POISONED]}, lock=approved(HONEST))
+    desk.open()
+    assert desk.call(name)["error"]["message"].endswith(f" A person can look at it with: pinwarden {where}")
+
+
 # What is passed on
 
 

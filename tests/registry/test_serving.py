@@ -329,4 +329,4 @@ def test_serving_without_what_it_needs_says_what_to_install(
     assert run("registry", "serve") == 2
     told = capsys.readouterr().err
     assert "the package uvicorn, which is not installed" in told
-    assert 'pip install "pinwarden[registry]"' in told
+    assert 'pip install ".[registry]"' in told

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,6 +38,15 @@ def test_what_was_written_is_read_back_exactly(database: Database, database_url:
     again.close()
     assert [(number, name, None if data is None else bytes(data)) for number, name, data in found] == rows
     assert database.row("SELECT name FROM trial WHERE number = 3") is None
+
+
+def test_a_missing_driver_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    opened = open_database("postgresql://localhost:1/trial", TRIAL)
+    with pytest.raises(PinwardenError) as caught:
+        opened.rows("SELECT number FROM trial")
+    assert caught.value.code == "DATABASE_UNAVAILABLE"
+    assert caught.value.hint.endswith('pip install ".[postgres]"')
 
 
 def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:

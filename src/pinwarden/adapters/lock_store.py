@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from pinwarden.adapters.file_lock import try_lock
 from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.core.digest import Digest
-from pinwarden.core.errors import PinwardenError
+from pinwarden.core.errors import CODES, PinwardenError
 from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.documents.lock import lockfile
@@ -55,7 +55,20 @@ class LockWrite(Record):
 def read(path: Path) -> Lock | None:
     """The lock at a path; None if there is no file. Reading does not verify."""
     data = _read_if_there(path)
-    return None if data is None else lockfile.parse(data)
+    if data is None:
+        return None
+    with told_of(path):
+        return lockfile.parse(data)
+
+
+@contextmanager
+def told_of(path: Path) -> Iterator[None]:
+    """Put the name of the lockfile before an error about what is in it: commands read several files."""
+    try:
+        yield
+    except PinwardenError as err:
+        hint = CODES["LOCK_INVALID"].hint if err.code.startswith("JSON_") else err.hint
+        raise PinwardenError(err.code, f"{path}: {err.message}", hint=hint, data=err.data) from err
 
 
 def read_bytes(path: Path) -> bytes:

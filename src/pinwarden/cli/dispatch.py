@@ -189,14 +189,16 @@ def _unknown(arguments: Sequence[str], commands: Mapping[str, str]) -> str:
 
 def _report(err: PinwardenError, asked: _Asked) -> None:
     """The error as a document of the format that was asked for, and as a sentence for whoever looks on."""
+    from pinwarden.cli.layout import told
     from pinwarden.cli.render import render_error
     from pinwarden.core.visible import inert_in_log, show_invisible
 
     if err.code == "USAGE" and asked.command and err.hint == CODES["USAGE"].hint:
         err = PinwardenError(err.code, err.message, hint=f"run: pinwarden {asked.command} --help", data=err.data)
     sys.stdout.write(render_error(err, asked.command, asked.form))
-    lines = [f"error: {err.message} [{err.code}]", *_last_words(err), f"hint: {err.hint}"]
-    sys.stderr.write(inert_in_log("".join(f"{show_invisible(line)}\n" for line in lines)))
+    wrote = inert_in_log("".join(f"{show_invisible(line)}\n" for line in _last_words(err)))
+    error, hint = (told(line, to=sys.stderr) for line in (f"error: {err.message} [{err.code}]", f"hint: {err.hint}"))
+    sys.stderr.write(f"{error}{wrote}{hint}")
 
 
 def _last_words(err: PinwardenError) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, TextIO
 
 from pinwarden.core.visible import inert_in_log, show_invisible
 
@@ -19,18 +20,23 @@ def terminal_width() -> int:
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
 
 
-def _seen_width() -> int:
-    """The width of the terminal that stdout is; 0 if it is none."""
-    return shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
+def _seen_width(stream: TextIO | None = None) -> int:
+    """The width of the terminal that a stream is, or stdout; 0 if it is none."""
+    if stream is None or os.environ.get("COLUMNS", "").isdigit():
+        return shutil.get_terminal_size((0, 0)).columns if (stream or sys.stdout).isatty() else 0
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # no terminal, or no file at all
+        return 0
 
 
-def told(text: str, beside: str = "") -> str:
+def told(text: str, beside: str = "", *, to: TextIO | None = None) -> str:
     """A sentence on lines that fit the terminal; on one line where another program reads it.
 
-    With something ``beside`` it, its lines are in a column of their own.
+    With something ``beside`` it, its lines are in a column of their own. ``to`` is where it goes, if not to stdout.
     """
     shown = show_invisible(text)
-    known = _seen_width()
+    known = _seen_width(to)
     if not known:
         return inert_in_log(f"{beside}{shown}\n")
     lines = textwrap.wrap(
@@ -42,6 +48,12 @@ def told(text: str, beside: str = "") -> str:
         break_on_hyphens=False,
     )
     return inert_in_log("".join(f"{line}\n" for line in lines))
+
+
+def cut(line: str) -> str:
+    """A line of a list, as much of it as the terminal has room for; all of it where another program reads it."""
+    known = _seen_width()
+    return line if not known or len(line) <= known else f"{line[: max(40, known) - 1]}…"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -191,7 +191,7 @@ CODES: Mapping[str, ErrorCode] = _table(
         EXIT_UNCHECKED,
         "A registry or download could not be reached, or answered with something other than what was asked for. "
         "data.reason says why: offline, connect, tls, timeout, unauthorized, status or protocol.",
-        "Check the network, the proxy, and the registry that your package client is set to; then try again.",
+        "Check the network, the proxy and the address (for packages, that of your own client's settings); try again.",
     ),
     ErrorCode(
         "ARCHIVE_UNSAFE",
@@ -333,7 +333,7 @@ CODES: Mapping[str, ErrorCode] = _table(
         EXIT_UNCHECKED,
         "The gateway cannot serve: its address is taken or not allowed, its certificate cannot be read, a package is "
         "missing, or no locked server can be started.",
-        "Read the message. pinwarden gateway --help names the options; pip install 'pinwarden[gateway]' the packages.",
+        "Read the message. pinwarden gateway --help names the options; the extra gateway brings the packages.",
     ),
     ErrorCode(
         "STORE_UNSAFE",
@@ -514,7 +514,7 @@ CODES: Mapping[str, ErrorCode] = _table(
         "SERVER_NOT_FOUND",
         EXIT_REFUSED,
         "No registry has a server of that name and version.",
-        "Check the spelling; names look like io.github.owner/server.",
+        "Check the spelling and the version; names look like io.github.owner/server, those of bundles like acme.notes.",
     ),
     ErrorCode(
         "POLICY_REFUSED",

@@ -5,9 +5,10 @@ A report holds rows (one per thing a person should look at), facts (what ``--for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
 LEVELS = ("critical", "review", "warning", "info")
@@ -79,6 +80,15 @@ def row_facts(row: Row) -> dict[str, Any]:
         "line": row.line,
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def advice(failures: Sequence[tuple[str, PinwardenError]]) -> tuple[str, ...]:
+    """What to do next about servers that something failed for: every hint once, with the names that it is for."""
+    names: dict[str, dict[str, None]] = {}
+    for name, err in failures:
+        if err.code != "NOTHING_TO_RUN":  # no failure: there is nothing to do about it
+            names.setdefault(err.hint, {})[name] = None
+    return tuple(f"{', '.join(them)}: {hint}" for hint, them in names.items())
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.visible import show_invisible
 from pinwarden.documents.surface import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
-from pinwarden.rules.gates.lists import digest_text
+from pinwarden.rules.gates.lists import NOT_LISTED, digest_text
 from pinwarden.rules.gates.verdict import Verdict
 
 META = "io.modelcontextprotocol/"
@@ -86,9 +86,11 @@ def refusal(number: Any, verdict: Verdict, server: str, call: str) -> bytes:
     approved = (
         f" Approved: {', '.join(verdict.expected)}." if verdict.expected else " Nothing of that name is approved."
     )
+    # What no server ever listed has no definition that a review could show.
+    where = "pinwarden audit tail" if verdict.code == NOT_LISTED else "pinwarden review"
     text = (
         f"pinwarden: {what} of server '{shown(server)}' is blocked: {verdict.reason}{approved}{digests}"
-        " A person can look at it with: pinwarden review"
+        f" A person can look at it with: {where}"
     )
     return error(number, REFUSED, text, {"pinwarden": {**verdict_data(verdict), "server": server, "call": call}})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.surface import KINDS, Item, Surface
 from pinwarden.rules.advisories.scan import Finding, scan
 
@@ -120,7 +120,11 @@ def _findings(observations: Sequence[Observation]) -> _Findings:
     for layer in _layers(listed):
         digests = {(each.server, each.entity, _name(each)): each.digest for each in layer}
         for server in dict.fromkeys(each.server for each in layer):
-            neighbours = [(other, beside) for other, beside in surfaces.items() if other != server]
+            neighbours = [
+                (other, beside)
+                for other, beside in surfaces.items()
+                if other != server and not _is_seen_twice(surfaces[server], beside)
+            ]
             for finding in scan(_surface([each for each in layer if each.server == server]), neighbours):
                 where = finding.path.split("/")[1] if finding.entity == "server" and finding.path else finding.name
                 # Two items of one name are told by a rule of their own, and better.
@@ -128,6 +132,16 @@ def _findings(observations: Sequence[Observation]) -> _Findings:
                     digest = digests.get((server, finding.entity, where), "")
                     found.setdefault((server, finding.entity, where, digest), []).append(finding)
     return found
+
+
+def _is_seen_twice(one: Surface, other: Surface) -> bool:
+    """Whether both offer the same, as one server under two names does, and do not say that they are two.
+
+    What a server says of itself is not written down while it is trusted on first use.
+    """
+    if one.server is not None and other.server is not None:
+        return False  # the scan compares all of it
+    return replace(one, server=None).digest == replace(other, server=None).digest
 
 
 def _layers(observations: Sequence[Observation]) -> Iterator[list[Observation]]:

@@ -61,14 +61,8 @@ class Postgres(Database):
         return self._name
 
     def _connect(self) -> psycopg.Connection[Row]:
-        try:
-            import psycopg
-        except ImportError as err:
-            raise PinwardenError(
-                "DATABASE_UNAVAILABLE",
-                "PostgreSQL needs the package psycopg, which is not installed",
-                hint='Install it with: pip install "pinwarden[postgres]"',
-            ) from err
+        import psycopg
+
         try:
             made: Any = _patient_connection().connect(**self._parameters(), autocommit=True, prepare_threshold=2)
         except psycopg.Error as err:
@@ -186,8 +180,15 @@ def _lock_number(name: str) -> int:
 
 @contextmanager
 def _postgres_errors() -> Iterator[None]:
-    import psycopg
-
+    # Every use of the database begins here, so here is where a missing driver is noticed.
+    try:
+        import psycopg
+    except ImportError as err:
+        raise PinwardenError(
+            "DATABASE_UNAVAILABLE",
+            "PostgreSQL needs the package psycopg, which is not installed",
+            hint='Install it from the checkout of Pinwarden, which is in no package index: pip install ".[postgres]"',
+        ) from err
     try:
         yield
     except psycopg.errors.IntegrityError as err:

@@ -121,7 +121,7 @@ def open_root(path: Path | None) -> SigstoreRoot:
         from sigstore_models.trustroot.v1 import TrustedRoot as Model
     except ImportError as err:
         if err.name == "sigstore":
-            why = "the package sigstore is not installed; run: pip install 'pinwarden[provenance]'"
+            why = "the package sigstore is not installed; the extra pinwarden[provenance] brings it"
         else:
             why = f"the installed release of the package sigstore is not known here: {err}"
         raise Unavailable(why) from err

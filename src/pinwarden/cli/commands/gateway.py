@@ -76,7 +76,7 @@ def run(args: Namespace) -> int:
         raise PinwardenError(
             "GATEWAY_UNAVAILABLE",
             f"the gateway over HTTP needs the package {err.name}, which is not installed",
-            hint='Install it with: pip install "pinwarden[gateway]"',
+            hint='Install it from the checkout of Pinwarden, which is in no package index: pip install ".[gateway]"',
         ) from err
     from pinwarden.adapters.inside_server import running_gateway
     from pinwarden.cli.progress import Progress
@@ -104,6 +104,8 @@ def run(args: Namespace) -> int:
             f"{host} can be reached from elsewhere, and no client has a token",
             hint="Make one with: pinwarden gateway token add CLIENT",
         )
+    if host not in LOOPBACK and not args.tls_cert:
+        _say("tokens reach this address unencrypted: give --tls-cert, or let only a web server with TLS reach it")
     progress = Progress("reading the lock and preparing the servers")
     progress.__enter__()
     complete = True

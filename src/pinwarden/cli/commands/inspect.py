@@ -63,6 +63,7 @@ def run(args: Namespace) -> int:
 
 def _table(surface: Surface) -> str:
     """What was seen, one line an item, safe to print."""
+    from pinwarden.cli.layout import cut
     from pinwarden.core.visible import inert_in_log, show_invisible
 
     lines: list[str] = []
@@ -75,4 +76,4 @@ def _table(surface: Surface) -> str:
             first = show_invisible(text.strip().split("\n")[0][:60]) if isinstance(text, str) else ""
             digest = item.digest.hex[:12] if item.digest else "undigestable"
             lines.append(f"{kind.entity:16}  {digest:12}  {show_invisible(item.name)[:40]:28}  {first}".rstrip())
-    return inert_in_log("".join(f"{line}\n" for line in lines))
+    return inert_in_log("".join(f"{cut(line)}\n" for line in lines))

@@ -39,7 +39,7 @@ def run(args: Namespace) -> int:
         raise PinwardenError(
             "USAGE",
             f"serving needs the package {err.name}, which is not installed",
-            hint='Install it with: pip install "pinwarden[registry]"',
+            hint='Install it from the checkout of Pinwarden, which is in no package index: pip install ".[registry]"',
         ) from err
     from pinwarden.core.record import replace
     from pinwarden.flows.registry.registry import RegistryLimits

@@ -92,9 +92,8 @@ def _check_version(document: Mapping[str, Any]) -> None:
         hint = "Version 1 said too little to be trusted. Lock the servers again; nothing of the old file is needed."
     else:
         hint = None
-    raise PinwardenError(
-        "LOCK_VERSION_UNSUPPORTED", f"lockfileVersion is {str(version)[:40]!a}, not {VERSION}", hint=hint
-    )
+    told = f"is {str(version)[:40]!a}, not {VERSION}" if "lockfileVersion" in document else "is missing"
+    raise PinwardenError("LOCK_VERSION_UNSUPPORTED", f"lockfileVersion {told}", hint=hint)
 
 
 def to_bytes(lock: Lock, *, plain_v2: bool = False) -> bytes:

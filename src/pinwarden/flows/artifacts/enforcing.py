@@ -27,7 +27,7 @@ from pinwarden.documents.lock.locked_launch import LAUNCH, LockedLaunch, launch_
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
-from pinwarden.flows.report import Report, Row, counted, row_facts
+from pinwarden.flows.report import Report, Row, advice, counted, row_facts
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.masking import lockable_entry
 
@@ -54,6 +54,7 @@ def enforce(project: Project, names: Sequence[str], now: str) -> Report:
     servers = [server for file in project.configs() for server in file.servers]
     done: list[dict[str, str]] = []
     rows: list[Row] = []
+    failures: list[tuple[str, PinwardenError]] = []
     for entry in lock.entries:
         if names and entry.name not in names:
             continue
@@ -61,12 +62,14 @@ def enforce(project: Project, names: Sequence[str], now: str) -> Report:
             done.append(_enforce_one(project, entry, servers, now))
         except PinwardenError as err:
             rows.append(_row(entry, err))
+            failures.append((entry.name, err))
     return Report(
         command="enforce",
         subject=project.lock.name,
         summary=f"{counted(len(done), 'entry', 'entries')} started through pinwarden run, {len(rows)} left as they are",
         exit_code=EXIT_REFUSED if any(row.level != "info" for row in rows) else EXIT_CLEAN,
         rows=tuple(rows),
+        notes=advice(failures),
         facts={"entries": done, "findings": [row_facts(row) for row in rows]},
     )
 

@@ -20,7 +20,7 @@ from pinwarden.flows.artifacts.images import fetch_image
 from pinwarden.flows.artifacts.mcpb import fetch_mcpb, is_mcpb, mcpb_environment, pinned_mcpb
 from pinwarden.flows.artifacts.running import is_bundle, pinned_closure
 from pinwarden.flows.project import Project
-from pinwarden.flows.report import Report, Row, counted, row_facts
+from pinwarden.flows.report import Report, Row, advice, counted, row_facts
 
 if TYPE_CHECKING:
     from pinwarden.adapters.environments.store import Store
@@ -48,6 +48,7 @@ def fetch(project: Project, names: Sequence[str], shop: Workshop, how: How) -> R
     """Fetch, verify and build every locked server."""
     rows: list[Row] = []
     done: list[dict[str, object]] = []
+    failures: list[tuple[str, PinwardenError]] = []
     for entry in chosen_entries(project, names):
         try:
             approved = approved_digests(extension_of(entry))
@@ -56,6 +57,7 @@ def fetch(project: Project, names: Sequence[str], shop: Workshop, how: How) -> R
             done.append(made)
         except PinwardenError as err:
             rows.append(_row(entry, err, _level(err, frozen=how.frozen)))
+            failures.append((entry.name, err))
     failed = [row for row in rows if row.level != "warning"]
     exit_code = EXIT_CLEAN
     if failed:
@@ -66,6 +68,7 @@ def fetch(project: Project, names: Sequence[str], shop: Workshop, how: How) -> R
         summary=f"{counted(len(done), 'server')} ready to run, {counted(len(rows), 'server')} not",
         exit_code=exit_code,
         rows=tuple(rows),
+        notes=advice(failures),
         facts={
             "servers": done,
             "findings": [row_facts(row) for row in rows],

@@ -45,7 +45,7 @@ from pinwarden.flows.artifacts.examining import Examined, examine
 from pinwarden.flows.artifacts.fetching import chosen_entries
 from pinwarden.flows.artifacts.scripts import AllowedScripts, left_out_rows, unknown_rows, with_new
 from pinwarden.flows.project import Project
-from pinwarden.flows.report import UNCHECKED, Report, Row, counted, is_grave, row_facts
+from pinwarden.flows.report import UNCHECKED, Report, Row, advice, counted, is_grave, row_facts
 
 
 class Proof(Record):
@@ -72,6 +72,7 @@ def prove(
     rows: list[Row] = []
     done: list[dict[str, Any]] = []
     closures: list[Closure] = []
+    failures: list[tuple[str, PinwardenError]] = []
     for entry in chosen_entries(project, names):
         try:
             examined = examine(entry, shop, now)
@@ -87,6 +88,7 @@ def prove(
                 done.append(_told(entry, proof, approved))
         except PinwardenError as err:
             rows.append(_failure(entry, err))
+            failures.append((entry.name, err))
     rows += unknown_rows(allowed, closures)
     open_rows = [row for row in rows if is_grave(row)]
     exit_code = EXIT_CLEAN
@@ -99,6 +101,7 @@ def prove(
         summary=f"the bytes of {counted(len(done), 'server')} are pinned, of {open_ones} not",
         exit_code=exit_code,
         rows=tuple(rows),
+        notes=advice(failures),
         facts={"servers": done, "findings": [row_facts(row) for row in rows]},
     )
 

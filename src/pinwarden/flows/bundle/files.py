@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pinwarden.adapters.bundles.archive import Contents, check_archive
 from pinwarden.adapters.bundles.limits import DEFAULT_LIMITS
-from pinwarden.adapters.files import read_file
+from pinwarden.adapters.files import open_regular, read_file
 from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.documents.bundle.descriptor import CAR, TAR_ZSTD
 from pinwarden.documents.bundle.shape import LIMITS
@@ -57,11 +58,20 @@ def _beside(archive: Path, suffix: str) -> Path:
 
 def read_documents(files: BundleFiles) -> BundleDocuments:
     """The descriptor and the manifest, which belong together; the archive is not looked at."""
+    for path, option in ((files.descriptor, "--descriptor"), (files.manifest, "--manifest")):
+        if not path.exists():
+            raise PinwardenError(
+                "FILE_UNREADABLE",
+                f"{path}: No such file or directory",
+                hint=f"pinwarden bundle pack writes it beside the archive; if it is elsewhere, name it with {option}.",
+            )
     return check_documents(read_file(files.descriptor, LIMITS.max_bytes), read_file(files.manifest, LIMITS.max_bytes))
 
 
 def open_files(files: BundleFiles) -> OpenedBundle:
     """All of a bundle, checked."""
+    with open_regular(files.archive):  # first, as an error should be about the name that was given
+        pass
     return open_bundle(read_documents(files), read_file(files.archive, DEFAULT_LIMITS.archive_bytes))
 
 

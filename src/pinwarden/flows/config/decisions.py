@@ -5,6 +5,7 @@ The judgement is that of the gate: what ``ci`` would fail over needs a decision 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +14,7 @@ from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.record import extension_of
-from pinwarden.documents.surface import Surface, parse
+from pinwarden.documents.surface import KINDS, Surface, parse
 from pinwarden.flows.config.issues import config_issues, config_strangers
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.report import Row
@@ -100,18 +101,27 @@ class Approved:
         if standing.state != "unchanged" or (approved is not None and approved.digest == seen.digest):
             return standing
         if approved is None:
-            message = "Its tools were not pinned so far; what it tells the model now would be approved."
-            row = Row(
-                code="surface_new",
-                level=LOCKING_KINDS["surface_new"].severity,
-                entity="server",
-                name=name,
-                path="",
-                message=message,
-            )
-            return Standing(state="changed", rows=(row,))
+            return Standing(state="changed", rows=(_first_text(name, seen),))
         rows = (row_of(change) for change in compare(approved, seen))
         return Standing(state="changed", rows=tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows))
+
+
+def _first_text(name: str, seen: Surface) -> Row:
+    """What would be approved, by its names, and how to read all of it before that."""
+    message = (
+        "Its tools were not pinned so far; what it tells the model now would be approved. "
+        f"To read it first: pinwarden inspect {shlex.quote(name)} --allow-execute --format json"
+    )
+    names = ", ".join(f"{kind.entity} {item.name}" for kind in KINDS for item in seen.list_of(kind))
+    return Row(
+        code="surface_new",
+        level=LOCKING_KINDS["surface_new"].severity,
+        entity="server",
+        name=name,
+        path="",
+        message=message,
+        excerpt=names or None,
+    )
 
 
 def _differences(server: ConfiguredServer, entry: Entry) -> tuple[Change, ...]:

@@ -63,6 +63,11 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Project
 
 _NONE = "no MCP servers are configured for this project or user"
+_NONE_YET = (
+    "a client's file names them, such as .mcp.json in this folder; pinwarden add NAME takes one from a registry, and "
+    "pinwarden inspect -- COMMAND looks at one that is not configured"
+)
+_NOT_AGREED = "nobody agreed to ask it (--allow-execute)"
 _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
 _LITERAL = re.compile(r"<([^<>\s]*[a-z][^<>\s]*)>")
 """A word in angle brackets that nobody would take for the name of a variable."""
@@ -228,7 +233,7 @@ def _ask_all(
     found: list[Found], options: ProbeOptions | None, on_progress: Callable[[int, int], None] | None
 ) -> list[Found]:
     if options is None:
-        return [replace(each, unasked="nobody agreed to ask it") if each.refused is None else each for each in found]
+        return [replace(each, unasked=_NOT_AGREED) if each.refused is None else each for each in found]
     from pinwarden.adapters.probe.probe import probe_all
 
     wanted = [each for each in found if each.refused is None and not each.server.disabled]
@@ -395,6 +400,8 @@ def _notes(discovery: Discovery) -> Iterator[str]:
         names = " ".join(dict.fromkeys(f"--accept {shlex.quote(each.server.name)}" for each in discovery.undecided))
         yield f"nothing was written; accept what is new or different with {names}"
         return
+    if not discovery.found:
+        yield _NONE_YET
     for each in discovery.found:
         if each.refused is None and each.unasked and not _is_pinned(discovery, each):
             yield f"{each.server.name}: its tools are not pinned: {each.unasked}"

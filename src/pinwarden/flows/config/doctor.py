@@ -17,7 +17,7 @@ from pinwarden.documents.target import StdioTarget
 from pinwarden.flows.config.issues import config_issues, config_strangers
 from pinwarden.flows.config.view import ConfigView, view_configs
 from pinwarden.flows.lock.documents import problem_facts, problem_rows
-from pinwarden.flows.report import Report, Row, is_grave, weight
+from pinwarden.flows.report import Report, Row, counted, is_grave, weight
 from pinwarden.flows.rows import finding_row, row_of
 from pinwarden.rules.config.doctor import DoctorIssue, Stranger
 from pinwarden.rules.config.findings import FINDING_KINDS, ConfigFinding, findings_in
@@ -233,7 +233,7 @@ def _notes(project: Project, view: ConfigView, programs: Iterable[Program]) -> I
 
 def _summary(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:
     files, servers = len(view.files), len(view.servers)
-    looked = f"{len(view.locked)} locked and {servers} configured servers in {files} files"
+    looked = f"{len(view.locked)} locked and {servers} configured servers in {counted(files, 'file')}"
     if ok:
         return f"{looked}: everything is configured as approved" if view.locked else f"{looked}: nothing stands out"
     grave = sum(map(is_grave, rows))

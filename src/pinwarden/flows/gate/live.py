@@ -72,7 +72,8 @@ def live_rows(
         if isinstance(seen, PinwardenError) and seen.code == "SECRET_REPEATED":
             yield _row(question.entry, "secret_repeated", seen.message)
         elif isinstance(seen, PinwardenError):
-            yield _unchecked(question.entry, f"could not be asked: {seen.message}")
+            how = " (--allow-execute)" if seen.code == "CONSENT_REQUIRED" else ""
+            yield _unchecked(question.entry, f"could not be asked: {seen.message}{how}")
         elif question.approved is not None:
             yield from _text_rows(question.entry, question.approved, seen)
         else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
@@ -29,7 +30,8 @@ def gate_report(
     drift = [row for row in rows if is_grave(row) and row.code != UNCHECKED]
     exit_code = EXIT_REFUSED if drift else EXIT_UNCHECKED if unchecked else EXIT_CLEAN
     nothing = _nothing_to_check(lock, gate, policies)
-    notes = tuple(_not_looked_at(lock, gate))
+    in_vain = {name: {row.name for row in group if row.code == UNCHECKED} for name, group in found.items()}
+    notes = tuple(_not_looked_at(lock, gate, in_vain))
     return Report(
         command="ci",
         subject=project.shown(project.lock),
@@ -110,12 +112,19 @@ def _nothing_to_check(lock: Lock, gate: Gate, policies: Policies) -> dict[str, s
     }
 
 
-def _asked(lock: Lock, gate: Gate) -> dict[str, int]:
-    """Of how many entries the registries and the live servers were asked."""
+_Names = Mapping[str, Collection[str]]
+
+
+def _asked(lock: Lock, gate: Gate, without: _Names = MappingProxyType({})) -> dict[str, int]:
+    """Of how many entries the registries and the live servers were asked, some names aside."""
+
+    def count(kind: str, is_on: bool, fits: Callable[[Entry], bool]) -> int:
+        return sum(fits(entry) and entry.name not in without.get(kind, ()) for entry in lock.entries) if is_on else 0
+
     return {
-        "registry": sum(entry.source not in UNLISTED for entry in lock.entries) if gate.registries is not None else 0,
-        "bytes": sum(map(_has_bytes, lock.entries)) if gate.workshop is not None else 0,
-        "live": sum(_has_live_pin(entry) for entry in lock.entries) if gate.probe is not None else 0,
+        "registry": count("registry", gate.registries is not None, lambda entry: entry.source not in UNLISTED),
+        "bytes": count("bytes", gate.workshop is not None, _has_bytes),
+        "live": count("live", gate.probe is not None, _has_live_pin),
     }
 
 
@@ -136,7 +145,8 @@ def _has_live_pin(entry: Entry) -> bool:
     return pinned or any(member in entry.manifest for member in TOOL_HASHES)
 
 
-def _not_looked_at(lock: Lock, gate: Gate) -> Iterator[str]:
+def _not_looked_at(lock: Lock, gate: Gate, in_vain: _Names) -> Iterator[str]:
+    """What was looked at and what was not; ``in_vain`` are those that a check did not get to the end with."""
     unpinned = hashed = 0
     for entry in lock.entries:
         extension = extension_of(entry)
@@ -149,7 +159,7 @@ def _not_looked_at(lock: Lock, gate: Gate) -> Iterator[str]:
     if hashed:
         yield f"{hashed} of {entries} entries have only ToolPin's hashes of their tools, which leave much out"
     yield from _unseen_texts(lock)
-    asked = _asked(lock, gate)
+    asked = _asked(lock, gate, in_vain)
     if gate.registries is not None:
         yield f"--registry looked up {asked['registry']} of {counted(entries, 'entry', 'entries')}"
     if gate.workshop is not None:

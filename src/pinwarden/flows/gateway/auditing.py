@@ -52,6 +52,9 @@ def verify_export(path: Path, heads: Sequence[Head]) -> Report:
     return _verified(str(path), (check or ChainCheck(heads)).outcome(), heads)
 
 
+_EXPORT = "Name a file that pinwarden audit export wrote."
+
+
 def head_of_export(path: Path) -> Head:
     """The last entry of an exported file."""
     last = None
@@ -59,7 +62,12 @@ def head_of_export(path: Path) -> Head:
         last = line
     if last is None:
         raise PinwardenError("AUDIT_INVALID", f"{path} holds no entry of an audit log")
-    return Head(number=parse(last).number, hash=hash_of(last))
+    try:
+        return Head(number=parse(last).number, hash=hash_of(last))
+    except PinwardenError as err:
+        raise PinwardenError(
+            "AUDIT_INVALID", f"{path} is no export of an audit log: {err.message}", hint=_EXPORT
+        ) from err
 
 
 def last_entries(state: GatewayState, count: int, wanted: Wanted) -> list[Entry]:

@@ -20,7 +20,7 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.flows.install.bringing import Brought, api_surface_of, bring, pin_of
 from pinwarden.flows.install.judging import Question, judge
 from pinwarden.flows.install.writing import Placed, lock_bundle
-from pinwarden.flows.lock.updating import NOTHING_TO_LOOK_UP
+from pinwarden.flows.lock.updating import NOTHING_CHANGED, NOTHING_TO_LOOK_UP
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted
 from pinwarden.flows.rows import row_of
 from pinwarden.rules.drift.surface import compare
@@ -262,8 +262,8 @@ def merged(report: Report, found: Sequence[BundleUpdate], updating: Updating) ->
     codes = {report.exit_code, code}
     told = f"{counted(len(found), 'bundle')} looked up, {len(offered)} with another version"
     notes = [f"{each.pin.tool} was not updated: what changed looks like an attack" for each in blocked]
-    if offered and not updating.agreed and not report.notes:
-        notes.append("nothing was changed; add --yes to update the lock")
+    if offered and not updating.agreed and NOTHING_CHANGED not in report.notes:
+        notes.append(NOTHING_CHANGED)
     facts = report.facts
     updates = [
         {"name": entry.name, "client": entry.client, "from": each.pin.version, "to": each.brought.pin.version}

@@ -36,7 +36,8 @@ class LockDocument(Record):
 def read_lock(path: Path) -> LockDocument:
     """A lockfile of lockfileVersion 2 or mcp-lock/1, verified together with its approved texts."""
     data = lock_store.read_bytes(path)
-    lock = _parse(data)
+    with lock_store.told_of(path):
+        lock = _parse(data)
     if isinstance(lock, Lock):
         return _judged(path, data, lock)
     from pinwarden.documents.lock import mcp_lock_1
@@ -47,7 +48,8 @@ def read_lock(path: Path) -> LockDocument:
 def read_v2(path: Path) -> tuple[Lock, LockDocument]:
     """A lockfile of lockfileVersion 2, where nothing else will do."""
     data = lock_store.read_bytes(path)
-    lock = lockfile.parse(data)
+    with lock_store.told_of(path):
+        lock = lockfile.parse(data)
     return lock, _judged(path, data, lock)
 
 

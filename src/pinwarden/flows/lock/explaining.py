@@ -17,7 +17,7 @@ from pinwarden.flows.lock.documents import LockDocument, entries_named, problem_
 from pinwarden.flows.lock.words import config_in_words, release_of, target_in_words
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.launch import choose_target, selected_target
-from pinwarden.rules.trust.explanation import Explanation, explain, explain_bundle, own_findings
+from pinwarden.rules.trust.explanation import Explanation, explain, explain_bundle, explain_bytes, own_findings
 from pinwarden.rules.trust.report import Issue, Pillars, TierCap, TrustReport
 from pinwarden.rules.trust.tiers import gated, judge
 from pinwarden.rules.trust.verdict import verdict_of
@@ -129,6 +129,10 @@ class _Locked:
         pin = bundle_of(entry)
         if pin is not None and not self.today.gates:
             self.told = explain_bundle(self.told, pin.version, literal=pin.literal)
+        elif _configured_kind(entry) in ("npm", "pypi", "oci"):
+            known = self.extension
+            pinned = known is not None and bool(known.artifacts or known.image)
+            self.told = explain_bytes(self.told, entry.name, pinned=pinned)
 
     def facts(self) -> dict[str, Any]:
         """Everything as JSON; ``sections`` is the same in sentences."""

@@ -36,6 +36,9 @@ def install_locked(project: Project, wanted: Wanted, locked: Report) -> Report:
     )
 
 
+_TOLD = {"removed": "no longer names it", "missing": "did not name it"}
+
+
 def remove_server(project: Project, name: str, clients: Sequence[str], now: str, *, keep_config: bool) -> Report:
     """Take a server out of the configurations and out of the lock."""
     lock = lock_store.read(project.lock)
@@ -57,7 +60,7 @@ def remove_server(project: Project, name: str, clients: Sequence[str], now: str,
     return Report(
         command="remove",
         subject=name,
-        summary=f"removed {', '.join(gone)}" + "".join(f"; {row['file']} {row['action']}" for row in done),
+        summary=f"removed {', '.join(gone)}" + "".join(f"; {row['file']} {_TOLD[row['action']]}" for row in done),
         exit_code=EXIT_CLEAN,
         facts={"removed": gone, "configs": done},
     )

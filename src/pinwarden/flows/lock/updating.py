@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.lock.configured import UNLISTED
+from pinwarden.documents.lock.configured import SOURCE, UNLISTED
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.flows.lock.locking import LockWriting, Wanted, lock_from_registry
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Policies, Project
 
 NOTHING_TO_LOOK_UP = "there is nothing to look up"
+NOTHING_CHANGED = "nothing was changed; add --yes to update the lock"
 
 
 UPDATE_KINDS: Kinds = kind_table(
@@ -109,6 +110,7 @@ def update(project: Project, wish: Wish, policies: Policies, writing: LockWritin
         summary=looked.in_words(f"{len(found)} with a newer release" if found else "each at its latest release"),
         exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if failed else EXIT_CLEAN,
         rows=(*failed, *rows),
+        notes=tuple(_untold(looked, renewed)),
         facts={
             "updates": [
                 {"name": each.entry.name, "client": each.entry.client, "from": each.entry.version, "to": _version(each)}
@@ -121,8 +123,8 @@ def update(project: Project, wish: Wish, policies: Policies, writing: LockWritin
         },
     )
     if not agreed:
-        nothing = ("nothing was changed; add --yes to update the lock",)
-        return replace(report, notes=nothing) if found or offered else report
+        nothing = (NOTHING_CHANGED,) if found or offered else ()
+        return replace(report, notes=(*report.notes, *nothing))
     left = _write_releases(project, [each for each in found if each.entry.name not in bad], wish, policies, writing)
     if offered:
         from pinwarden.flows.artifacts.renewing import write_renewal
@@ -133,6 +135,15 @@ def update(project: Project, wish: Wish, policies: Policies, writing: LockWritin
         return report
     facts = {**report.facts, "configs": [{"name": row.name, "message": row.message} for row in left]}
     return replace(report, rows=(*report.rows, *left), facts=facts, exit_code=EXIT_REFUSED)
+
+
+def _untold(looked: _Looked, renewed: Sequence[Renewal]) -> Iterator[str]:
+    """What was looked at beside registries, and what was not."""
+    same = sum(not each.rows for each in renewed)
+    if same:
+        yield f"the pinned bytes of {counted(same, 'server')} are what they would be today, with all dependencies"
+    if looked.configured:
+        yield "a configured server stays at the version in its configuration; write another, then run pinwarden init"
 
 
 def _write_releases(
@@ -193,6 +204,8 @@ class _Looked(Record):
     """Those that come from a registry."""
     wanted: int
     """All that were asked about."""
+    configured: bool
+    """Whether some of those were found in a configuration."""
 
     @property
     def failed(self) -> tuple[Newer, ...]:
@@ -229,7 +242,8 @@ def _look_up(project: Project, names: Sequence[str], *, offline: bool) -> _Looke
             found.append(Newer(entry=entry, latest=None, problem=err.message))
             continue
         found.append(Newer(entry=entry, latest=latest))
-    return _Looked(entries=tuple(found), wanted=len(wanted))
+    configured = any(entry.source == SOURCE for entry in wanted)
+    return _Looked(entries=tuple(found), wanted=len(wanted), configured=configured)
 
 
 def _differences(each: Newer, now: str) -> list[Row]:

@@ -62,7 +62,7 @@ class Access:
         host = _host_of(given.decode("latin-1"))
         if host is None or host not in self._hosts:
             self.denied += 1
-            raise Denied(421, "this gateway does not answer for that host")
+            raise Denied(421, "this gateway does not answer for that host; --allow-host names those that it has")
         origin = request.headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").lower().rstrip("/") not in self._origins:
             self.denied += 1

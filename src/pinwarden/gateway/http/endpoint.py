@@ -101,7 +101,8 @@ class Endpoint:
             return
         place = self._place(request.path, client)
         if place is None:
-            reply.send(404, _refusal(INVALID_REQUEST, "no such server"))
+            why = "no such server" if self._hub.upstreams else "the gateway lets nothing pass now; /readyz says why"
+            reply.send(404, _refusal(INVALID_REQUEST, why))
         elif request.method == "POST":
             self._post(request, reply, client, place)
         elif request.method == "GET":

@@ -79,6 +79,7 @@ class HttpGateway:
         self._once = {token_digest(one_time_token): Client(name="local")} if one_time_token else {}
         self._policy = gateway_policy_of(self._project, settings.policy)
         self._locked.set_policy(self._policy)
+        self._tell_mode()
         self._locked.tracing = tracing_of(self._project.variables, self._say)
         self._stamps = self._seen()
         locked = await loop.run_in_executor(None, self._locked.read)
@@ -180,6 +181,14 @@ class HttpGateway:
             self._policy = policy
             self._locked.set_policy(policy)
             self._say("the policy was read anew")
+            self._tell_mode()
+
+    def _tell_mode(self) -> None:
+        """A gateway that only watches looks like one that protects, so it says so."""
+        mode = self._policy.answers.get("enforcement", "block")
+        if mode != "block":
+            also = ", and clients are told" if mode == "warn" else ""
+            self._say(f'the policy says enforcement = "{mode}": changes are recorded{also}, but not withheld')
 
     async def _record(self, fact: Fact) -> None:
         """Before what it tells of takes effect; also while the database is away, as then its journal has it."""

@@ -329,7 +329,7 @@ class UpstreamConnection(asyncio.Protocol):
                     self._pool.free(self)
                     outgoing.listener.on_whole(head.status, head.session, data[end:])
                     return
-                if 0 < missing and head.length <= _LONGEST_HELD:  # many servers send head and body one after the other
+                if missing > 0 and head.length <= _LONGEST_HELD:  # many servers send head and body one after the other
                     self._held = data
                     return
             self._fresh = False

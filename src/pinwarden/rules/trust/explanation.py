@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.server_entry import ServerEntry
 from pinwarden.documents.tier import Tier
 from pinwarden.rules.trust.metadata_evidence import pinned_version
@@ -91,6 +91,17 @@ def explain_bundle(told: Explanation, version: str, *, literal: bool) -> Explana
     )
     remedies = (f"Install it without --literal: {version} was accepted with holes left open.",) if literal else ()
     return Explanation(tier=told.tier, meaning=meaning, reasons=(), remedies=remedies)
+
+
+def explain_bytes(told: Explanation, name: str, *, pinned: bool) -> Explanation:
+    """The same for a package that was found in a configuration: ToolPin's tiers do not count bytes that we pinned."""
+    if told.tier != "conditional":
+        return told
+    stays = "The tier stays, as no registry's entry is behind it"
+    if pinned:
+        meaning = "Conditional: its bytes are pinned here, but nobody outside vouches that they are its author's."
+        return replace(told, meaning=meaning, remedies=told.remedies or (f"{stays}.",))
+    return replace(told, remedies=(*told.remedies, f"{stays}; pinwarden prove {name} pins its bytes all the same."))
 
 
 def _open_reasons(report: TrustReport, now: str) -> Iterator[str]:
