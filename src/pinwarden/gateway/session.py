@@ -168,7 +168,7 @@ class Session:
         del now
         out = Output()
         with self._lock:
-            waited_for = [number for number in self._open if number not in self._cancelled]
+            waited_for = [number for number in tuple(self._open) if number not in self._cancelled]
             held = [each.number for each in self._held if not isinstance(each, Notice)]
             for number in (*waited_for, *held):
                 out.to_client.append(error(number, messages.GONE, "pinwarden: the server ended without an answer"))
@@ -176,6 +176,19 @@ class Session:
             self._cancelled.clear()
             self._held.clear()
         return out.step()
+
+    def abandon(self, number: Any) -> bool:
+        """Nobody waits for a request any more; whether the server has it, and has not answered it.
+
+        For those who see that its answer, should one come after all, does not come here.
+        """
+        with self._lock:
+            self._held = [held for held in self._held if not isinstance(held, Request) or held.number != number]
+            self._cancelled.discard(number)
+            asked = self._open.pop(number, None)
+            if type(asked) is Asked and asked.method == "initialize":
+                self._views.opened(None)
+        return asked is not None
 
     def take_back(self, step: Step, problem: PinwardenError) -> Step:
         """What could not be recorded does not happen: what is sent in place of it. Who waited for it is told why."""
@@ -282,7 +295,7 @@ class Session:
             self._views.opening()
             info = params.get("clientInfo") if isinstance(params, dict) else None
         elif self._views.meta is None and (meta := stateless_meta(params)) is not None and not self._opening.version:
-            self._views.meta = meta
+            self._views.stateless(meta)
             info = meta.get(f"{messages.META}clientInfo")
         if info is not None and not self._named and isinstance(info, dict) and isinstance(info.get("name"), str):
             self._journal.client = info["name"][:200]
@@ -292,8 +305,10 @@ class Session:
         number = params.get("requestId") if isinstance(params, dict) else None
         if self._views.is_own(number):
             return True
-        if is_id(number) and number in self._open:
+        if is_id(number) and (asked := self._open.get(number)) is not None:
             self._cancelled.add(number)
+            if type(asked) is str:
+                self._open[number] = Asked(number, CALL, asked)  # so that its answer ends both, on the long way
         before = len(self._held)
         self._held = [held for held in self._held if not isinstance(held, Request) or held.number != number]
         return len(self._held) != before
@@ -359,7 +374,8 @@ class Session:
 
     def _client_hears(self, wanted: Iterable[str]) -> bool:
         """Whether the client has a subscription open to all of these notices."""
-        listening = (each for each in self._open.values() if type(each) is Asked and each.method == LISTEN)
+        # A copy: the short way opens and ends calls without our lock.
+        listening = (each for each in tuple(self._open.values()) if type(each) is Asked and each.method == LISTEN)
         return any(set(wanted) <= set(each.use.split()) for each in listening)
 
     def _answered(self, number: Any) -> Asked | None:

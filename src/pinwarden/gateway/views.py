@@ -108,6 +108,11 @@ class Views:
         self.meta = None
         self._opening = True
 
+    def stateless(self, meta: dict[str, Any]) -> None:
+        """A request came that stands for itself, and says this about its client; in a handshake that says nothing."""
+        if not self._opening:
+            self.meta = meta
+
     def opened(self, facts: dict[str, Any] | None) -> None:
         """The server said who it is, or that it does not say."""
         self._opening = False

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _MAX_SESSION_ID = 1024
 _REMEMBERED = 256  # headers of methods and names that were sent before
+_LONGEST = 2048  # bytes of such headers
 _OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-encoding", "connection"})
 
 
@@ -180,11 +181,13 @@ class RemoteLink:
         known = self._heads.get((method, name))
         if known is not None:
             return known
-        lines = f"mcp-protocol-version: {version}\r\nmcp-method: {method}\r\n"
+        # Both are the client's words: a line end in one would begin a header, or a request, of the client's own making.
+        lines = f"mcp-protocol-version: {version}\r\nmcp-method: {header_value(method)}\r\n"
         if name is not None:
             lines += f"mcp-name: {header_value(name)}\r\n"
-        made = lines.encode("latin-1", "replace")
-        if len(self._heads) < _REMEMBERED and named != "taskId":  # those are many, and come once
+        made = lines.encode("ascii")
+        # Ids of tasks are many, and come once; what is long might take gigabytes.
+        if len(self._heads) < _REMEMBERED and len(made) <= _LONGEST and named != "taskId":
             self._heads[method, name] = made
         return made
 

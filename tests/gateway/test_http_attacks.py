@@ -1,0 +1,250 @@
+"""Attacks of a client on the HTTP gateway itself: on what it writes to servers, what it remembers, whom it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from typing import Any, cast
+
+import pytest
+
+from pinwarden.gateway.http.connection import ClientConnection
+from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.messages import Frame, Id, read
+from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.remote import RemoteLink
+from pinwarden.gateway.session import Session
+from tests.gateway.desk import DELETE, SEARCH, approved
+from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
+from tests.servers.turning_http import TurningWorld, turning_http
+
+EVIL = {**SEARCH, "name": "evil"}
+STATE: dict[str, Any] = {"tools": [SEARCH, DELETE, EVIL]}
+APPROVED = approved({"tools": [SEARCH, DELETE]})
+
+
+class Scene:
+    """A gateway, and a remote server behind it of which one tool is not approved."""
+
+    def __init__(self, world: TurningWorld, gateway: Gateway, kept: Kept) -> None:
+        self.world = world
+        self.gateway = gateway
+        self.kept = kept
+
+
+@pytest.fixture
+def at() -> Iterator[Scene]:
+    kept = Kept()
+    with (
+        turning_http({"states": [STATE]}) as world,
+        gateway({"notes": Behind(guard("notes", APPROVED), url=world.url)}, kept) as made,
+    ):
+        yield Scene(world, made, kept)
+
+
+def test_attack_a_method_with_line_ends_smuggles_no_request_to_a_server(at: Scene) -> None:
+    """Attack: in a session, a message that says that it is of the newest revision, whose method is a header now; behind
+    a line end it goes on with a length and a call of its own, which nobody judges and nobody writes down."""
+    call = json.dumps(rpc("tools/call", {"name": "evil", "arguments": {}}, 99))
+    method = f"x\r\ncontent-length: {len(call)}\r\n\r\n{call}"
+    with Raw(at.gateway, "notes") as raw:
+        raw.initialize()
+        raw.send(json.dumps(rpc(method, {"_meta": {f"{META}protocolVersion": MODERN}}, 4)).encode())
+        assert raw.say("tools/call", {"name": "search_notes", "arguments": {}}, 5)["result"]
+    assert at.world.calls("evil") == 0
+    assert [json.loads(each)["method"] for each in at.world.bodies if b"notifications/" not in each] == [
+        *("initialize", method, "tools/list", "tools/call"),
+    ]
+
+
+def test_attack_a_call_without_a_name_is_answered_and_teaches_no_short_way(at: Scene) -> None:
+    """Attack: a head that names no tool is learned from such a call; behind it come bodies that it says nothing of."""
+    body, headers = modern("tools/call", {"arguments": {}})
+    unnamed = json.dumps(rpc("tools/call", {"name": "search_notes", "arguments": {}}, 7)).encode().ljust(len(body))
+    with Raw(at.gateway, "notes") as raw:
+        status, _, answer = raw.send(body, headers)
+        assert (status, json.loads(answer)["error"]["code"]) == (400, -32600)
+        before = at.world.calls("search_notes")
+        status, _, answer = raw.send(unnamed[: len(body)], headers)
+    assert (status, json.loads(answer)["error"]["code"]) == (400, -32020)
+    assert at.world.calls("search_notes") == before
+
+
+def test_attack_long_methods_are_not_kept_in_memory(at: Scene) -> None:
+    """Attack: headers that were sent before are remembered, and a method of a session may be as long as a body."""
+    with Raw(at.gateway, "notes") as raw:
+        raw.initialize()
+        for number in range(3):
+            method = f"x{number}" + "y" * 20_000
+            raw.send(json.dumps(rpc(method, {"_meta": {f"{META}protocolVersion": MODERN}}, 4 + number)).encode())
+    links = [each.link for each in at.gateway.hub.conversations() if isinstance(each, Conversation)]
+    heads = [head for link in links if isinstance(link, RemoteLink) for head in link._heads.values()]
+    assert all(len(head) < 4096 for head in heads)
+
+
+class Wire:
+    """The way to a server, as a list of what was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.cancelled: list[Id] = []
+
+    def send(self, frame: Frame, parameters: bytes) -> None:
+        del parameters
+        self.sent.append(frame.message)
+
+    def call(self, call: Any, body: bytes, message: Any, name: str) -> None:
+        del call, body, name
+        self.sent.append(message)
+
+    def cancel(self, number: Id) -> None:
+        self.cancelled.append(number)
+
+    def expire(self, before: float, keep: Any) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Waits:
+    """A client that waits."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def message(self, frame: Frame) -> None:
+        self.got.append(frame.message)
+
+    def answered(self, frame: Frame, status: int) -> None:
+        del status
+        self.got.append(json.loads(frame.data))
+
+    def failed(self, code: int, why: str) -> None:
+        self.got.append((code, why))
+
+    def dropped(self) -> None:
+        self.got.append(None)
+
+
+class Answered:
+    """The connection of a client that makes plain calls."""
+
+    def in_work(self, reply: Any) -> None:
+        """It waits."""
+
+    def result(self, body: bytes) -> None:
+        """It has its answer."""
+
+
+class WhenTold(Executor):
+    """A thread that gets to its work when the test says so."""
+
+    def __init__(self) -> None:
+        self.work: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, work: Any, /, *args: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        self.work.append((done, lambda: work(*args, **options)))
+        return done
+
+    def run(self) -> None:
+        for done, work in self.work:
+            done.set_result(work())
+        self.work.clear()
+
+
+class Talk:
+    """A conversation that a test leads at both ends."""
+
+    def __init__(self, limits: HttpLimits, threads: Executor | None = None) -> None:
+        self.kept = Kept()
+        self.wire = Wire()
+        self.now = 0.0
+        self.noted: list[int] = []
+        session = Session(guard("notes", APPROVED), name="talk", client="tester")
+        recording = Recording(self.kept, lambda _, number: self.noted.append(number))
+        self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, threads)
+        self.conversation.link = self.wire
+
+    def ping(self, number: int) -> tuple[Waits, Id | None]:
+        waits = Waits()
+        frame = read(json.dumps(rpc("ping", None, number)).encode(), self.conversation._json)
+        return waits, self.conversation.request(frame, waits)
+
+    def open(self) -> None:
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        frame = read(json.dumps(rpc("initialize", about, 0)).encode(), self.conversation._json)
+        self.conversation.request(frame, Waits())
+        self.say(id=0, result={**(APPROVED.server or {}), "protocolVersion": "2025-11-25"})
+        self.wire.sent.clear()
+
+    def call(self, number: int) -> None:
+        message = rpc("tools/call", {"name": "search_notes", "arguments": {}}, number)
+        body, connection = json.dumps(message).encode(), cast(ClientConnection, Answered())
+        assert self.conversation.call(body, message, "search_notes", connection, b"", modern=False)
+
+    def say(self, **members: Any) -> None:
+        self.conversation.from_server(json.dumps({"jsonrpc": "2.0", **members}).encode())
+
+
+def test_attack_an_answer_that_comes_late_is_not_taken_for_that_of_another_request_with_its_id() -> None:
+    """However many were hung up on before, and never answered."""
+    talk = Talk(HttpLimits(max_in_flight=5))
+    for number in range(20):
+        talk.conversation.give_up(talk.ping(number)[1])
+    _, given_up = talk.ping(77)
+    talk.conversation.give_up(given_up)
+    waits, sent = talk.ping(77)
+    talk.say(id=77, result={"of": "the first"})
+    assert waits.got == []
+    assert sent is not None
+    talk.say(id=sent[1], result={"of": "the second"})
+    assert [each["result"] for each in waits.got] == [{"of": "the second"}]
+    assert len(talk.conversation._abandoned) <= 5
+
+
+def test_who_hangs_up_is_no_reason_to_blame_the_server() -> None:
+    """A request that is given up is over; the log has no answer that nobody asked for, whatever comes when."""
+    talk = Talk(HttpLimits())
+    _, number = talk.ping(1)
+    talk.conversation.give_up(number)
+    talk.say(id=1, result={})
+    assert number is not None
+    talk.conversation._cancel(number)  # as after a turn in which the answer was judged
+    assert talk.kept.facts == []
+    assert talk.conversation._abandoned == {}
+    assert talk.wire.cancelled == [number]
+    assert talk.conversation.session.idle
+
+
+def test_attack_a_call_does_not_overtake_the_news_that_its_tool_changed() -> None:
+    """Attack: the server sends something long, then says that its tools changed; a call comes while that is read."""
+
+    async def scene() -> Talk:
+        threads = WhenTold()
+        talk = Talk(HttpLimits(max_bytes_at_once=1000), threads)
+        talk.open()
+        talk.call(1)
+        talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE]})
+        talk.say(id=1, result={"content": []})
+        talk.call(2)
+        assert talk.noted == [2]  # the short way is open
+        talk.say(method="notifications/message", params={"level": "info", "data": "x" * 2000})
+        talk.say(method="notifications/tools/list_changed")
+        talk.call(3)
+        threads.run()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return talk
+
+    talk = asyncio.run(scene())
+    sent = [(each["method"], each["id"]) for each in talk.wire.sent]
+    assert sent == [
+        ("tools/list", "pinwarden/talk/1"),
+        *[("tools/call", each) for each in (1, 2)],
+        ("tools/list", "pinwarden/talk/2"),
+    ]

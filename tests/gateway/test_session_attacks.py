@@ -1,0 +1,149 @@
+"""Attacks on one conversation that go for its memory: what is open, cancelled, counted or linked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from threading import Event, Thread
+from time import sleep
+from typing import Any
+
+import pytest
+
+from pinwarden.gateway.session import Session
+from tests.gateway.desk import DELETE, SEARCH, Desk, refused
+from tests.gateway.test_listening import HONEST, LISTEN, MODERN, listens, opened
+
+LISTED: dict[str, Any] = {"tools": [SEARCH, DELETE], "resources": [{"uri": "notes://a", "name": "a"}]}
+LINK = {"content": [{"type": "resource_link", "uri": "notes://secret", "name": "s"}]}
+CALL: dict[str, Any] = {"name": "search_notes", "arguments": {}}
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def reader(desk: Desk) -> dict[str, Any]:
+    return desk.ask("resources/read", {"uri": "notes://secret"})
+
+
+@pytest.mark.parametrize(
+    "smuggled",
+    [
+        {"method": "notifications/message", "params": {"level": "info", "data": "x", **LINK}},
+        {"method": "notifications/anything", "params": {"result": LINK}},
+        {"id": "q", "method": "roots/list", "params": LINK},
+        {"id": "q", "method": "sampling/createMessage", "params": {"messages": LINK["content"], **LINK}},
+    ],
+)
+def test_attack_a_link_that_no_result_holds_leads_nowhere(smuggled: dict[str, Any]) -> None:
+    desk = Desk(LISTED)
+    desk.open()
+    assert refused(reader(desk)) == "not_listed"
+    desk.say({"jsonrpc": "2.0", **smuggled})
+    assert refused(reader(desk)) == "not_listed"
+    assert [each for each in desk.server.received if each.get("method") == "resources/read"] == []
+
+
+def test_attack_calls_that_are_cancelled_and_answered_all_the_same_leave_nothing_behind() -> None:
+    desk = Desk({"tools": [SEARCH], "deaf": ["tools/call"]})
+    desk.open()
+    desk.names()
+    for number in range(1000, 1050):
+        desk.send({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": CALL})
+        desk.tell("notifications/cancelled", {"requestId": number})
+        desk.say({"jsonrpc": "2.0", "id": number, "result": {"content": []}})
+        assert desk.answer(number)["result"] == {"content": []}
+    assert desk.session.idle
+    assert desk.session._cancelled == set()
+
+
+def test_a_call_with_the_id_of_a_cancelled_one_is_waited_for() -> None:
+    desk = Desk({"tools": [SEARCH], "deaf": ["tools/call"]})
+    desk.open()
+    desk.names()
+    desk.send({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": CALL})
+    desk.tell("notifications/cancelled", {"requestId": 7})
+    desk.say({"jsonrpc": "2.0", "id": 7, "result": {"content": []}})
+    desk.send({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": CALL})
+    before = len(desk.to_client)
+    desk.settle(desk.session.server_gone(desk.now))
+    assert [message["error"]["code"] for message in desk.got()[before:]] == [-32000]
+
+
+def test_attack_a_task_that_asked_too_often_is_refused_each_time_that_it_is_looked_at() -> None:
+    """Attack: the question that is one too many is refused once, and passes when the client asks again."""
+    desk = Desk({"tools": [SEARCH], "deaf": ["tools/call", "tasks/get"]}, era=MODERN)
+    desk.open()
+    desk.send({"jsonrpc": "2.0", "id": 100, "method": "tools/call", "params": desk._params(CALL)})
+    desk.say({"jsonrpc": "2.0", "id": 100, "result": {"resultType": "task", "taskId": "t", "status": "working"}})
+
+    def poll(number: int, question: str) -> dict[str, Any]:
+        desk.send({"jsonrpc": "2.0", "id": number, "method": "tasks/get", "params": desk._params({"taskId": "t"})})
+        asks = {question: {"method": "elicitation/create", "params": {"mode": "form", "message": "?"}}}
+        task = {"taskId": "t", "status": "input_required", "inputRequests": asks}
+        desk.say({"jsonrpc": "2.0", "id": number, "result": {"resultType": "complete", **task}})
+        return desk.answer(number)
+
+    for number in range(10):
+        assert "result" in poll(200 + 2 * number, f"q{number}")
+        assert "result" in poll(201 + 2 * number, f"q{number}")  # the same question, looked at again, is no new one
+    assert [refused(poll(300 + each, "q10")) for each in range(3)] == ["too_many_rounds"] * 3
+
+
+def test_attack_a_client_that_the_server_refuses_to_tell_makes_nobody_else_deaf() -> None:
+    """Attack: a client says of itself what makes the server refuse our subscription, for all other clients too."""
+    desk, number = opened(HONEST)
+    desk.say({"jsonrpc": "2.0", "id": number, "error": {"code": -32602, "message": "no such client"}})
+    desk.session = Session(desk.guard, name="another")
+    desk.open()
+    assert [each["id"].split("/")[1] for each in listens(desk)] == ["desk", "another"]
+
+
+def test_attack_a_request_between_handshake_and_answer_does_not_change_the_era() -> None:
+    """Attack: a session of the handshake era is made to listen, and the server says that it knows nothing of it."""
+    desk = Desk({**HONEST, "deaf": ["initialize"]})
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x"}}
+    desk.send({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+    meta = {"io.modelcontextprotocol/protocolVersion": MODERN}
+    desk.send({"jsonrpc": "2.0", "id": 2, "method": "ping", "params": {"_meta": meta}})
+    about = {**desk.server._server(), "protocolVersion": "2025-11-25"}
+    desk.say({"jsonrpc": "2.0", "id": 1, "result": about})
+    desk.tick(1)
+    assert "result" in desk.answer(1)
+    assert listens(desk) == []
+
+
+def test_attack_calls_that_come_and_go_while_the_session_looks_who_listens_stop_nothing(hasty: None) -> None:
+    """Attack: the short way opens calls without the lock; a walk over what is open must not trip over them."""
+    desk = Desk(HONEST, era=MODERN)
+    for number in range(10_000, 10_400):
+        desk.session.plain.open[number] = "search_notes"
+    desk.ask(LISTEN, {"notifications": {"toolsListChanged": True}})
+    desk.open()
+    done = Event()
+
+    def calling() -> None:
+        number, calls = 20_000, desk.session.plain.open
+        while not done.is_set():
+            number += 1
+            calls[number] = "search_notes"
+            sleep(0)
+            if number % 7 == 0:
+                for each in range(number - 6, number + 1):
+                    calls.pop(each, None)
+
+    client = Thread(target=calling)
+    client.start()
+    try:
+        for _ in range(300):
+            desk.session.tick(desk.now)
+    finally:
+        done.set()
+        client.join()
+    assert listens(desk) == []
