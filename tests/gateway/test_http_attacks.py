@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any, cast
 
 import pytest
 
+from pinwarden.adapters.probe.sse_stream import EventParser
+from pinwarden.gateway.http.child import _Lines
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.messages import Frame, Id, read
+from pinwarden.gateway.http.names import slugs_of
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink
+from pinwarden.gateway.http.request import RequestReader
 from pinwarden.gateway.session import Session
-from tests.gateway.desk import DELETE, SEARCH, approved
+from tests.gateway.desk import DELETE, SEARCH, approved, refused
 from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
 from tests.servers.turning_http import TurningWorld, turning_http
 
@@ -248,3 +254,65 @@ def test_attack_a_call_does_not_overtake_the_news_that_its_tool_changed() -> Non
         *[("tools/call", each) for each in (1, 2)],
         ("tools/list", "pinwarden/talk/2"),
     ]
+
+
+MANY = 1 << 17
+
+
+def weight_of(feed: Callable[[bytes], Any], part: bytes) -> int:
+    """What is in memory after so many bytes came in small parts."""
+    tracemalloc.start()
+    try:
+        for _ in range(MANY // len(part)):
+            feed(part)
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_attack_a_body_in_tiny_parts_takes_no_more_memory_than_it_has_bytes() -> None:
+    """Attack: what is counted against the bounds are bytes; each part of two of them would take fifty."""
+    reader = RequestReader(HttpLimits())
+    reader.feed(b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    assert weight_of(reader.feed, b"2\r\n{}\r\n" * 100) < 2 * MANY
+    (request,) = reader.feed(b"1\r\n!\r\n0\r\n\r\n")
+    assert request.body == b"{}" * (MANY // 700 * 100) + b"!"
+
+
+def test_attack_a_line_and_an_event_in_tiny_parts_take_no_more_memory_than_they_have_bytes() -> None:
+    lines: list[bytes] = []
+    child = _Lines(lines.append, lambda: None, None, 1 << 30)
+    assert weight_of(child.data_received, b"ab") < 2 * MANY
+    child.data_received(b"c\nd")
+    assert lines == [b"ab" * (MANY // 2) + b"c"]
+    events = EventParser(1 << 30)
+    assert weight_of(events.feed, b"data:ab\n") < 2 * MANY
+    (event,) = events.feed(b"data: c\n\n")
+    assert event.data == b"ab\n" * (MANY // 8) + b"c"
+
+
+def test_attack_no_name_of_a_server_gets_the_address_of_another_one() -> None:
+    """Attack: a server is named as another one is called where its name is not plain."""
+    shared = slugs_of(["x.y", "x-y"])["x.y"]
+    for planted in (shared, shared.upper()):
+        slugs = slugs_of(["x.y", "x-y", planted, "plain"])
+        assert len({slug.lower() for slug in slugs.values()}) == 4
+        assert slugs["plain"] == "plain"
+
+
+def test_attack_servers_that_end_slowly_keep_no_refusal_from_being_recorded() -> None:
+    """Attack: a client ends many sessions at once, with servers that take all the time they get to end."""
+    end, limits = threading.Event(), HttpLimits(max_children=40, reload_seconds=0.05)
+    with (
+        turning_http({"states": [STATE]}) as world,
+        gateway({"notes": Behind(guard("notes", APPROVED), url=world.url)}, limits=limits) as made,
+        Raw(made, "notes") as raw,
+    ):
+        try:
+            for _ in range(limits.max_children):
+                made.call(lambda: made.loop.run_in_executor(None, end.wait, 60) and None)
+            answer = raw.ask("tools/call", {"name": "evil", "arguments": {}})
+            assert not end.is_set()
+        finally:
+            end.set()
+    assert refused(answer) == "item_added"

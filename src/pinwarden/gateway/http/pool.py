@@ -262,7 +262,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Be ready for an answer that is read in parts."""
         self._headers: dict[bytes, bytes] = {}
         self._size = 0
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._events: EventParser | None = None
         self._complete = self._keep = False
 
@@ -349,7 +349,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _remember(self, data: bytes) -> None:
         end = data.find(_END) + 4
         headers = self._headers
-        length = sum(map(len, self._body))
+        length = len(self._body)
         plain = self._events is None and self._keep and b"content-length" in headers and len(data) - end == length
         if plain and end <= _LONGEST_HEAD:
             if len(self._heads) >= _REMEMBERED:
@@ -389,7 +389,12 @@ class UpstreamConnection(asyncio.Protocol):
         if outgoing is None:
             return
         if self._events is None:
-            self._body.append(data)
+            if not self._body:
+                self._body = data
+            else:
+                if type(self._body) is bytes:
+                    self._body = bytearray(self._body)  # a list of parts may take twenty times what is in them
+                self._body += data
             return
         self._size = 0  # a stream has no end to its size; each event has
         for event in self._events.feed(data):
@@ -414,8 +419,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.close()
         if self._events is None:
-            body = (self._body[0] if len(self._body) == 1 else b"".join(self._body)).strip()
-            self._body = []
+            body, self._body = bytes(self._body).strip(), b""
             if body:
                 outgoing.listener.on_frame(body)
         outgoing.listener.on_end()
