@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import socket
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from pinwarden.adapters.net.network_guard import NetworkRules
 from pinwarden.adapters.probe.sse_stream import EventParser
+from pinwarden.documents.surface import from_listing
+from pinwarden.documents.target import Address
 from pinwarden.gateway.http.child import _Lines
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id, read
 from pinwarden.gateway.http.names import slugs_of
+from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.recording import Recording
-from pinwarden.gateway.http.remote import RemoteLink
+from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.request import RequestReader
 from pinwarden.gateway.session import Session
 from tests.gateway.desk import DELETE, SEARCH, approved, refused
 from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
+from tests.gateway.test_http_enforcement import poll
+from tests.servers import talking
+from tests.servers.talking import CAPABILITIES, INFO, TOOLS
 from tests.servers.turning_http import TurningWorld, turning_http
 
 EVIL = {**SEARCH, "name": "evil"}
@@ -316,3 +329,61 @@ def test_attack_servers_that_end_slowly_keep_no_refusal_from_being_recorded() ->
         finally:
             end.set()
     assert refused(answer) == "item_added"
+
+
+def test_attack_a_client_that_hangs_up_gets_no_room_for_more_while_its_request_goes_on(tmp_path: Path) -> None:
+    """Attack: in a session who hangs up cancels nothing, so the request stays in memory; and the next, and the next."""
+    limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
+    surface = from_listing({"serverInfo": INFO, "capabilities": CAPABILITIES, "tools": TOOLS})
+    command = [sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")]
+    call = rpc("tools/call", {"name": "hang", "arguments": {"text": "x" * 200_000}}, 5)
+    with gateway({"a": Behind(guard("a", surface), command=command)}, limits=limits) as made, Raw(made, "a") as raw:
+        raw.initialize()
+        connections = made.serving.connections
+        with Raw(made, "a") as gone:
+            gone.session = raw.session
+            threading.Thread(target=_ask_in_vain, args=(gone, json.dumps(call).encode())).start()
+            poll(lambda: b'"hang"' in (tmp_path / "record").read_bytes())
+            gone._connection.sock.shutdown(socket.SHUT_RDWR)
+        poll(lambda: made.call(lambda: len(connections.open)) == 1)
+        assert made.call(lambda: connections.bodies) > 200_000
+        assert raw.send(json.dumps(call).encode())[0] == 503
+        with Raw(made, "a") as other:
+            other.session = raw.session
+            assert other.send(b"", method="DELETE")[0] == 200
+        assert made.call(lambda: connections.bodies) == 0
+
+
+def _ask_in_vain(raw: Raw, body: bytes) -> None:
+    with suppress(OSError, http.client.HTTPException):
+        raw.send(body)
+
+
+def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_the_memory() -> None:
+    """Attack: a client tells and tells, and each notification waits for a server that does not answer."""
+
+    lost: list[str] = []
+
+    class Owner:
+        def server_lost(self, why: str) -> None:
+            lost.append(why)
+
+    async def scene() -> tuple[Any, ...]:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            limits = HttpLimits(max_unsent_bytes=100_000)
+            address = Address.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+            pool = Pool(address, NetworkRules(allow_private=True), limits)
+            link = RemoteLink(RemoteServer.of(pool, address, {}), cast(LinkOwner, Owner()), limits)
+            told = rpc("notifications/x", {"text": "x" * 10_000}, None)
+            sent = 0
+            while not lost and sent < 50:
+                link.send(Frame(json.dumps(told).encode(), told), b"")
+                sent += 1
+            waiting = link._telling
+            link.expire(link._clock() + 1, ())
+            pool.close()
+            return sent, waiting, link._telling
+
+    sent, waiting, afterwards = asyncio.run(scene())
+    assert (sent, lost, afterwards) == (10, ["the server does not read what it is sent"], 0)
+    assert 0 < waiting <= 100_000

@@ -297,7 +297,7 @@ class Conversation:
     def _take_frame(self, frame: Frame, asked: Id | None, status: int) -> bool:
         """Let the session judge a message; whether it may be the answer."""
         if self._abandoned and frame.is_answer and frame.id in self._abandoned:
-            self._abandoned.pop(frame.id, None)  # type: ignore[arg-type]
+            self._abandoned.pop(frame.id, None)
             return True
         self._take(self.session.server_frame(frame.data, self._clock(), frame.message), frame, asked, status)
         return frame.message is None or (frame.is_answer and frame.id == asked)
