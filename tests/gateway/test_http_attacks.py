@@ -387,3 +387,39 @@ def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_th
     sent, waiting, afterwards = asyncio.run(scene())
     assert (sent, lost, afterwards) == (10, ["the server does not read what it is sent"], 0)
     assert 0 < waiting <= 100_000
+
+
+class Broken:
+    """A conversation that cannot even keep its own time."""
+
+    closed = False
+    idle = False
+    used = 0.0
+    ticks = 0
+
+    def tick(self) -> None:
+        self.ticks += 1
+        raise ValueError("of a kind that nobody foresaw")
+
+    def close(self, why: str) -> None:
+        del why
+        self.closed = True
+
+    def end_stream(self) -> None:
+        """It has none."""
+
+
+def test_attack_a_conversation_that_fails_does_not_stop_the_clock_for_all_others(at: Scene) -> None:
+    """Attack: who is shut out stays in, because nobody looks at the tokens any more."""
+    broken, told = Broken(), []
+    at.gateway.call(lambda: at.gateway.loop.set_exception_handler(lambda _, about: told.append(about["exception"])))
+    at.gateway.call(lambda: at.gateway.hub._all.add(cast(Any, broken)))
+    poll(lambda: broken.closed)
+    assert (broken.ticks, [str(each) for each in told]) == (1, ["of a kind that nobody foresaw"])
+    looked = threading.Event()
+
+    async def look() -> None:
+        looked.set()
+
+    at.gateway.serving.every_second.append(look)
+    assert looked.wait(10)

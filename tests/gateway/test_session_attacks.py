@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.session import Session
+from pinwarden.gateway.tasks import Tasks
 from tests.gateway.desk import DELETE, SEARCH, Desk, refused
 from tests.gateway.test_listening import HONEST, LISTEN, MODERN, listens, opened
 
@@ -147,3 +149,65 @@ def test_attack_calls_that_come_and_go_while_the_session_looks_who_listens_stop_
         done.set()
         client.join()
     assert listens(desk) == []
+
+
+def test_attack_a_client_does_not_get_the_result_of_anothers_task() -> None:
+    """Attack: to the server both are the gateway, so it gives each of them the tasks of the other."""
+    desk = Desk({"tools": [SEARCH], "deaf": ["tools/call"]})
+    outcomes = {}
+    for client in ("first", "second", "first"):
+        desk.session = Session(desk.guard, name=f"of-{client}", client=client)
+        desk.open()
+        if not outcomes:
+            desk.send({"jsonrpc": "2.0", "id": 100, "method": "tools/call", "params": {**CALL, "task": {}}})
+            desk.say({"jsonrpc": "2.0", "id": 100, "result": {"task": {"taskId": "t", "status": "working"}}})
+        answer = desk.ask("tasks/result", {"taskId": "t"})
+        outcomes[client] = refused(answer) if "pinwarden" in answer["error"].get("data", {}) else "passed"
+    assert outcomes == {"first": "passed", "second": "task_unknown"}
+
+
+def test_attack_tasks_of_one_client_do_not_make_those_of_another_forgotten() -> None:
+    tasks = Tasks()
+    tasks.remember({"taskId": "mine"}, "search_notes", "first")
+    for number in range(10_001):
+        tasks.remember({"taskId": str(number)}, "search_notes", "second")
+    assert tasks.tools_of("mine", "first") == {"search_notes"}
+    assert (tasks.tools_of("0", "second"), tasks.tools_of("10000", "second")) == (frozenset(), {"search_notes"})
+
+
+def of_own(desk: Desk, method: str) -> str:
+    """The id of our last request of a kind."""
+    number: str = [each["id"] for each in desk.server.received if each.get("method") == method][-1]
+    return number
+
+
+@pytest.mark.parametrize(
+    ("era", "deaf", "answer"),
+    [
+        (MODERN, "server/discover", None),
+        (MODERN, "server/discover", '{"capabilities":{"tools":{}}}'),
+        ("2025-11-25", "tools/list", None),
+        ("2025-11-25", "tools/list", '{"tools":[]}'),
+        ("2025-11-25", "tools/list", '{"tools":[{"name":"a","name":"b"}]}'),
+    ],
+)
+def test_while_what_was_approved_cannot_be_read_our_own_answers_end_nothing(
+    era: str, deaf: str, answer: str | None
+) -> None:
+    """Attack: a server that answers late or never what we ask it, at the moment when the lock is written anew."""
+    desk = Desk({"tools": [SEARCH], "deaf": [deaf]}, era=era)
+    if era != MODERN:
+        desk.open()
+    desk.call("search_notes")
+    desk.measure.failure = PinwardenError("LOCK_INVALID", "it is being written")
+    desk.tick(1)
+    if answer is None:
+        desk.tick(25)
+    else:
+        desk.say(f'{{"jsonrpc":"2.0","id":"{of_own(desk, deaf)}","result":{answer}}}'.encode())
+    assert refused(desk.got()[-1]) == "LOCK_INVALID"
+    assert desk.served("search_notes") == []
+    desk.measure.failure = None
+    desk.server.script["states"][0]["deaf"] = []
+    desk.now += 50
+    assert desk.call("search_notes")["result"]

@@ -61,7 +61,7 @@ class Results:
         requests = self._guard.requests(self._journal.client)
         if is_task(result):
             if asked.method == _CALL:
-                self._guard.tasks.remember(result, asked.use)
+                self._guard.tasks.remember(result, asked.use, self._journal.owner)
             task = result.get("task")
             return judge_task(result, requests) or (judge_task(task, requests) if type(task) is dict else None)
         if result.get("resultType", "complete") == "complete" and "inputRequests" not in result:

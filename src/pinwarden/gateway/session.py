@@ -16,6 +16,7 @@ approved; requests are held against the policy; the rest is passed on byte for b
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from threading import RLock
 from typing import Any
 
@@ -332,10 +333,7 @@ class Session:
             return
         number = message.get("id")
         if self._views.is_own(number):
-            if self._listening.is_it(number):
-                self._listening.ended(message, now)
-            elif self._views.answered(frame, message, number, now, out):
-                self._retry(now, out)
+            self._own_answer(frame, message, number, now, out)
             return
         asked = self._answered(number)
         if asked is None:
@@ -345,6 +343,18 @@ class Session:
             self._journal.refused("answer_unasked", "The server answered a question that nobody asked.", "", "", out)
             return
         self._answer(Answer(frame, message, asked, now), now, out)
+
+    def _own_answer(self, frame: bytes, message: Any, number: str, now: float, out: Output) -> None:
+        """An answer to a request of ours; None for a message that cannot be read."""
+        if self._listening.is_it(number):
+            self._listening.ended(message, now)
+            return
+        try:
+            known = self._views.answered(frame, message, number, now, out)
+        except PinwardenError:
+            known = True  # what was approved cannot be read: those who wait are told so, and nothing passes
+        if known:
+            self._retry(now, out)
 
     def _notice(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
         """Something that the server tells without being asked, or because somebody listens."""
@@ -414,10 +424,7 @@ class Session:
             except PinwardenError:
                 number = None
             if self._views.is_own(number):
-                if self._listening.is_it(number):
-                    self._listening.ended(None, now)
-                elif self._views.answered(frame, None, str(number), now, out):
-                    self._retry(now, out)
+                self._own_answer(frame, None, str(number), now, out)
                 return out.step()
             asked = self._answered(number)
             if asked is None:
@@ -439,7 +446,8 @@ class Session:
     def _retry(self, now: float, out: Output) -> None:
         """Something that was waited for is known: decide again about everything that is held, in its order."""
         if self._views.server is not None and self._opening.facts is None:
-            self._opening.learn(self._views.server, out)
+            with suppress(PinwardenError):  # what was approved cannot be read: who uses the server meets that again
+                self._opening.learn(self._views.server, out)
         waiting, self._held = self._held, []
         for held in waiting:
             if isinstance(held, Request):
