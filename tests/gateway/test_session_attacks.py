@@ -13,7 +13,7 @@ import pytest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.tasks import Tasks
-from tests.gateway.desk import DELETE, SEARCH, Desk, refused
+from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, refused
 from tests.gateway.test_listening import HONEST, LISTEN, MODERN, listens, opened
 
 LISTED: dict[str, Any] = {"tools": [SEARCH, DELETE], "resources": [{"uri": "notes://a", "name": "a"}]}
@@ -154,7 +154,7 @@ def test_attack_calls_that_come_and_go_while_the_session_looks_who_listens_stop_
 def test_attack_a_client_does_not_get_the_result_of_anothers_task() -> None:
     """Attack: to the server both are the gateway, so it gives each of them the tasks of the other."""
     desk = Desk({"tools": [SEARCH], "deaf": ["tools/call"]})
-    outcomes = {}
+    outcomes: dict[str, str] = {}
     for client in ("first", "second", "first"):
         desk.session = Session(desk.guard, name=f"of-{client}", client=client)
         desk.open()
@@ -172,7 +172,8 @@ def test_attack_tasks_of_one_client_do_not_make_those_of_another_forgotten() -> 
     for number in range(10_001):
         tasks.remember({"taskId": str(number)}, "search_notes", "second")
     assert tasks.tools_of("mine", "first") == {"search_notes"}
-    assert (tasks.tools_of("0", "second"), tasks.tools_of("10000", "second")) == (frozenset(), {"search_notes"})
+    assert tasks.tools_of("0", "second") == frozenset()
+    assert tasks.tools_of("10000", "second") == {"search_notes"}
 
 
 def of_own(desk: Desk, method: str) -> str:
@@ -211,3 +212,13 @@ def test_while_what_was_approved_cannot_be_read_our_own_answers_end_nothing(
     desk.server.script["states"][0]["deaf"] = []
     desk.now += 50
     assert desk.call("search_notes")["result"]
+
+
+def test_attack_a_server_that_turns_with_a_second_handshake_is_listed_again_before_the_first_call() -> None:
+    desk = Desk({"tools": [SEARCH]}, {"tools": [POISONED]})
+    desk.open()
+    assert desk.call("search_notes")["result"]
+    desk.turn()
+    desk.open()
+    assert refused(desk.call("search_notes")) == "new_exfiltration"
+    assert len(desk.served("search_notes")) == 1
