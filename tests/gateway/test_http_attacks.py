@@ -12,6 +12,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,16 +22,21 @@ from pinwarden.adapters.net.network_guard import NetworkRules
 from pinwarden.adapters.probe.sse_stream import EventParser
 from pinwarden.documents.surface import from_listing
 from pinwarden.documents.target import Address
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.backend import Backend
 from pinwarden.gateway.http.child import _Lines
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
+from pinwarden.gateway.http.merged import Merged
 from pinwarden.gateway.http.messages import Frame, Id, read
 from pinwarden.gateway.http.names import slugs_of
 from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
+from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import RequestReader
 from pinwarden.gateway.session import Session
 from tests.gateway.desk import DELETE, SEARCH, approved, refused
@@ -423,3 +429,50 @@ def test_attack_a_conversation_that_fails_does_not_stop_the_clock_for_all_others
 
     at.gateway.serving.every_second.append(look)
     assert looked.wait(10)
+
+
+class Asking:
+    """A server of the handshake era behind the merged endpoint."""
+
+    slug = "a"
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def tell(self, frame: Frame) -> None:
+        self.told.append(json.loads(frame.data))
+
+
+class Open:
+    """The stream of a client that listens."""
+
+    open = True
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def start_events(self) -> None:
+        """Begin."""
+
+    def event(self, data: bytes) -> None:
+        self.heard.append(json.loads(data))
+
+
+def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobody_answers_are_not_kept() -> None:
+    """Attack: on the merged endpoint a server asks and asks, and each question is remembered for ever."""
+    hub = Hub({}, HttpLimits(max_in_flight=5), lambda: 0.0)
+    merged, server, stream = Merged(hub, Client(name="tester")), Asking(), Open()
+    hear = partial(merged._heard, cast(Backend, server))
+    question = rpc("roots/list", None, "q")
+    hear(Frame(json.dumps(question).encode(), question))
+    assert [(each["id"], each["error"]["message"]) for each in server.told] == [("q", "the client does not listen")]
+    assert merged._asked == {}
+    merged.listen(cast(Reply, stream))
+    for number in range(20):
+        question = rpc("roots/list", None, number)
+        hear(Frame(json.dumps(question).encode(), question))
+    assert len(merged._asked) == 5
+    for asked in stream.heard[-2:]:
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}
+        merged.tell(Frame(json.dumps(answer).encode(), answer))
+    assert [each["id"] for each in server.told[1:]] == [18, 19]
