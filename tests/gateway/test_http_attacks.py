@@ -476,3 +476,16 @@ def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobo
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}
         merged.tell(Frame(json.dumps(answer).encode(), answer))
     assert [each["id"] for each in server.told[1:]] == [18, 19]
+
+
+@pytest.mark.parametrize("params", [{}, {"_meta": {"progressToken": "pinwarden-talk-1"}}])
+def test_attack_progress_of_nothing_takes_no_other_message_with_it(params: dict[str, Any]) -> None:
+    """Attack: a server tells of the progress of a request that has another id for it, and leaves the token out."""
+    talk = Talk(HttpLimits())
+    talk.ping(1)
+    waits, sent = talk.ping(1)
+    assert sent == (str, "pinwarden-talk-1")
+    told = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+    talk.conversation.part_from_server(json.dumps(told).encode(), sent, 0, lambda _: None)
+    talk.say(id=sent[1], result={})
+    assert [each.get("result") for each in waits.got] == [None, {}]
