@@ -89,7 +89,7 @@ class TestNextSteps:
     def test_a_package_whose_bytes_nobody_pinned_is_explained_with_what_pins_them(self, world: World) -> None:
         world.configure({"notes": NOTES})
         world.run("init")
-        told = world.run("explain", "notes").out
+        told = " ".join(world.run("explain", "notes").out.split())
         assert "nobody has checked that the bytes are the named ones" in told
         assert "Nothing is left to do." not in told
         assert "pinwarden prove notes pins its bytes" in told

@@ -84,7 +84,7 @@ class Answers:
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
         verdict: Verdict | None = None
         # Servers tell of a task before they answer the call that it belongs to. That says how it is doing, no more.
-        if self._guard.tasks.tools_of(params["taskId"]) or not _PAYLOADS.isdisjoint(params):
+        if self._guard.tasks.tools_of(params["taskId"], self._journal.owner) or not _PAYLOADS.isdisjoint(params):
             verdict = self._uses.verdict_of_task(params["taskId"], now, out)
             if verdict is None:
                 return False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import GONE, LISTEN, SUBSCRIPTION, request
+from pinwarden.gateway.messages import LISTEN, METHOD_NOT_FOUND, SUBSCRIPTION, request
 from pinwarden.gateway.output import Output
 from pinwarden.gateway.views import Views
 
@@ -69,9 +69,12 @@ class Listening:
         self._number = ""
 
     def ended(self, message: Any, now: float) -> None:
-        """It is over. A server that refuses is not asked again; one that was lost is, after a while."""
+        """It is over. A server that does not know it is not asked again; any other is, after a while.
+
+        Any other error may be about what this client says of itself, and must not make us deaf for all others.
+        """
         error = message.get("error") if type(message) is dict else None
-        if type(error) is dict and error.get("code") != GONE:
+        if type(error) is dict and error.get("code") == METHOD_NOT_FOUND:
             self._guard.refuses_to_tell = True
         self._number = ""
         self._not_before = now + self._guard.policy.relist_seconds * 2 ** min(self._failures, _MOST_DOUBLED)

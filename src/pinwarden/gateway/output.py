@@ -51,6 +51,8 @@ class Journal:
 
     def __init__(self, guard: Guard, session: str, client: str) -> None:
         self.client = client
+        self.owner = client
+        """The name that a token stands for, which nobody can give himself; empty without one."""
         self._guard = guard
         self._session = session
         self._told: set[tuple[str, str, bytes, str]] = set()

@@ -23,6 +23,7 @@ from pinwarden.rules.gates.verdict import WARN, Verdict
 _CALL = "tools/call"
 _ENDED = frozenset({"completed", "failed", "cancelled"})
 _MOST_COUNTED = 10_000  # calls and tasks in which the server asks back
+_MOST_QUESTIONS = 100  # of a task that are remembered; one that asks more is counted each time that it is looked at
 
 
 class Results:
@@ -34,8 +35,8 @@ class Results:
         self._links = links
         self._rounds: dict[str, int] = {}
         """By what is used, how often in a row the server asked back."""
-        self._questions: dict[str, frozenset[str]] = {}
-        """By task, the names of the questions that it asked: each poll tells all that are open."""
+        self._questions: dict[str, frozenset[int]] = {}
+        """By task, marks of the questions that it asked: each poll tells all that are open."""
 
     @property
     def relays(self) -> bool:
@@ -60,7 +61,7 @@ class Results:
         requests = self._guard.requests(self._journal.client)
         if is_task(result):
             if asked.method == _CALL:
-                self._guard.tasks.remember(result, asked.use)
+                self._guard.tasks.remember(result, asked.use, self._journal.owner)
             task = result.get("task")
             return judge_task(result, requests) or (judge_task(task, requests) if type(task) is dict else None)
         if result.get("resultType", "complete") == "complete" and "inputRequests" not in result:
@@ -71,11 +72,14 @@ class Results:
 
     def _refused_task(self, task: dict[str, Any], use: str) -> Refusal | None:
         questions = task.get("inputRequests")
-        if type(questions) is dict and not questions.keys() <= self._questions.get(use, frozenset()):
-            self._questions[use] = self._questions.get(use, frozenset()) | questions.keys()
+        known = self._questions.get(use, frozenset())
+        if type(questions) is dict and not known.issuperset(map(hash, questions)):
             refused = self._counted(use)
             if refused is not None:
                 return refused
+            known = known.union(map(hash, questions))
+            if len(known) <= _MOST_QUESTIONS:
+                self._questions[use] = known
         elif task.get("status") in _ENDED:
             self._rounds.pop(use, None)
             self._questions.pop(use, None)
@@ -108,7 +112,8 @@ class Results:
                 asked.warning = asked.warning or verdict
         if member == "error":
             return frame
-        self._links.learn(value)
+        if member == "result" or asked.method in TOLD:
+            self._links.learn(value)
         if asked.warning is None or type(value) is not dict:
             return frame
         text = frame.decode()

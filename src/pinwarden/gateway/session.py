@@ -16,6 +16,7 @@ approved; requests are held against the policy; the rest is passed on byte for b
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from threading import RLock
 from typing import Any
 
@@ -168,7 +169,7 @@ class Session:
         del now
         out = Output()
         with self._lock:
-            waited_for = [number for number in self._open if number not in self._cancelled]
+            waited_for = [number for number in tuple(self._open) if number not in self._cancelled]
             held = [each.number for each in self._held if not isinstance(each, Notice)]
             for number in (*waited_for, *held):
                 out.to_client.append(error(number, messages.GONE, "pinwarden: the server ended without an answer"))
@@ -176,6 +177,19 @@ class Session:
             self._cancelled.clear()
             self._held.clear()
         return out.step()
+
+    def abandon(self, number: Any) -> bool:
+        """Nobody waits for a request any more; whether the server has it, and has not answered it.
+
+        For those who see that its answer, should one come after all, does not come here.
+        """
+        with self._lock:
+            self._held = [held for held in self._held if not isinstance(held, Request) or held.number != number]
+            self._cancelled.discard(number)
+            asked = self._open.pop(number, None)
+            if type(asked) is Asked and asked.method == "initialize":
+                self._views.opened(None)
+        return asked is not None
 
     def take_back(self, step: Step, problem: PinwardenError) -> Step:
         """What could not be recorded does not happen: what is sent in place of it. Who waited for it is told why."""
@@ -282,7 +296,7 @@ class Session:
             self._views.opening()
             info = params.get("clientInfo") if isinstance(params, dict) else None
         elif self._views.meta is None and (meta := stateless_meta(params)) is not None and not self._opening.version:
-            self._views.meta = meta
+            self._views.stateless(meta)
             info = meta.get(f"{messages.META}clientInfo")
         if info is not None and not self._named and isinstance(info, dict) and isinstance(info.get("name"), str):
             self._journal.client = info["name"][:200]
@@ -292,8 +306,10 @@ class Session:
         number = params.get("requestId") if isinstance(params, dict) else None
         if self._views.is_own(number):
             return True
-        if is_id(number) and number in self._open:
+        if is_id(number) and (asked := self._open.get(number)) is not None:
             self._cancelled.add(number)
+            if type(asked) is str:
+                self._open[number] = Asked(number, CALL, asked)  # so that its answer ends both, on the long way
         before = len(self._held)
         self._held = [held for held in self._held if not isinstance(held, Request) or held.number != number]
         return len(self._held) != before
@@ -317,10 +333,7 @@ class Session:
             return
         number = message.get("id")
         if self._views.is_own(number):
-            if self._listening.is_it(number):
-                self._listening.ended(message, now)
-            elif self._views.answered(frame, message, number, now, out):
-                self._retry(now, out)
+            self._own_answer(frame, message, number, now, out)
             return
         asked = self._answered(number)
         if asked is None:
@@ -330,6 +343,18 @@ class Session:
             self._journal.refused("answer_unasked", "The server answered a question that nobody asked.", "", "", out)
             return
         self._answer(Answer(frame, message, asked, now), now, out)
+
+    def _own_answer(self, frame: bytes, message: Any, number: str, now: float, out: Output) -> None:
+        """An answer to a request of ours; None for a message that cannot be read."""
+        if self._listening.is_it(number):
+            self._listening.ended(message, now)
+            return
+        try:
+            known = self._views.answered(frame, message, number, now, out)
+        except PinwardenError:
+            known = True  # what was approved cannot be read: those who wait are told so, and nothing passes
+        if known:
+            self._retry(now, out)
 
     def _notice(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
         """Something that the server tells without being asked, or because somebody listens."""
@@ -359,7 +384,8 @@ class Session:
 
     def _client_hears(self, wanted: Iterable[str]) -> bool:
         """Whether the client has a subscription open to all of these notices."""
-        listening = (each for each in self._open.values() if type(each) is Asked and each.method == LISTEN)
+        # A copy: the short way opens and ends calls without our lock.
+        listening = (each for each in tuple(self._open.values()) if type(each) is Asked and each.method == LISTEN)
         return any(set(wanted) <= set(each.use.split()) for each in listening)
 
     def _answered(self, number: Any) -> Asked | None:
@@ -398,10 +424,7 @@ class Session:
             except PinwardenError:
                 number = None
             if self._views.is_own(number):
-                if self._listening.is_it(number):
-                    self._listening.ended(None, now)
-                elif self._views.answered(frame, None, str(number), now, out):
-                    self._retry(now, out)
+                self._own_answer(frame, None, str(number), now, out)
                 return out.step()
             asked = self._answered(number)
             if asked is None:
@@ -423,7 +446,8 @@ class Session:
     def _retry(self, now: float, out: Output) -> None:
         """Something that was waited for is known: decide again about everything that is held, in its order."""
         if self._views.server is not None and self._opening.facts is None:
-            self._opening.learn(self._views.server, out)
+            with suppress(PinwardenError):  # what was approved cannot be read: who uses the server meets that again
+                self._opening.learn(self._views.server, out)
         waiting, self._held = self._held, []
         for held in waiting:
             if isinstance(held, Request):

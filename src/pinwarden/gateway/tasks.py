@@ -13,31 +13,37 @@ FETCHING = frozenset({"tasks/get", "tasks/result", "tasks/update"})
 """The methods by which a client gets the result of a task, or goes on with it. Cancelling one is always fine."""
 TOLD = frozenset({"notifications/tasks", "notifications/tasks/status"})
 """The notifications in which a server tells how a task is doing; the first holds its result."""
-_MOST = 10_000  # tasks that are remembered; the oldest are forgotten, and then unknown
+_MOST = 10_000  # tasks of one client that are remembered; the oldest are forgotten, and then unknown
 _LONGEST = 1024  # letters of an id
 
 
 class Tasks:
-    """Which tool each task is a call of. Tasks outlive sessions, so all sessions of a server share this."""
+    """Which tool each task is a call of. Tasks outlive sessions, so all sessions of a server share this.
+
+    To a remote server all clients of the gateway are one, so it cannot keep their tasks apart; here a task is known to
+    the client that called the tool, and to no other.
+    """
 
     def __init__(self) -> None:
-        self._tools: dict[str, frozenset[str]] = {}
+        self._tools: dict[str, dict[str, frozenset[str]]] = {}
+        """By client."""
         self._lock = Lock()
 
-    def remember(self, result: Any, tool: str) -> None:
+    def remember(self, result: Any, tool: str, client: str = "") -> None:
         """Learn from the answer to a call whether it became a task, in either form."""
         for each in (result, result.get("task") if type(result) is dict else None):
             task = each.get("taskId") if type(each) is dict else None
             if type(task) is str and len(task) <= _LONGEST:
                 with self._lock:
-                    known = self._tools.pop(task, frozenset())
-                    self._tools[task] = known | {tool}  # a server may give one id twice; then both tools count
-                    if len(self._tools) > _MOST:
-                        del self._tools[next(iter(self._tools))]
+                    own = self._tools.setdefault(client, {})
+                    known = own.pop(task, frozenset())
+                    own[task] = known | {tool}  # a server may give one id twice; then both tools count
+                    if len(own) > _MOST:
+                        del own[next(iter(own))]
 
-    def tools_of(self, task: Any) -> frozenset[str]:
-        """The tools that a task may be a call of; none if it is not known."""
-        return self._tools.get(task, frozenset()) if type(task) is str else frozenset()
+    def tools_of(self, task: str, client: str = "") -> frozenset[str]:
+        """The tools that a task of a client may be a call of; none if it is not known."""
+        return self._tools.get(client, {}).get(task, frozenset())
 
 
 def is_task(result: Any) -> bool:

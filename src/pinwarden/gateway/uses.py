@@ -160,7 +160,8 @@ class Uses:
         view = self._views.need(TOOL, now, out)
         if view is None:
             return None
-        verdicts = [self._verdict(view, tool) for tool in sorted(self._guard.tasks.tools_of(task))]
+        tools = self._guard.tasks.tools_of(task, self._journal.owner)
+        verdicts = [self._verdict(view, tool) for tool in sorted(tools)]
         if not verdicts:
             return self._guard.judge_unknown_task(self._journal.client)
         worst = strictest(*(each.action for each in verdicts))

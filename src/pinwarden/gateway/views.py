@@ -104,9 +104,16 @@ class Views:
     # What the session tells
 
     def opening(self) -> None:
-        """A handshake began: until it is answered the server is asked nothing else."""
+        """A handshake began: until it is answered the server is asked nothing else. Lists of before count no more."""
         self.meta = None
         self._opening = True
+        for view in self._views.values():
+            view.notices = -1
+
+    def stateless(self, meta: dict[str, Any]) -> None:
+        """A request came that stands for itself, and says this about its client; in a handshake that says nothing."""
+        if not self._opening:
+            self.meta = meta
 
     def opened(self, facts: dict[str, Any] | None) -> None:
         """The server said who it is, or that it does not say."""

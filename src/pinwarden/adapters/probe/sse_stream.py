@@ -20,8 +20,9 @@ class EventParser:
 
     def __init__(self, max_event_bytes: int) -> None:
         self._max = max_event_bytes
-        self._line: list[bytes] = []
-        self._data: list[bytes] = []
+        self._line = bytearray()
+        self._data: bytearray | None = None
+        # Not lists of their parts: those may take twenty times what is in them.
         self._name = ""
         self._size = 0
         self._begun = False
@@ -38,14 +39,15 @@ class EventParser:
         *ended, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         events: list[Event] = []
         for end in ended:
-            self._line.append(end)
-            line = b"".join(self._line)
-            self._line.clear()
+            line = end
+            if self._line:
+                self._line += end
+                line, self._line = bytes(self._line), bytearray()
             event = self._take(line)
             if event is not None:
                 events.append(event)
                 self._size = len(rest)
-        self._line.append(rest)
+        self._line += rest
         if self._size > self._max:
             raise over_limit("bytes in one event", self._max)
         return events
@@ -59,13 +61,16 @@ class EventParser:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
-            self._data.append(value)
+            if self._data is None:
+                self._data = bytearray(value)
+            else:
+                self._data += b"\n" + value
         elif field == b"event":
             self._name = value.decode("utf-8", "replace")
         return None
 
     def _dispatch(self) -> Event | None:
-        name, data = self._name or "message", b"\n".join(self._data)
+        name, data = self._name or "message", bytes(self._data or b"")
         self._name = ""
-        self._data.clear()
+        self._data = None
         return Event(name=name, data=data) if data else None

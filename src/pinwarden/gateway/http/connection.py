@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.reply import USUAL, Reply, head_of
-from pinwarden.gateway.http.request import Refused, Request, RequestReader
+from pinwarden.gateway.http.request import SMALL_BODY, Refused, Request, RequestReader
 from pinwarden.gateway.http.slow_reader import Behind
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -70,6 +70,10 @@ class Connections:
     def unsent(self) -> int:
         """Bytes that wait for slow readers."""
         return sum(each.unsent for each in self.behind)
+
+    def give_back(self, size: int) -> None:
+        """A large request is over whose client did not wait for the answer."""
+        self.bodies -= size
 
     def make_room(self) -> None:
         """Cut those that read slowest, until what waits for all of them is within bounds."""
@@ -148,15 +152,15 @@ class ClientConnection(asyncio.Protocol):
         self._closing = True
         self.owner.open.discard(self)
         self.owner.behind.discard(self)
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            self._leave(reply)
         self._release()
         for timer in (self._timer, self._pinger):
             if timer is not None:
                 timer.cancel()
         self._transport = None
         self._waiting.clear()
-        reply, self._reply = self._reply, None
-        if reply is not None:
-            reply.gone()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
@@ -279,6 +283,13 @@ class ClientConnection(asyncio.Protocol):
         owner.bodies += size
         self._reserved += size
 
+    def _leave(self, reply: InWork) -> None:
+        """The client is gone. In a session the request goes on without it, and so does its body in memory."""
+        if isinstance(reply, Reply) and reply.weight and reply.on_gone is None:
+            self._reserved -= reply.weight
+            reply.on_over = self.owner.give_back
+        reply.gone()
+
     def _release(self) -> None:
         self.owner.bodies -= self._reserved
         self._reserved = 0
@@ -329,6 +340,8 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.resume_reading()
         reply = self._reply = Reply(self, keep_alive=request.keep_alive)
         reply.bodiless = request.method == "HEAD"
+        if len(request.body) > SMALL_BODY:
+            reply.weight = len(request.body)
         self.owner.answering.answer(request, reply)
 
     def _refuse(self, refused: Refused) -> None:
@@ -340,7 +353,7 @@ class ClientConnection(asyncio.Protocol):
             why, more = refused.why.encode(), _MORE.get(refused.status)
             self.write(head_of(refused.status, len(why), "text/plain", more, keep=False) + why)
         else:
-            reply.gone()
+            self._leave(reply)
         if sending and self._transport is not None:
             # Who hangs up on what is still being sent takes back what was said last.
             self._closing = True

@@ -86,7 +86,8 @@ class Conversation:
         self._on_closed = on_closed
         self._pending: dict[Id, Pending | Call] = {}
         self._tokens: dict[Id, Id] = {}
-        self._abandoned: set[Id] = set()
+        self._abandoned: dict[Id, None] = {}
+        """Requests that nobody waits for, and that the server may still answer; the oldest are first."""
         self._cancelled: set[Pending | Call] = set()
         """Requests of which the client said that it does not wait any more. Most servers never answer these."""
         self._numbers = 0
@@ -163,7 +164,8 @@ class Conversation:
         call.deadline = now + self._limits.answer_seconds
         connection.in_work(call)
         self._pending[number] = call
-        if self._notes:
+        busy = self._turns.busy  # then what waits in line may be the news that the tool changed
+        if self._notes and not busy:
             form = self._plain.form(message, now)
             if form is not None:
                 try:
@@ -173,7 +175,7 @@ class Conversation:
                 else:
                     link.call(call, body, message, name)
                     return True
-        if self._turns.busy or self.session.heavy(now):
+        if busy or self.session.heavy(now):
             self._feed(Frame(body, message))
             return True
         step = self.session.client_frame(body, now, message)
@@ -209,22 +211,19 @@ class Conversation:
             pending.given_up()
         if self.closed:
             return
-        if len(self._abandoned) < self._limits.max_in_flight:
-            self._abandoned.add(number)
+        if len(self._abandoned) >= self._limits.max_in_flight:
+            del self._abandoned[next(iter(self._abandoned))]  # most servers never answer these
+        self._abandoned[number] = None
         self._turns.do(partial(self._cancel, number))
 
     def _cancel(self, number: Id) -> None:
         if self.closed:
             return
-        note = {"jsonrpc": "2.0", "method": _CANCELLED, "params": {"requestId": number[1]}}
-        now = self._clock()
-        if not self.session.client_frame(encoded(note), now, note).to_server:
-            self._abandoned.discard(number)
-            return  # it was held, and is forgotten
-        if self.link is not None:
+        # The server may answer late or never. For the session this is the end of it.
+        if not self.session.abandon(number[1]):
+            self._abandoned.pop(number, None)  # it was held, or is answered
+        elif self.link is not None:
             self.link.cancel(number)
-        # The server may answer late or never. For the session this is the end of it, and the id is free again.
-        self._take(self.session.server_frame(error_frame(number[1], SERVER_AWAY, "given up"), now), None, None, 0)
 
     def _feed(self, frame: Frame) -> None:
         """Let the session have a message of the client, in its turn."""
@@ -298,7 +297,7 @@ class Conversation:
     def _take_frame(self, frame: Frame, asked: Id | None, status: int) -> bool:
         """Let the session judge a message; whether it may be the answer."""
         if self._abandoned and frame.is_answer and frame.id in self._abandoned:
-            self._abandoned.discard(frame.id)
+            self._abandoned.pop(frame.id, None)
             return True
         self._take(self.session.server_frame(frame.data, self._clock(), frame.message), frame, asked, status)
         return frame.message is None or (frame.is_answer and frame.id == asked)
@@ -437,7 +436,7 @@ class Conversation:
         frame, step = done.frame, done.step
         if step is None:
             if frame is not None and frame.id is not None:
-                self._abandoned.discard(frame.id)
+                self._abandoned.pop(frame.id, None)
         elif done.problem is not None:
             self._unrecorded(step, done.problem)
         elif done.recorded:

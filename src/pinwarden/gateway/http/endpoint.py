@@ -204,13 +204,15 @@ class Endpoint:
         head = request.head
         if frame.method != CALL or not head or len(head) > LONGEST_HEAD or not isinstance(conversation, Conversation):
             return
-        if conversation.traced:
+        name = frame.params.get("name")
+        if conversation.traced or type(name) is not str:
             return  # each is looked at
         if len(self.ways) >= MOST_WAYS:
             self.ways.clear()
-        way = self.ways[head] = Way(self, place, conversation, request.parameters, self._json, len(request.body))
+        way = Way(self, place, conversation, request.parameters, self._json, len(request.body))
         if modern:
-            way.only_for(frame.meta[VERSION_META], frame.params["name"])
+            way.only_for(frame.meta[VERSION_META], name)
+        self.ways[head] = way
 
     # The stream of what belongs to no request, and the end of a session.
 

@@ -173,7 +173,12 @@ class Hub:
         """Whatever is due in any conversation; those that nobody used for long are ended."""
         unused = self.clock() - self.limits.session_seconds
         for each in self.conversations():
-            each.tick()
+            try:
+                each.tick()
+            except Exception as err:  # noqa: BLE001 - the clock is everybody's, and must not stop for one of them
+                told = {"message": "a conversation could not be kept", "exception": err}
+                asyncio.get_running_loop().call_exception_handler(told)
+                each.close("the gateway failed")
             if each.idle and each.used < unused:
                 each.close("the session was not used")
         self._all = {each for each in self._all if not each.closed}

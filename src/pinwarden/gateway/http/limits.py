@@ -70,7 +70,7 @@ class HttpLimits(Record):
     stable_seconds: float = 10.0
     """A command that ran for so long did not fail at its start."""
     grace_seconds: float = 2.0
-    """For a command to end by itself."""
+    """For a command to end by itself, and for a remote server to take the last notifications."""
     reload_seconds: float = 1.0
     """Between looks at the lock and the policy."""
     kept_stderr_bytes: int = 4096

@@ -372,8 +372,18 @@ class Merged:
     def _heard(self, backend: Backend, frame: Frame) -> None:
         """A message of a server that belongs to no request."""
         if frame.is_request:
-            number = f"{backend.slug}:{len(self._asked)}:{frame.members.get('id')}"
-            self._asked[number] = backend, frame.members.get("id")
+            own = frame.members.get("id")
+            if self._stream is None or not self._stream.open:
+                # Nobody would ever answer, and the server, and whoever waits for it, would wait.
+                problem = {"code": SERVER_AWAY, "message": "the client does not listen"}
+                answer = {"jsonrpc": "2.0", "id": own, "error": problem}
+                backend.tell(Frame(encoded(answer), answer))
+                return
+            self._numbers += 1
+            number = f"{backend.slug}:{self._numbers}:{own}"
+            if len(self._asked) >= self._hub.limits.max_in_flight:
+                del self._asked[next(iter(self._asked))]
+            self._asked[number] = backend, own
             frame = Frame(data=with_value(frame.data, ("id",), encoded(number)), message=frame.message)
         elif frame.method == "notifications/resources/updated" and isinstance(frame.params.get("uri"), str):
             uri = merged_uri(backend.slug, frame.params["uri"])

@@ -76,8 +76,8 @@ class Frame:
     @property
     def progress_token(self) -> Id | None:
         """By which progress is told: in a question's ``_meta``, or in the notification itself."""
-        given = self.params.get("progressToken") if self.method == "notifications/progress" else None
-        return key_of(self.meta.get("progressToken") if given is None else given)
+        where = self.params if self.method == "notifications/progress" else self.meta
+        return key_of(where.get("progressToken"))
 
 
 _NOTHING: dict[str, Any] = {}

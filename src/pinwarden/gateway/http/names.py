@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")
 _LONGEST_SLUG = 32
 LONGEST_NAME = 128
 """Of a tool, as the protocol advises."""
+_SHORT, _LONG = 8, 64  # letters of a mark
 _SEPARATOR = "__"
 _SCHEME = "+"
 
 
 def slugs_of(names: Iterable[str]) -> dict[str, str]:
     """A part for addresses and names for each server. Those of different servers are always different."""
-    wanted = {name: _slug(name) for name in sorted(set(names))}
-    taken: dict[str, list[str]] = {}
-    for name, slug in wanted.items():
-        taken.setdefault(slug.lower(), []).append(name)
-    # Whoever has to share gets a mark, all of them: which server has which name does not depend on who else is there.
-    shared = {name for names in taken.values() if len(names) > 1 for name in names}
-    return {name: f"{slug}-{_mark(name)}" if name in shared else slug for name, slug in wanted.items()}
+    slugs = wanted = {name: _slug(name) for name in sorted(set(names))}
+    # Whoever has to share gets a mark, all of them: which one comes first decides nothing. A name may be chosen so that
+    # it is another one with its mark; then the mark is as long as no name is.
+    for letters in (_SHORT, _LONG):
+        times = Counter(slug.lower() for slug in slugs.values())
+        slugs = {
+            name: f"{wanted[name]}-{_mark(name, letters)}" if times[slug.lower()] > 1 else slug
+            for name, slug in slugs.items()
+        }
+    return slugs
 
 
 def _slug(name: str) -> str:
@@ -38,8 +43,8 @@ def _slug(name: str) -> str:
     return plain.rstrip("-") if plain != name else plain
 
 
-def _mark(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:8]
+def _mark(name: str, letters: int = _SHORT) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:letters]
 
 
 def merged_name(slug: str, name: str) -> str:

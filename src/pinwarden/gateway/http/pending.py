@@ -50,7 +50,7 @@ def restored(frame: Frame, pending: Pending | Call) -> Frame:
     data = frame.data
     if "id" in frame.members and "method" not in frame.members:
         data = with_value(data, ("id",), encoded(pending.own_id))
-    if frame.method == "notifications/progress":
+    if frame.method == "notifications/progress" and "progressToken" in frame.params:
         data = with_value(data, ("params", "progressToken"), encoded(pending.own_token))
     if SUBSCRIPTION_META in frame.meta:
         data = with_value(data, ("params", "_meta", SUBSCRIPTION_META), encoded(pending.own_id))

@@ -267,7 +267,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Be ready for an answer that is read in parts."""
         self._headers: dict[bytes, bytes] = {}
         self._size = 0
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._events: EventParser | None = None
         self._complete = self._keep = False
 
@@ -361,7 +361,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _remember(self) -> None:
         """Know the head again, if it came in one piece and says nothing but how long the body is."""
         headers, head = self._headers, self._head
-        length = sum(map(len, self._body))
+        length = len(self._body)
         framed = b"content-length" in headers and b"transfer-encoding" not in headers
         plain = self._events is None and self._keep and framed and self._size - len(head) == length
         if plain and head.endswith(_END) and len(head) <= _LONGEST_HEAD:
@@ -402,7 +402,12 @@ class UpstreamConnection(asyncio.Protocol):
         if outgoing is None:
             return
         if self._events is None:
-            self._body.append(data)
+            if not self._body:
+                self._body = data
+            else:
+                if type(self._body) is bytes:
+                    self._body = bytearray(self._body)  # a list of parts may take twenty times what is in them
+                self._body += data
             return
         self._size = 0  # a stream has no end to its size; each event has
         for event in self._events.feed(data):
@@ -427,8 +432,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.close()
         if self._events is None:
-            body = (self._body[0] if len(self._body) == 1 else b"".join(self._body)).strip()
-            self._body = []
+            body, self._body = bytes(self._body).strip(), b""
             if body:
                 outgoing.listener.on_frame(body)
         outgoing.listener.on_end()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _MAX_SESSION_ID = 1024
 _REMEMBERED = 256  # headers of methods and names that were sent before
+_LONGEST = 2048  # bytes of such headers
 _OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-encoding", "connection"})
 
 
@@ -63,7 +64,14 @@ class RemoteLink:
         self._heads: dict[tuple[str, str | None], bytes] = {}
         self._calls: dict[tuple[str, bytes, str], bytes] = {}
         self._posts: dict[Id, tuple[Sending, float]] = {}
+        self._told: dict[_Post, tuple[Sending, float]] = {}
+        """Notifications and answers of the client that the server has not taken yet."""
+        self._telling = 0
+        """Their bytes."""
+        self._most_told = limits.max_unsent_bytes
+        self._grace = limits.grace_seconds
         self._clock = asyncio.get_running_loop().time
+        self._later = asyncio.get_running_loop().call_later
         self._stream: Sending | None = None
         self._closed = False
         self._fixed = b" HTTP/1.1\r\n" + server.head
@@ -82,8 +90,14 @@ class RemoteLink:
         post = _Post(self, self._owner, number, initialize=frame.method == "initialize")
         head = self._post + self._headers_of(frame) + parameters
         data = head + b"content-length: %d\r\n\r\n" % len(frame.data) + frame.data
+        if number is None and self._telling + len(data) > self._most_told:
+            self._owner.server_lost("the server does not read what it is sent")
+            return
         outgoing = self._server.pool.send(data, post)
-        if number is not None:
+        if number is None:
+            self._telling += len(data)
+            self._told[post] = outgoing, self._clock()
+        else:
             # A subscription of our own is answered when it ends.
             self._posts[number] = outgoing, inf if frame.method == LISTEN else self._clock()
         if frame.method == "notifications/initialized":
@@ -117,6 +131,9 @@ class RemoteLink:
         """Hang up on questions of our own that are not answered."""
         for number in [each for each, (_, sent) in self._posts.items() if sent < before and each not in keep]:
             self.cancel(number)
+        for post in [each for each, (_, sent) in self._told.items() if sent < before]:
+            self._told[post][0].give_up()
+            self.taken(post)
 
     def close(self) -> None:
         """Hang up, and end the session if there is one."""
@@ -126,6 +143,9 @@ class RemoteLink:
         for outgoing, _ in self._posts.values():
             outgoing.give_up()
         self._posts.clear()
+        for outgoing, _ in self._told.values():
+            self._later(self._grace, outgoing.give_up)  # the last word may still be on its way
+        self._told.clear()
         if self._stream is not None:
             self._stream.give_up()
         if self._session:
@@ -135,6 +155,12 @@ class RemoteLink:
     def answered(self, number: Id) -> None:
         """The answer to a post is complete."""
         self._posts.pop(number, None)
+
+    def taken(self, post: _Post) -> None:
+        """The server has what it was told, or nobody waits until it does."""
+        told = self._told.pop(post, None)
+        if told is not None:
+            self._telling -= len(told[0].data)
 
     def listener(self, number: Id) -> Listener:
         """Who listens to the answer to a call that is not as plain as the call."""
@@ -180,11 +206,13 @@ class RemoteLink:
         known = self._heads.get((method, name))
         if known is not None:
             return known
-        lines = f"mcp-protocol-version: {version}\r\nmcp-method: {method}\r\n"
+        # Both are the client's words: a line end in one would begin a header, or a request, of the client's own making.
+        lines = f"mcp-protocol-version: {version}\r\nmcp-method: {header_value(method)}\r\n"
         if name is not None:
             lines += f"mcp-name: {header_value(name)}\r\n"
-        made = lines.encode("latin-1", "replace")
-        if len(self._heads) < _REMEMBERED and named != "taskId":  # those are many, and come once
+        made = lines.encode("ascii")
+        # Ids of tasks are many, and come once; what is long might take gigabytes.
+        if len(self._heads) < _REMEMBERED and len(made) <= _LONGEST and named != "taskId":
             self._heads[method, name] = made
         return made
 
@@ -238,7 +266,9 @@ class _Post(SilentListener):
         number = self._number
         if self._status == 404 and self._link.has_session:
             self._link.session_gone()
-        elif number is not None:
+        elif number is None:
+            self._link.taken(self)
+        else:
             self._link.answered(number)
             self._end(
                 f"the server answered with HTTP status {self._status}" if self._status >= 300 else "no answer came"
@@ -246,7 +276,9 @@ class _Post(SilentListener):
 
     def on_lost(self, why: str, *, sent: bool) -> None:
         del sent
-        if self._number is not None:
+        if self._number is None:
+            self._link.taken(self)
+        else:
             self._link.answered(self._number)
             self._end(why)
 

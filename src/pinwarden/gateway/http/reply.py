@@ -31,6 +31,10 @@ class Reply:
         """Whether only the head is wanted: whatever came behind it would be read as the next answer."""
         self.on_gone: Callable[[], None] | None = None
         """Called if the client goes away before the answer is complete."""
+        self.weight = 0
+        """Bytes of a large request."""
+        self.on_over: Callable[[int], None] | None = None
+        """Called with the weight when the answer comes that nobody waits for any more."""
 
     @property
     def open(self) -> bool:
@@ -48,6 +52,7 @@ class Reply:
         """The whole answer."""
         connection = self._connection
         if connection is None:
+            self._over()
             return
         keep = self._keep_alive and not connection.owner.draining
         if self.bodiless:
@@ -86,6 +91,8 @@ class Reply:
         if connection is not None:
             connection.write(b"0\r\n\r\n")
             self._done(keep=self._keep_alive and not connection.owner.draining)
+        else:
+            self._over()
 
     def gone(self) -> None:
         """The client went away."""
@@ -97,6 +104,11 @@ class Reply:
     def _chunk(self, data: bytes) -> None:
         if self._connection is not None:
             self._connection.write(b"%x\r\n" % len(data) + data + b"\r\n")
+
+    def _over(self) -> None:
+        told, self.on_over = self.on_over, None
+        if told is not None:
+            told(self.weight)
 
     def _done(self, *, keep: bool) -> None:
         connection, self._connection = self._connection, None

@@ -117,7 +117,7 @@ class RequestReader:
         self._headers: dict[bytes, bytes] = {}
         self._repeated = 0
         self._parameters = b""
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._size = 0
         self._counted = False
         """Whether room was made for the whole body."""
@@ -191,11 +191,16 @@ class RequestReader:
             raise Refused(413, "the body is too long")
         if not self._counted:
             self._large(self._headers, len(data))
-        self._body.append(data)
+        if not self._body:
+            self._body = data
+            return
+        if type(self._body) is bytes:
+            self._body = bytearray(self._body)  # a list of parts may take twenty times what is in them
+        self._body += data
 
     def on_message_complete(self) -> None:
         """A request is complete."""
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        body = bytes(self._body)  # which copies nothing, if it came in one part
         path = self._url.partition(b"?")[0] if b"?" in self._url else self._url
         request = Request(self._parser.get_method().decode(), path.decode("latin-1"), self._headers, body)
         request.keep_alive = self._parser.should_keep_alive()

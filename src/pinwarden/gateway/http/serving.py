@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
 
 _BACKLOG = 1024
+_THREADS = 32  # for everything else that waits for a disk, a database or a name
 
 
 class Listening(Record):
@@ -49,6 +51,10 @@ class Serving:
             self._certificate = Certificate(listening.certificate, listening.key)
         tls = None if self._certificate is None else self._certificate.context
         loop = asyncio.get_running_loop()
+        # Each process that is ending may keep a thread busy for seconds; refusals are not to wait in line behind them.
+        loop.set_default_executor(
+            ThreadPoolExecutor(self._limits.max_children + _THREADS, thread_name_prefix="waiting")
+        )
         try:
             self._server = await loop.create_server(
                 self.connections,

@@ -1,0 +1,491 @@
+"""Attacks of a client on the HTTP gateway itself: on what it writes to servers, what it remembers, whom it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pinwarden.adapters.net.network_guard import NetworkRules
+from pinwarden.adapters.probe.sse_stream import EventParser
+from pinwarden.documents.surface import from_listing
+from pinwarden.documents.target import Address
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.backend import Backend
+from pinwarden.gateway.http.child import _Lines
+from pinwarden.gateway.http.connection import ClientConnection
+from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.hub import Hub
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.links import LinkOwner
+from pinwarden.gateway.http.merged import Merged
+from pinwarden.gateway.http.messages import Frame, Id, read
+from pinwarden.gateway.http.names import slugs_of
+from pinwarden.gateway.http.pool import Pool
+from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
+from pinwarden.gateway.http.reply import Reply
+from pinwarden.gateway.http.request import RequestReader
+from pinwarden.gateway.session import Session
+from tests.gateway.desk import DELETE, SEARCH, approved, refused
+from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
+from tests.gateway.test_http_enforcement import poll
+from tests.servers import talking
+from tests.servers.talking import CAPABILITIES, INFO, TOOLS
+from tests.servers.turning_http import TurningWorld, turning_http
+
+EVIL = {**SEARCH, "name": "evil"}
+STATE: dict[str, Any] = {"tools": [SEARCH, DELETE, EVIL]}
+APPROVED = approved({"tools": [SEARCH, DELETE]})
+
+
+class Scene:
+    """A gateway, and a remote server behind it of which one tool is not approved."""
+
+    def __init__(self, world: TurningWorld, gateway: Gateway, kept: Kept) -> None:
+        self.world = world
+        self.gateway = gateway
+        self.kept = kept
+
+
+@pytest.fixture
+def at() -> Iterator[Scene]:
+    kept = Kept()
+    with (
+        turning_http({"states": [STATE]}) as world,
+        gateway({"notes": Behind(guard("notes", APPROVED), url=world.url)}, kept) as made,
+    ):
+        yield Scene(world, made, kept)
+
+
+def test_attack_a_method_with_line_ends_smuggles_no_request_to_a_server(at: Scene) -> None:
+    """Attack: in a session, a message that says that it is of the newest revision, whose method is a header now; behind
+    a line end it goes on with a length and a call of its own, which nobody judges and nobody writes down."""
+    call = json.dumps(rpc("tools/call", {"name": "evil", "arguments": {}}, 99))
+    method = f"x\r\ncontent-length: {len(call)}\r\n\r\n{call}"
+    with Raw(at.gateway, "notes") as raw:
+        raw.initialize()
+        raw.send(json.dumps(rpc(method, {"_meta": {f"{META}protocolVersion": MODERN}}, 4)).encode())
+        assert raw.say("tools/call", {"name": "search_notes", "arguments": {}}, 5)["result"]
+    assert at.world.calls("evil") == 0
+    assert [json.loads(each)["method"] for each in at.world.bodies if b"notifications/" not in each] == [
+        *("initialize", method, "tools/list", "tools/call"),
+    ]
+
+
+def test_attack_a_call_without_a_name_is_answered_and_teaches_no_short_way(at: Scene) -> None:
+    """Attack: a head that names no tool is learned from such a call; behind it come bodies that it says nothing of."""
+    body, headers = modern("tools/call", {"arguments": {}})
+    unnamed = json.dumps(rpc("tools/call", {"name": "search_notes", "arguments": {}}, 7)).encode().ljust(len(body))
+    with Raw(at.gateway, "notes") as raw:
+        status, _, answer = raw.send(body, headers)
+        assert (status, json.loads(answer)["error"]["code"]) == (400, -32600)
+        before = at.world.calls("search_notes")
+        status, _, answer = raw.send(unnamed[: len(body)], headers)
+    assert (status, json.loads(answer)["error"]["code"]) == (400, -32020)
+    assert at.world.calls("search_notes") == before
+
+
+def test_attack_long_methods_are_not_kept_in_memory(at: Scene) -> None:
+    """Attack: headers that were sent before are remembered, and a method of a session may be as long as a body."""
+    with Raw(at.gateway, "notes") as raw:
+        raw.initialize()
+        for number in range(3):
+            method = f"x{number}" + "y" * 20_000
+            raw.send(json.dumps(rpc(method, {"_meta": {f"{META}protocolVersion": MODERN}}, 4 + number)).encode())
+    links = [each.link for each in at.gateway.hub.conversations() if isinstance(each, Conversation)]
+    heads = [head for link in links if isinstance(link, RemoteLink) for head in link._heads.values()]
+    assert all(len(head) < 4096 for head in heads)
+
+
+class Wire:
+    """The way to a server, as a list of what was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.cancelled: list[Id] = []
+
+    def send(self, frame: Frame, parameters: bytes) -> None:
+        del parameters
+        self.sent.append(frame.message)
+
+    def call(self, call: Any, body: bytes, message: Any, name: str) -> None:
+        del call, body, name
+        self.sent.append(message)
+
+    def cancel(self, number: Id) -> None:
+        self.cancelled.append(number)
+
+    def expire(self, before: float, keep: Any) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Waits:
+    """A client that waits."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def message(self, frame: Frame) -> None:
+        self.got.append(frame.message)
+
+    def answered(self, frame: Frame, status: int) -> None:
+        del status
+        self.got.append(json.loads(frame.data))
+
+    def failed(self, code: int, why: str) -> None:
+        self.got.append((code, why))
+
+    def dropped(self) -> None:
+        self.got.append(None)
+
+
+class Answered:
+    """The connection of a client that makes plain calls."""
+
+    def in_work(self, reply: Any) -> None:
+        """It waits."""
+
+    def result(self, body: bytes) -> None:
+        """It has its answer."""
+
+
+class WhenTold(Executor):
+    """A thread that gets to its work when the test says so."""
+
+    def __init__(self) -> None:
+        self.work: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, work: Any, /, *args: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        self.work.append((done, lambda: work(*args, **options)))
+        return done
+
+    def run(self) -> None:
+        for done, work in self.work:
+            done.set_result(work())
+        self.work.clear()
+
+
+class Talk:
+    """A conversation that a test leads at both ends."""
+
+    def __init__(self, limits: HttpLimits, threads: Executor | None = None) -> None:
+        self.kept = Kept()
+        self.wire = Wire()
+        self.now = 0.0
+        self.noted: list[int] = []
+        session = Session(guard("notes", APPROVED), name="talk", client="tester")
+        recording = Recording(self.kept, lambda _, number: self.noted.append(number))
+        self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, threads)
+        self.conversation.link = self.wire
+
+    def ping(self, number: int) -> tuple[Waits, Id | None]:
+        waits = Waits()
+        frame = read(json.dumps(rpc("ping", None, number)).encode(), self.conversation._json)
+        return waits, self.conversation.request(frame, waits)
+
+    def open(self) -> None:
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        frame = read(json.dumps(rpc("initialize", about, 0)).encode(), self.conversation._json)
+        self.conversation.request(frame, Waits())
+        self.say(id=0, result={**(APPROVED.server or {}), "protocolVersion": "2025-11-25"})
+        self.wire.sent.clear()
+
+    def call(self, number: int) -> None:
+        message = rpc("tools/call", {"name": "search_notes", "arguments": {}}, number)
+        body, connection = json.dumps(message).encode(), cast(ClientConnection, Answered())
+        assert self.conversation.call(body, message, "search_notes", connection, b"", modern=False)
+
+    def say(self, **members: Any) -> None:
+        self.conversation.from_server(json.dumps({"jsonrpc": "2.0", **members}).encode())
+
+
+def test_attack_an_answer_that_comes_late_is_not_taken_for_that_of_another_request_with_its_id() -> None:
+    """However many were hung up on before, and never answered."""
+    talk = Talk(HttpLimits(max_in_flight=5))
+    for number in range(20):
+        talk.conversation.give_up(talk.ping(number)[1])
+    _, given_up = talk.ping(77)
+    talk.conversation.give_up(given_up)
+    waits, sent = talk.ping(77)
+    talk.say(id=77, result={"of": "the first"})
+    assert waits.got == []
+    assert sent is not None
+    talk.say(id=sent[1], result={"of": "the second"})
+    assert [each["result"] for each in waits.got] == [{"of": "the second"}]
+    assert len(talk.conversation._abandoned) <= 5
+
+
+def test_who_hangs_up_is_no_reason_to_blame_the_server() -> None:
+    """A request that is given up is over; the log has no answer that nobody asked for, whatever comes when."""
+    talk = Talk(HttpLimits())
+    _, number = talk.ping(1)
+    talk.conversation.give_up(number)
+    talk.say(id=1, result={})
+    assert number is not None
+    talk.conversation._cancel(number)  # as after a turn in which the answer was judged
+    assert talk.kept.facts == []
+    assert talk.conversation._abandoned == {}
+    assert talk.wire.cancelled == [number]
+    assert talk.conversation.session.idle
+
+
+def test_attack_a_call_does_not_overtake_the_news_that_its_tool_changed() -> None:
+    """Attack: the server sends something long, then says that its tools changed; a call comes while that is read."""
+
+    async def scene() -> Talk:
+        threads = WhenTold()
+        talk = Talk(HttpLimits(max_bytes_at_once=1000), threads)
+        talk.open()
+        talk.call(1)
+        talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE]})
+        talk.say(id=1, result={"content": []})
+        talk.call(2)
+        assert talk.noted == [2]  # the short way is open
+        talk.say(method="notifications/message", params={"level": "info", "data": "x" * 2000})
+        talk.say(method="notifications/tools/list_changed")
+        talk.call(3)
+        threads.run()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return talk
+
+    talk = asyncio.run(scene())
+    sent = [(each["method"], each["id"]) for each in talk.wire.sent]
+    assert sent == [
+        ("tools/list", "pinwarden/talk/1"),
+        *[("tools/call", each) for each in (1, 2)],
+        ("tools/list", "pinwarden/talk/2"),
+    ]
+
+
+MANY = 1 << 17
+
+
+def weight_of(feed: Callable[[bytes], Any], part: bytes) -> int:
+    """What is in memory after so many bytes came in small parts."""
+    tracemalloc.start()
+    try:
+        for _ in range(MANY // len(part)):
+            feed(part)
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_attack_a_body_in_tiny_parts_takes_no_more_memory_than_it_has_bytes() -> None:
+    """Attack: what is counted against the bounds are bytes; each part of two of them would take fifty."""
+    reader = RequestReader(HttpLimits())
+    reader.feed(b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    assert weight_of(reader.feed, b"2\r\n{}\r\n" * 100) < 2 * MANY
+    (request,) = reader.feed(b"1\r\n!\r\n0\r\n\r\n")
+    assert request.body == b"{}" * (MANY // 700 * 100) + b"!"
+
+
+def test_attack_a_line_and_an_event_in_tiny_parts_take_no_more_memory_than_they_have_bytes() -> None:
+    lines: list[bytes] = []
+    child = _Lines(lines.append, lambda: None, None, 1 << 30)
+    assert weight_of(child.data_received, b"ab") < 2 * MANY
+    child.data_received(b"c\nd")
+    assert lines == [b"ab" * (MANY // 2) + b"c"]
+    events = EventParser(1 << 30)
+    assert weight_of(events.feed, b"data:ab\n") < 2 * MANY
+    (event,) = events.feed(b"data: c\n\n")
+    assert event.data == b"ab\n" * (MANY // 8) + b"c"
+
+
+def test_attack_no_name_of_a_server_gets_the_address_of_another_one() -> None:
+    """Attack: a server is named as another one is called where its name is not plain."""
+    shared = slugs_of(["x.y", "x-y"])["x.y"]
+    for planted in (shared, shared.upper()):
+        slugs = slugs_of(["x.y", "x-y", planted, "plain"])
+        assert len({slug.lower() for slug in slugs.values()}) == 4
+        assert slugs["plain"] == "plain"
+
+
+def test_attack_servers_that_end_slowly_keep_no_refusal_from_being_recorded() -> None:
+    """Attack: a client ends many sessions at once, with servers that take all the time they get to end."""
+    end, limits = threading.Event(), HttpLimits(max_children=40, reload_seconds=0.05)
+    with (
+        turning_http({"states": [STATE]}) as world,
+        gateway({"notes": Behind(guard("notes", APPROVED), url=world.url)}, limits=limits) as made,
+        Raw(made, "notes") as raw,
+    ):
+        try:
+            for _ in range(limits.max_children):
+                made.call(lambda: made.loop.run_in_executor(None, end.wait, 60) and None)
+            answer = raw.ask("tools/call", {"name": "evil", "arguments": {}})
+            assert not end.is_set()
+        finally:
+            end.set()
+    assert refused(answer) == "item_added"
+
+
+def test_attack_a_client_that_hangs_up_gets_no_room_for_more_while_its_request_goes_on(tmp_path: Path) -> None:
+    """Attack: in a session who hangs up cancels nothing, so the request stays in memory; and the next, and the next."""
+    limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
+    surface = from_listing({"serverInfo": INFO, "capabilities": CAPABILITIES, "tools": TOOLS})
+    command = [sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")]
+    call = rpc("tools/call", {"name": "hang", "arguments": {"text": "x" * 200_000}}, 5)
+    with gateway({"a": Behind(guard("a", surface), command=command)}, limits=limits) as made, Raw(made, "a") as raw:
+        raw.initialize()
+        connections = made.serving.connections
+        with Raw(made, "a") as gone:
+            gone.session = raw.session
+            threading.Thread(target=_ask_in_vain, args=(gone, json.dumps(call).encode())).start()
+            poll(lambda: b'"hang"' in (tmp_path / "record").read_bytes())
+            gone._connection.sock.shutdown(socket.SHUT_RDWR)
+        poll(lambda: made.call(lambda: len(connections.open)) == 1)
+        assert made.call(lambda: connections.bodies) > 200_000
+        assert raw.send(json.dumps(call).encode())[0] == 503
+        with Raw(made, "a") as other:
+            other.session = raw.session
+            assert other.send(b"", method="DELETE")[0] == 200
+        assert made.call(lambda: connections.bodies) == 0
+
+
+def _ask_in_vain(raw: Raw, body: bytes) -> None:
+    with suppress(OSError, http.client.HTTPException):
+        raw.send(body)
+
+
+def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_the_memory() -> None:
+    """Attack: a client tells and tells, and each notification waits for a server that does not answer."""
+
+    lost: list[str] = []
+
+    class Owner:
+        def server_lost(self, why: str) -> None:
+            lost.append(why)
+
+    async def scene() -> tuple[Any, ...]:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            limits = HttpLimits(max_unsent_bytes=100_000)
+            address = Address.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+            pool = Pool(address, NetworkRules(allow_private=True), limits)
+            link = RemoteLink(RemoteServer.of(pool, address, {}), cast(LinkOwner, Owner()), limits)
+            told = rpc("notifications/x", {"text": "x" * 10_000}, None)
+            sent = 0
+            while not lost and sent < 50:
+                link.send(Frame(json.dumps(told).encode(), told), b"")
+                sent += 1
+            waiting = link._telling
+            link.expire(link._clock() + 1, ())
+            pool.close()
+            return sent, waiting, link._telling
+
+    sent, waiting, afterwards = asyncio.run(scene())
+    assert (sent, lost, afterwards) == (10, ["the server does not read what it is sent"], 0)
+    assert 0 < waiting <= 100_000
+
+
+class Broken:
+    """A conversation that cannot even keep its own time."""
+
+    closed = False
+    idle = False
+    used = 0.0
+    ticks = 0
+
+    def tick(self) -> None:
+        self.ticks += 1
+        raise ValueError("of a kind that nobody foresaw")
+
+    def close(self, why: str) -> None:
+        del why
+        self.closed = True
+
+    def end_stream(self) -> None:
+        """It has none."""
+
+
+def test_attack_a_conversation_that_fails_does_not_stop_the_clock_for_all_others(at: Scene) -> None:
+    """Attack: who is shut out stays in, because nobody looks at the tokens any more."""
+    broken, told = Broken(), []
+    at.gateway.call(lambda: at.gateway.loop.set_exception_handler(lambda _, about: told.append(about["exception"])))
+    at.gateway.call(lambda: at.gateway.hub._all.add(cast(Any, broken)))
+    poll(lambda: broken.closed)
+    assert (broken.ticks, [str(each) for each in told]) == (1, ["of a kind that nobody foresaw"])
+    looked = threading.Event()
+
+    async def look() -> None:
+        looked.set()
+
+    at.gateway.serving.every_second.append(look)
+    assert looked.wait(10)
+
+
+class Asking:
+    """A server of the handshake era behind the merged endpoint."""
+
+    slug = "a"
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def tell(self, frame: Frame) -> None:
+        self.told.append(json.loads(frame.data))
+
+
+class Open:
+    """The stream of a client that listens."""
+
+    open = True
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def start_events(self) -> None:
+        """Begin."""
+
+    def event(self, data: bytes) -> None:
+        self.heard.append(json.loads(data))
+
+
+def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobody_answers_are_not_kept() -> None:
+    """Attack: on the merged endpoint a server asks and asks, and each question is remembered for ever."""
+    hub = Hub({}, HttpLimits(max_in_flight=5), lambda: 0.0)
+    merged, server, stream = Merged(hub, Client(name="tester")), Asking(), Open()
+    hear = partial(merged._heard, cast(Backend, server))
+    question = rpc("roots/list", None, "q")
+    hear(Frame(json.dumps(question).encode(), question))
+    assert [(each["id"], each["error"]["message"]) for each in server.told] == [("q", "the client does not listen")]
+    assert merged._asked == {}
+    merged.listen(cast(Reply, stream))
+    for number in range(20):
+        question = rpc("roots/list", None, number)
+        hear(Frame(json.dumps(question).encode(), question))
+    assert len(merged._asked) == 5
+    for asked in stream.heard[-2:]:
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}
+        merged.tell(Frame(json.dumps(answer).encode(), answer))
+    assert [each["id"] for each in server.told[1:]] == [18, 19]
+
+
+@pytest.mark.parametrize("params", [{}, {"_meta": {"progressToken": "pinwarden-talk-1"}}])
+def test_attack_progress_of_nothing_takes_no_other_message_with_it(params: dict[str, Any]) -> None:
+    """Attack: a server tells of the progress of a request that has another id for it, and leaves the token out."""
+    talk = Talk(HttpLimits())
+    talk.ping(1)
+    waits, sent = talk.ping(1)
+    assert sent == (str, "pinwarden-talk-1")
+    told = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+    talk.conversation.part_from_server(json.dumps(told).encode(), sent, 0, lambda _: None)
+    talk.say(id=sent[1], result={})
+    assert [each.get("result") for each in waits.got] == [None, {}]

@@ -1,0 +1,224 @@
+"""Attacks on one conversation that go for its memory: what is open, cancelled, counted or linked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from threading import Event, Thread
+from time import sleep
+from typing import Any
+
+import pytest
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.session import Session
+from pinwarden.gateway.tasks import Tasks
+from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, refused
+from tests.gateway.test_listening import HONEST, LISTEN, MODERN, listens, opened
+
+LISTED: dict[str, Any] = {"tools": [SEARCH, DELETE], "resources": [{"uri": "notes://a", "name": "a"}]}
+LINK = {"content": [{"type": "resource_link", "uri": "notes://secret", "name": "s"}]}
+CALL: dict[str, Any] = {"name": "search_notes", "arguments": {}}
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def reader(desk: Desk) -> dict[str, Any]:
+    return desk.ask("resources/read", {"uri": "notes://secret"})
+
+
+@pytest.mark.parametrize(
+    "smuggled",
+    [
+        {"method": "notifications/message", "params": {"level": "info", "data": "x", **LINK}},
+        {"method": "notifications/anything", "params": {"result": LINK}},
+        {"id": "q", "method": "roots/list", "params": LINK},
+        {"id": "q", "method": "sampling/createMessage", "params": {"messages": LINK["content"], **LINK}},
+    ],
+)
+def test_attack_a_link_that_no_result_holds_leads_nowhere(smuggled: dict[str, Any]) -> None:
+    desk = Desk(LISTED)
+    desk.open()
+    assert refused(reader(desk)) == "not_listed"
+    desk.say({"jsonrpc": "2.0", **smuggled})
+    assert refused(reader(desk)) == "not_listed"
+    assert [each for each in desk.server.received if each.get("method") == "resources/read"] == []
+
+
+def test_attack_calls_that_are_cancelled_and_answered_all_the_same_leave_nothing_behind() -> None:
+    desk = Desk({"tools": [SEARCH], "deaf": ["tools/call"]})
+    desk.open()
+    desk.names()
+    for number in range(1000, 1050):
+        desk.send({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": CALL})
+        desk.tell("notifications/cancelled", {"requestId": number})
+        desk.say({"jsonrpc": "2.0", "id": number, "result": {"content": []}})
+        assert desk.answer(number)["result"] == {"content": []}
+    assert desk.session.idle
+    assert desk.session._cancelled == set()
+
+
+def test_a_call_with_the_id_of_a_cancelled_one_is_waited_for() -> None:
+    desk = Desk({"tools": [SEARCH], "deaf": ["tools/call"]})
+    desk.open()
+    desk.names()
+    desk.send({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": CALL})
+    desk.tell("notifications/cancelled", {"requestId": 7})
+    desk.say({"jsonrpc": "2.0", "id": 7, "result": {"content": []}})
+    desk.send({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": CALL})
+    before = len(desk.to_client)
+    desk.settle(desk.session.server_gone(desk.now))
+    assert [message["error"]["code"] for message in desk.got()[before:]] == [-32000]
+
+
+def test_attack_a_task_that_asked_too_often_is_refused_each_time_that_it_is_looked_at() -> None:
+    """Attack: the question that is one too many is refused once, and passes when the client asks again."""
+    desk = Desk({"tools": [SEARCH], "deaf": ["tools/call", "tasks/get"]}, era=MODERN)
+    desk.open()
+    desk.send({"jsonrpc": "2.0", "id": 100, "method": "tools/call", "params": desk._params(CALL)})
+    desk.say({"jsonrpc": "2.0", "id": 100, "result": {"resultType": "task", "taskId": "t", "status": "working"}})
+
+    def poll(number: int, question: str) -> dict[str, Any]:
+        desk.send({"jsonrpc": "2.0", "id": number, "method": "tasks/get", "params": desk._params({"taskId": "t"})})
+        asks = {question: {"method": "elicitation/create", "params": {"mode": "form", "message": "?"}}}
+        task = {"taskId": "t", "status": "input_required", "inputRequests": asks}
+        desk.say({"jsonrpc": "2.0", "id": number, "result": {"resultType": "complete", **task}})
+        return desk.answer(number)
+
+    for number in range(10):
+        assert "result" in poll(200 + 2 * number, f"q{number}")
+        assert "result" in poll(201 + 2 * number, f"q{number}")  # the same question, looked at again, is no new one
+    assert [refused(poll(300 + each, "q10")) for each in range(3)] == ["too_many_rounds"] * 3
+
+
+def test_attack_a_client_that_the_server_refuses_to_tell_makes_nobody_else_deaf() -> None:
+    """Attack: a client says of itself what makes the server refuse our subscription, for all other clients too."""
+    desk, number = opened(HONEST)
+    desk.say({"jsonrpc": "2.0", "id": number, "error": {"code": -32602, "message": "no such client"}})
+    desk.session = Session(desk.guard, name="another")
+    desk.open()
+    assert [each["id"].split("/")[1] for each in listens(desk)] == ["desk", "another"]
+
+
+def test_attack_a_request_between_handshake_and_answer_does_not_change_the_era() -> None:
+    """Attack: a session of the handshake era is made to listen, and the server says that it knows nothing of it."""
+    desk = Desk({**HONEST, "deaf": ["initialize"]})
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x"}}
+    desk.send({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+    meta = {"io.modelcontextprotocol/protocolVersion": MODERN}
+    desk.send({"jsonrpc": "2.0", "id": 2, "method": "ping", "params": {"_meta": meta}})
+    about = {**desk.server._server(), "protocolVersion": "2025-11-25"}
+    desk.say({"jsonrpc": "2.0", "id": 1, "result": about})
+    desk.tick(1)
+    assert "result" in desk.answer(1)
+    assert listens(desk) == []
+
+
+def test_attack_calls_that_come_and_go_while_the_session_looks_who_listens_stop_nothing(hasty: None) -> None:
+    """Attack: the short way opens calls without the lock; a walk over what is open must not trip over them."""
+    desk = Desk(HONEST, era=MODERN)
+    for number in range(10_000, 10_400):
+        desk.session.plain.open[number] = "search_notes"
+    desk.ask(LISTEN, {"notifications": {"toolsListChanged": True}})
+    desk.open()
+    done = Event()
+
+    def calling() -> None:
+        number, calls = 20_000, desk.session.plain.open
+        while not done.is_set():
+            number += 1
+            calls[number] = "search_notes"
+            sleep(0)
+            if number % 7 == 0:
+                for each in range(number - 6, number + 1):
+                    calls.pop(each, None)
+
+    client = Thread(target=calling)
+    client.start()
+    try:
+        for _ in range(300):
+            desk.session.tick(desk.now)
+    finally:
+        done.set()
+        client.join()
+    assert listens(desk) == []
+
+
+def test_attack_a_client_does_not_get_the_result_of_anothers_task() -> None:
+    """Attack: to the server both are the gateway, so it gives each of them the tasks of the other."""
+    desk = Desk({"tools": [SEARCH], "deaf": ["tools/call"]})
+    outcomes: dict[str, str] = {}
+    for client in ("first", "second", "first"):
+        desk.session = Session(desk.guard, name=f"of-{client}", client=client)
+        desk.open()
+        if not outcomes:
+            desk.send({"jsonrpc": "2.0", "id": 100, "method": "tools/call", "params": {**CALL, "task": {}}})
+            desk.say({"jsonrpc": "2.0", "id": 100, "result": {"task": {"taskId": "t", "status": "working"}}})
+        answer = desk.ask("tasks/result", {"taskId": "t"})
+        outcomes[client] = refused(answer) if "pinwarden" in answer["error"].get("data", {}) else "passed"
+    assert outcomes == {"first": "passed", "second": "task_unknown"}
+
+
+def test_attack_tasks_of_one_client_do_not_make_those_of_another_forgotten() -> None:
+    tasks = Tasks()
+    tasks.remember({"taskId": "mine"}, "search_notes", "first")
+    for number in range(10_001):
+        tasks.remember({"taskId": str(number)}, "search_notes", "second")
+    assert tasks.tools_of("mine", "first") == {"search_notes"}
+    assert tasks.tools_of("0", "second") == frozenset()
+    assert tasks.tools_of("10000", "second") == {"search_notes"}
+
+
+def of_own(desk: Desk, method: str) -> str:
+    """The id of our last request of a kind."""
+    number: str = [each["id"] for each in desk.server.received if each.get("method") == method][-1]
+    return number
+
+
+@pytest.mark.parametrize(
+    ("era", "deaf", "answer"),
+    [
+        (MODERN, "server/discover", None),
+        (MODERN, "server/discover", '{"capabilities":{"tools":{}}}'),
+        ("2025-11-25", "tools/list", None),
+        ("2025-11-25", "tools/list", '{"tools":[]}'),
+        ("2025-11-25", "tools/list", '{"tools":[{"name":"a","name":"b"}]}'),
+    ],
+)
+def test_while_what_was_approved_cannot_be_read_our_own_answers_end_nothing(
+    era: str, deaf: str, answer: str | None
+) -> None:
+    """Attack: a server that answers late or never what we ask it, at the moment when the lock is written anew."""
+    desk = Desk({"tools": [SEARCH], "deaf": [deaf]}, era=era)
+    if era != MODERN:
+        desk.open()
+    desk.call("search_notes")
+    desk.measure.failure = PinwardenError("LOCK_INVALID", "it is being written")
+    desk.tick(1)
+    if answer is None:
+        desk.tick(25)
+    else:
+        desk.say(f'{{"jsonrpc":"2.0","id":"{of_own(desk, deaf)}","result":{answer}}}'.encode())
+    assert refused(desk.got()[-1]) == "LOCK_INVALID"
+    assert desk.served("search_notes") == []
+    desk.measure.failure = None
+    desk.server.script["states"][0]["deaf"] = []
+    desk.now += 50
+    assert desk.call("search_notes")["result"]
+
+
+def test_attack_a_server_that_turns_with_a_second_handshake_is_listed_again_before_the_first_call() -> None:
+    desk = Desk({"tools": [SEARCH]}, {"tools": [POISONED]})
+    desk.open()
+    assert desk.call("search_notes")["result"]
+    desk.turn()
+    desk.open()
+    assert refused(desk.call("search_notes")) == "new_exfiltration"
+    assert len(desk.served("search_notes")) == 1
