@@ -113,8 +113,12 @@ def test_chunks_are_never_taken_for_a_body_of_known_length(wire: Wire) -> None:
     assert (wire.ways, wire.heads) == (["general", "general"], {})
 
 
-def test_a_server_that_hangs_up_in_the_middle_of_a_known_answer_has_not_answered(wire: Wire) -> None:
+@pytest.mark.parametrize("parts", [(HEAD + BODY[:10],), (HEAD, BODY[:10]), (HEAD,)])
+def test_a_server_that_hangs_up_in_the_middle_of_a_known_answer_has_not_answered(
+    parts: tuple[bytes, ...], wire: Wire
+) -> None:
     wire.answer(HEAD, BODY)
-    wire.answer(HEAD, BODY[:10])
+    wire.answer(*parts)
     wire.connection.connection_lost(None)
-    assert [each[0] for each in wire.told] == ["lost"]
+    assert wire.told[-1][0] == "lost"
+    assert not any(isinstance(each, bytes) for each in wire.told)

@@ -318,6 +318,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()  # nobody asked
             return
         if self._fresh:
+            waits = not self._held  # once: joining ever more pieces would take longer the smaller they are
             if self._held:
                 data, self._held = self._held + data, b""
             end = data.find(_END) + 4
@@ -329,7 +330,7 @@ class UpstreamConnection(asyncio.Protocol):
                     self._pool.free(self)
                     outgoing.listener.on_whole(head.status, head.session, data[end:])
                     return
-                if missing > 0 and head.length <= _LONGEST_HELD:  # many servers send head and body one after the other
+                if missing > 0 and waits and head.length <= _LONGEST_HELD:  # many servers send the body after the head
                     self._held = data
                     return
             self._fresh = False
