@@ -143,7 +143,7 @@ class TestLimits:
 
     @pytest.mark.parametrize(
         ("unit", "weight"),
-        [(b"[],", 3), (b"{},", 6), (b'{"a":0},', 7), (b"7,", 1), (b'"a,[{",', 1), (b'"\\"{\\\\",', 1)],
+        [(b"[],", 3), (b"{   },", 6), (b'{"a":0},', 7), (b"7,", 1), (b'"a,[{",', 1), (b'"\\"{\\\\",', 1)],
     )
     def test_values_are_counted_by_what_they_weigh_and_only_outside_of_strings(self, unit: bytes, weight: int) -> None:
         data = b"[" + unit * 50_000 + b"1]"

@@ -20,8 +20,8 @@ class Limits(Record):
     max_values: int = 8_000_000
     """What the values may weigh together: a comma or colon counts one, an array two and an object five, which is what
     they take in memory by the 64 bytes. So a text takes at most 512 MiB beside its strings, four times the largest
-    message of a server; `[],[],…` would take twenty times its size. Real listings weigh below 200,000, and
-    texts below 64 KiB are not weighed."""
+    message of a server; `[],[],…` would take twenty times its size. Real listings weigh below 200,000. A text
+    of no more bytes than this number, or of no more than 64 KiB, is not weighed: what is in it takes half of that."""
 
 
 DEFAULT_LIMITS = Limits()

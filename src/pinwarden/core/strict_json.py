@@ -65,7 +65,7 @@ def _check_size(data: bytes, limits: Limits) -> None:
         raise PinwardenError("JSON_PARSE_ERROR", f"JSON text is given as bytes, not {type(data).__name__}")
     if len(data) > limits.max_bytes:
         _too_much("bytes", len(data), limits.max_bytes)
-    if len(data) > _SMALL and len(data) > limits.max_values >> 1:  # no byte weighs more than two
+    if len(data) > _SMALL and len(data) > limits.max_values:  # no byte becomes more than 33, which is half of a unit
         _check_weight(data, limits)
 
 
