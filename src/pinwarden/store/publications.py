@@ -93,12 +93,6 @@ def every_tool(step: Transaction) -> list[str]:
     return sorted(names)
 
 
-def all_versions(step: Transaction, *, after: int = -1, most: int = 100) -> list[PublishedVersion]:
-    """Versions in the order of the log, from after an index."""
-    sql = f"SELECT {_COLUMNS} FROM versions WHERE seq > ? ORDER BY seq LIMIT ?"  # noqa: S608
-    return [_with_attestations(step, _version(row)) for row in step.rows(sql, (after, most))]
-
-
 # Documents
 
 

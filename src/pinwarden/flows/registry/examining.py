@@ -26,7 +26,6 @@ from pinwarden.documents.target import StdioTarget
 from pinwarden.flows.registry.registry import Registry
 
 AUTO, REQUIRED, NEVER = "auto", "required", "never"
-PROBING = (AUTO, REQUIRED, NEVER)
 _SECONDS = 20.0
 _STARTED = {"node": ("node",), "deno": ("deno", "run"), "native": ()}
 _AT_ONCE = BoundedSemaphore(2)  # strangers' servers must not take the machine from those who read
