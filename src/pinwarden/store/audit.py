@@ -148,12 +148,17 @@ class AuditLog:
             self._admit()
             journal = self._journal
             known = [self._form(form) for form, _ in notes]
-            journal.have_room(len(notes) * CALL)
-            for (form, number), first in zip(notes, known, strict=True):
-                if 0 <= number <= _LARGEST:
-                    journal.add_call(first, number, now)
+            large = {
+                place: pack(now, replace(form, call=f"{form.call}{number}"))
+                for place, (form, number) in enumerate(notes)
+                if not 0 <= number <= _LARGEST
+            }
+            journal.have_room(len(notes) * CALL + sum(map(len, large.values())))  # of a text: its words, and two more
+            for place, ((_, number), first) in enumerate(zip(notes, known, strict=True)):
+                if place in large:
+                    journal.append([large[place]])
                 else:
-                    journal.append([pack(now, replace(form, call=f"{form.call}{number}"))])
+                    journal.add_call(first, number, now)
             self._look()
         self._work.set()
 
