@@ -138,6 +138,8 @@ async def of_everything(client: Client, visitor: Visitor, size: int) -> None:
     await client.call_tool("get-structured-content", {"location": "Chicago"})
     assert (await client.call_tool("get-sum", {"a": "no number"})).is_error
     await client.call_tool("echo", {"message": "x" * size})
+    # That server goes on with what was cancelled, and tells of it.
+    await visitor.until(lambda: visitor.told.count("notifications/progress") == 4 + 3)
     assert {"sampling", "elicitation form", "elicitation url", "roots"} == set(visitor.asked)
 
 
