@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # Hundreds of tests start the program anew; without bytecode each start would compile all of it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Workers are told how wide the screen is. Tests that give commands a variable less would not share a start with others.
+os.environ.pop("COLUMNS", None)
+
 # Behind a mirror with a certificate of its own, uv has to look where every other client does.
 os.environ.setdefault("UV_SYSTEM_CERTS", "1")
 os.environ.setdefault("UV_NATIVE_TLS", "1")
