@@ -5,7 +5,7 @@ BENCH := .venv-bench
 OLD := .venv-old-client
 RUN := $(VENV)/bin
 
-.PHONY: help demo test lint unit soak bench requirements clean
+.PHONY: help demo test lint unit packages soak bench requirements clean
 
 help:
 	@echo "make demo    set up .venv and show Pinwarden at work"
@@ -20,7 +20,10 @@ demo: $(VENV)/.base
 	@echo "==> demo"
 	@PATH="$(CURDIR)/$(RUN):$$PATH" tools/demo.sh
 
-test: lint unit
+# Downloads wait and mypy computes, so they go side by side.
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j 3 --output-sync=target lint packages
+	@$(MAKE) --no-print-directory unit
 
 lint: $(VENV)/.dev
 	@echo "==> ruff"
@@ -33,18 +36,18 @@ lint: $(VENV)/.dev
 	@echo "==> codespell"
 	@$(RUN)/codespell
 
-unit: $(VENV)/.dev $(OLD)/.ready
+packages: $(VENV)/.dev $(OLD)/.ready
 	@echo "==> system packages for the tests"
 	@tools/system-packages.sh
 	@echo "==> npm packages for the tests"
 	@tools/npm-packages.sh
-	@echo "==> pytest"
-	@# Many tests wait for servers that start; one worker more than cores fills those gaps.
-	@$(RUN)/pytest -rs -n $$(( $$(nproc 2>/dev/null || echo 2) + 1 ))
 
-soak: $(VENV)/.dev $(OLD)/.ready
-	@tools/system-packages.sh
-	@tools/npm-packages.sh
+unit: packages
+	@echo "==> pytest"
+	@# Many tests wait for servers that start; two workers more than cores fill those gaps.
+	@$(RUN)/pytest -rs -n $$(( $$(nproc 2>/dev/null || echo 2) + 2 ))
+
+soak: packages
 	@echo "==> pytest, the long tests"
 	@$(RUN)/pytest -rs -n 0 -m soak --timeout 1800
 	@echo "==> pytest, 500 publishes at three replicas, and 50 replicas killed"

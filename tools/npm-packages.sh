@@ -7,9 +7,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/../tests"
 
+install() {
+  echo "==> npm ci in tests/$1"
+  # No package of ours runs code while it is installed.
+  (cd "$1" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error)
+  cp "$1/package-lock.json" "$1/node_modules/.installed-from"
+}
+
+running=()
 for folder in npm verdaccio mcpb-cli inspector; do
-  done_file=$folder/node_modules/.installed-from
-  if [ -f "$done_file" ] && cmp -s "$done_file" "$folder/package-lock.json"; then
+  if cmp -s "$folder/node_modules/.installed-from" "$folder/package-lock.json"; then
     continue
   fi
   if ! command -v npm >/dev/null; then
@@ -17,8 +24,9 @@ for folder in npm verdaccio mcpb-cli inspector; do
     echo "hint: tools/system-packages.sh npm" >&2
     continue
   fi
-  echo "==> npm ci in tests/$folder"
-  # No package of ours runs code while it is installed.
-  (cd "$folder" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error)
-  cp "$folder/package-lock.json" "$done_file"
+  install "$folder" &
+  running+=($!)
+done
+for each in "${running[@]}"; do
+  wait "$each"
 done
