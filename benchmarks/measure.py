@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
+import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,28 @@ def compare(candidates: Mapping[str, Callable[[], object]], *, baseline: str, ro
         )
         for name, times in seconds.items()
     ]
+
+
+def order(candidates: Sequence[_T], number: int) -> list[_T]:
+    """The order of a round. What one leaves to be done after its turn must not always fall into the same other's."""
+    return random.Random(number).sample(candidates, len(candidates))
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """All that is started is on one core and, where that is permitted, before whatever else the machine does there."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores, priority = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
+    os.sched_setaffinity(0, {max(cores)})
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, priority)
+        os.sched_setaffinity(0, cores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import echo_server
-from benchmarks.measure import Goal, Row, table
+from benchmarks.measure import Goal, Row, one_core, order, table
 
 BIN = Path(sys.executable).parent
 SERVER = [sys.executable, str(Path(echo_server.__file__))]
@@ -95,7 +95,7 @@ class Target:
 def report() -> str:
     with TemporaryDirectory() as name:
         folder = Path(name)
-        with _one_core(), ExitStack() as stack:
+        with one_core(), ExitStack() as stack:
             latency = _latency(_all_started(_commands(SERVER, folder), folder, stack))
         throughput = []
         for whose, server in (("of the official SDK", SDK_SERVER), ("that does nothing", SERVER)):
@@ -146,19 +146,6 @@ def _hangar_config(folder: Path) -> Path:
 
 
 @contextmanager
-def _one_core() -> Iterator[None]:
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-@contextmanager
 def _started(name: str, command: list[str], folder: Path) -> Iterator[Target]:
     environment = {**os.environ, "PINWARDEN_STATE": str(folder / "state"), "HOME": str(folder)}
     process = subprocess.Popen(
@@ -198,7 +185,7 @@ def _wait_for_tool(target: Target) -> None:
 def _latency(targets: list[Target]) -> tuple[str, str]:
     medians: dict[str, list[float]] = {target.name: [] for target in targets}
     for number in range(ROUNDS):
-        for target in targets[number % len(targets) :] + targets[: number % len(targets)]:
+        for target in order(targets, number):
             times = []
             for _ in range(SLOW_CALLS if target.name == HANGAR else CALLS):
                 start = time.perf_counter()
@@ -227,7 +214,7 @@ def _latency(targets: list[Target]) -> tuple[str, str]:
 def _throughput(targets: list[Target], whose: str, *, is_goal: bool) -> str:
     seconds: dict[str, list[float]] = {target.name: [] for target in targets}
     for number in range(9):
-        for target in targets[number % len(targets) :] + targets[: number % len(targets)]:
+        for target in order(targets, number):
             start = time.perf_counter()
             target.many(MANY)
             seconds[target.name].append(time.perf_counter() - start)

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.measure import Goal, Row, table
+from benchmarks.measure import Goal, Row, one_core, order, table
 
 BIN = Path(sys.executable).parent
 ROUNDS, CALLS = 41, 30  # short ones: what else the machine does then is the same for all in one
@@ -83,13 +83,8 @@ def report() -> str:
     nginx = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
     if nginx is None:
         return "Relaying over HTTP: nginx is not installed, so there is no floor to compare with: NOT MET"
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        with TemporaryDirectory() as folder, _targets(Path(folder), nginx) as targets:
-            return "\n\n".join((_latency(targets), _throughput(targets)))
-    finally:
-        os.sched_setaffinity(0, before)
+    with one_core(), TemporaryDirectory() as folder, _targets(Path(folder), nginx) as targets:
+        return "\n\n".join((_latency(targets), _throughput(targets)))
 
 
 def _latency(targets: list[Target]) -> str:
@@ -100,8 +95,7 @@ def _latency(targets: list[Target]) -> str:
             raise AssertionError(f"{target.name} answered {answer[:500]!r}")
     medians: dict[str, list[float]] = {target.name: [] for target in targets}
     for number in range(ROUNDS):
-        turn = number % len(targets)
-        for target in targets[turn:] + targets[:turn]:
+        for target in order(targets, number):
             connection = connections[target.name]
             times = []
             for _ in range(CALLS):
@@ -138,8 +132,7 @@ def _throughput(targets: list[Target]) -> str:
     wanted = [target for target in targets if target.name != "the SDK proxy"]
     seconds: dict[str, list[float]] = {target.name: [] for target in wanted}
     for number in range(9):
-        turn = number % len(wanted)
-        for target in wanted[turn:] + wanted[:turn]:
+        for target in order(wanted, number):
             seconds[target.name].append(_many(target))
     direct = seconds["direct"]
     rows = [
