@@ -10,6 +10,7 @@ from pinwarden.gateway import messages
 from pinwarden.gateway.asked import Answer, Asked, Notice
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import error, is_id, refusal
+from pinwarden.gateway.methods import NOTICES_OF_SERVER, UnknownMethods
 from pinwarden.gateway.opening import Opening
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.pages import ListPage, filtered, read_page
@@ -49,6 +50,7 @@ class Answers:
         self._uses = uses
         self._results = Results(guard, journal, links)
         self._server_asks = 0
+        self._methods = UnknownMethods(guard, journal, "server")
 
     def relays(self) -> bool:
         """Whether the policy wants nothing to be done about results, and nobody counts who asks back how often."""
@@ -197,7 +199,13 @@ class Answers:
         if refused is not None:
             self._journal.refused(refused.code, refused.reason, method[:100], "", out)
             return
-        out.to_client.append(self._results.checked(frame, message, "params", Asked(None, method[:100]), out))
+        asked = Asked(None, method[:100])
+        if method not in NOTICES_OF_SERVER:
+            verdict = self._methods.notice(method, out)
+            if not verdict.passes:
+                return
+            asked.warning = verdict if verdict.action == WARN else None
+        out.to_client.append(self._results.checked(frame, message, "params", asked, out))
 
     def from_client(self, frame: bytes, message: Any, out: Output) -> None:
         """An answer of the client; one that nobody asked for goes nowhere."""

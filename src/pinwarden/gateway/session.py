@@ -249,7 +249,9 @@ class Session:
             self._journal.refused("request_without_id", reason, method[:100], "", out)
         elif is_doubtful_request(message):
             self._journal.refused("message_doubtful", _DOUBTFUL, method[:100], "", out)
-        elif method != CANCELLED or not self._forget(message.get("params")):
+        elif method == CANCELLED and self._forget(message.get("params")):
+            return
+        elif self._uses.notice_passes(method, out):
             out.to_server.append(frame)
 
     def _request(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:

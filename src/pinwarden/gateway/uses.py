@@ -8,6 +8,7 @@ from pinwarden.documents.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
 from pinwarden.gateway.asked import Asked
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import INVALID_REQUEST, LIST_METHODS, LISTEN, encode, error, refusal
+from pinwarden.gateway.methods import NOTICES_OF_CLIENT, UnknownMethods
 from pinwarden.gateway.opening import INTERCEPTORS, Opening
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.resource_links import ResourceLinks
@@ -25,6 +26,8 @@ _COMPLETE = "completion/complete"
 _LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR = "interceptors/list", "interceptor/invoke"
 _MOST_SUBSCRIBED = 1000  # resources in one subscription
 _FREE = frozenset({"initialize", "server/discover", "ping"})
+_PLAIN = _FREE | {"logging/setLevel", "resources/unsubscribe", "tasks/cancel", "tasks/list"}
+"""What nothing is to be decided about."""
 
 _BY_LINK = "linked"
 """The code of a resource that no list has, but a result of this session led to."""
@@ -44,6 +47,7 @@ class Uses:
         self._journal = journal
         self._views = views
         self._opening = opening
+        self._methods = UnknownMethods(guard, journal, "client")
 
     def decide(self, message: Any, now: float, out: Output) -> Decision:
         """What becomes of one request."""
@@ -74,10 +78,12 @@ class Uses:
         if method == _COMPLETE:
             return self._completed(params.get("ref") if type(params) is dict else None, message, now, out)
         if method in (_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR):
-            answer = self._intercepted(message, out)
-            if answer is not None:
-                return answer
-        return Asked(number, method)
+            return self._intercepted(message, out) or Asked(number, method)
+        return Asked(number, method) if method in _PLAIN else self._unknown(message, out)
+
+    def notice_passes(self, method: str, out: Output) -> bool:
+        """Whether a notification of the client goes to the server."""
+        return method in NOTICES_OF_CLIENT or self._methods.notice(method, out).passes
 
     def clear_view(self, now: float) -> View | None:
         """The list of tools, if it counts now and nothing stands against the server as such."""
@@ -86,6 +92,14 @@ class Uses:
     def count(self, calls: int) -> None:
         """So many calls of tools were made that this did not see."""
         self._views.count(TOOL, calls)
+
+    def _unknown(self, message: Any, out: Output) -> Decision:
+        number, method = message["id"], message["method"]
+        call = self._journal.call_id(number)
+        verdict = self._methods.request(method, call, out)
+        if verdict.passes:
+            return Asked(number, method, "", verdict if verdict.action == WARN else None)
+        return refusal(number, verdict, self._guard.server, call)
 
     def _named(self, kind: Kind, name: str, message: Any, now: float, out: Output) -> Decision:
         view = self._views.need(kind, now, out)

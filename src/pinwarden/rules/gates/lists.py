@@ -18,6 +18,7 @@ from pinwarden.rules.gates.digests import digest_or_none
 from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
 NOT_LISTED = "not_listed"
+METHOD_UNKNOWN = "method_unknown"
 PUBLISHED_DIGEST_CHANGED = "published_digest_changed"
 """The digest that a server states for a tool (SEP-1766) is not the one that was approved."""
 
@@ -83,6 +84,24 @@ def judge_unknown_task(policy: DigestPolicy) -> Verdict:
         level=REVIEW,
         code="task_unknown",
         reason="The call that it belongs to was not seen here, so that nobody can say which tool it is of.",
+    )
+
+
+def judge_unknown_method(method: str, sender: str, policy: DigestPolicy, *, one_too_many: bool) -> Verdict:
+    """The verdict about a message of a method that no revision of MCP knows. Where it passes, that is worth a word."""
+    reason = f"No revision of MCP knows this from a {sender}, so that nobody can say what it does."
+    if one_too_many:
+        reason = f"The {sender} sent more methods that no revision of MCP knows than the log tells one by one."
+    action = BLOCK if one_too_many else strictest(AUDIT, _ACTIONS[policy.unknown])
+    return Verdict(
+        entity="method",
+        key=method,
+        value=None,
+        digest=None,
+        action=action,
+        level=REVIEW,
+        code=METHOD_UNKNOWN,
+        reason=reason,
     )
 
 
