@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pinwarden.documents.digest_policy import DEFAULT_POLICY
 from pinwarden.gateway.methods import MOST_NAMED, NOTICES_OF_CLIENT, NOTICES_OF_SERVER
 from tests.gateway.desk import DELETE, SEARCH, Desk, policy, refused
 
@@ -15,7 +16,7 @@ SECRET = {"argument": "s3cret"}
 
 
 def desk(**rules: Any) -> Desk:
-    made = Desk(STATE, **({"rules": policy(**rules)} if rules else {}))
+    made = Desk(STATE, rules=policy(**rules) if rules else DEFAULT_POLICY)
     made.open()
     return made
 

@@ -98,9 +98,10 @@ class Guard:
         """The verdict about using something that the server does not list."""
         return judge_use(kind, key, self._measure(), self.policy.for_item(self.server, key, client))
 
-    def judge_unknown_task(self, client: str) -> Verdict:
+    def judge_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
         """The verdict about a task of which nobody knows what tool it is a call of."""
-        return judge_unknown_task(self.policy.for_item(self.server, "", client))
+        of_another = self.tasks.is_of_another(task, owner)
+        return judge_unknown_task(self.policy.for_item(self.server, "", client), of_another=of_another)
 
     def judge_unknown_method(self, method: str, sender: str, client: str, *, one_too_many: bool = False) -> Verdict:
         """The verdict about a message of a method that no revision of MCP knows."""

@@ -70,9 +70,10 @@ def judge_use(kind: Kind, key: str, approved: Surface, policy: DigestPolicy) -> 
     )
 
 
-def judge_unknown_task(policy: DigestPolicy) -> Verdict:
+def judge_unknown_task(policy: DigestPolicy, *, of_another: bool = False) -> Verdict:
     """The verdict about a task whose call was not seen: it may be one of a tool that is not approved.
 
+    One that is known to be another client's is nobody else's, whatever the policy says; that it is there, is not told.
     Its id is no part of the verdict: it may be all that it takes to get the result.
     """
     return Verdict(
@@ -80,7 +81,7 @@ def judge_unknown_task(policy: DigestPolicy) -> Verdict:
         key="of an unknown call",
         value=None,
         digest=None,
-        action=_ACTIONS[policy.unknown],
+        action=BLOCK if of_another else _ACTIONS[policy.unknown],
         level=REVIEW,
         code="task_unknown",
         reason="The call that it belongs to was not seen here, so that nobody can say which tool it is of.",
