@@ -38,6 +38,7 @@ from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import RequestReader
+from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.session import Session
 from tests.gateway.desk import DELETE, SEARCH, approved, policy, refused
 from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
@@ -377,6 +378,8 @@ def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_th
     lost: list[str] = []
 
     class Owner:
+        room = Room(1_000_000)
+
         def server_lost(self, why: str) -> None:
             lost.append(why)
 
@@ -391,10 +394,10 @@ def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_th
             while not lost and sent < 50:
                 link.send(Frame(json.dumps(told).encode(), told), b"")
                 sent += 1
-            waiting = link._telling
+            waiting = link.waiting
             link.expire(link._clock() + 1, ())
             pool.close()
-            return sent, waiting, link._telling
+            return sent, waiting, link.waiting
 
     sent, waiting, afterwards = asyncio.run(scene())
     assert (sent, lost, afterwards) == (10, ["the server does not read what it is sent"], 0)

@@ -253,7 +253,7 @@ class Office(Turning):
     """A server that gives each call a task, and whoever asks all of them."""
 
     def __init__(self) -> None:
-        offered = {"capabilities": {"tools": {}, "tasks": {"list": {}, "cancel": {}}}}
+        offered: dict[str, Any] = {"capabilities": {"tools": {}, "tasks": {"list": {}, "cancel": {}}}}
         super().__init__({"states": [{"tools": [SEARCH, DELETE], "server": offered}]})
         self.tasks: list[dict[str, Any]] = []
 
@@ -278,13 +278,16 @@ def office(**rules: Any) -> Iterator[tuple[Office, Raw, Raw, Kept]]:
     judge = guard("notes", policy=policy(**rules) if rules else DEFAULT_POLICY)
     with turning_http({"states": []}) as world:
         world.server = server
-        with gateway({"notes": Behind(judge, url=world.url)}, kept) as made:
-            with Raw(made, "notes", TOKEN) as first, Raw(made, "notes", OTHER) as second:
-                for client, word in ((first, "one"), (second, "two")):
-                    client.initialize()
-                    params = {"name": "search_notes", "arguments": {"query": word}, "task": {"ttl": 1000}}
-                    assert "task" in client.say("tools/call", params)["result"]
-                yield server, first, second, kept
+        with (
+            gateway({"notes": Behind(judge, url=world.url)}, kept) as made,
+            Raw(made, "notes", TOKEN) as first,
+            Raw(made, "notes", OTHER) as second,
+        ):
+            for client, word in ((first, "one"), (second, "two")):
+                client.initialize()
+                params = {"name": "search_notes", "arguments": {"query": word}, "task": {"ttl": 1000}}
+                assert "task" in client.say("tools/call", params)["result"]
+            yield server, first, second, kept
 
 
 LENIENT = {"unknown": "allow_degraded"}

@@ -36,6 +36,7 @@ from pinwarden.gateway.http.messages import (
 )
 from pinwarden.gateway.http.pending import Pending, renumbered, restored
 from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.turns import Turns
 from pinwarden.gateway.http.worked_out import Done, Work, worked_out
 from pinwarden.gateway.messages import LISTEN
@@ -74,6 +75,7 @@ class Conversation:
         clock: Callable[[], float],
         on_closed: Callable[[str], None],
         threads: Executor | None = None,
+        room: Room | None = None,
     ) -> None:
         self.session = session
         self._plain = session.plain
@@ -94,7 +96,8 @@ class Conversation:
         self._stream: Hearing | None = None
         self._unheard: deque[bytes] = deque()
         self._unheard_bytes = 0
-        self._turns = Turns(threads, limits.max_unsent_bytes)
+        self.room = room or Room(limits.max_all_waiting_bytes)
+        self._turns = Turns(threads, limits.max_unsent_bytes, self.room, self._overflow)
         self._large = limits.max_bytes_at_once
         self._waiting_steps = 0
         """Refusals that have no effect yet, because they are not on disk."""
@@ -393,6 +396,7 @@ class Conversation:
             return
         self.closed = True
         waiting = list(self._pending.values())
+        self._turns.drop()
         self._pending.clear()
         self._tokens.clear()
         for each in waiting:
@@ -446,6 +450,9 @@ class Conversation:
             self._take(step, frame, asked, status, done.made)
         if then is not None and frame is not None:
             then(step is None or frame.message is None or (frame.is_answer and frame.id == asked))
+
+    def _overflow(self) -> None:
+        self.close("more waits for lists to be judged than is kept, and most of it here")
 
     def _not_worked_out(self) -> None:
         self.close("a message could not be judged")
