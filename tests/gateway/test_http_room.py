@@ -28,8 +28,8 @@ from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.server_process import Command
 from tests.gateway.desk import Desk
 from tests.gateway.http_world import Kept, rpc
-from tests.gateway.test_http_attacks import Waits
 from tests.gateway.test_hostile_messages import HONEST
+from tests.gateway.test_http_attacks import Waits
 
 MB = 1 << 20
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
