@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pinwarden.adapters.child_environment import child_environment
 from pinwarden.adapters.net.network_guard import NetworkRules
@@ -208,7 +208,7 @@ class Raw:
         self.headers: dict[str, str] = {}
         self.status = 0
 
-    def __enter__(self) -> Raw:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

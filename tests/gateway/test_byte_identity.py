@@ -15,6 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from pinwarden.documents.digest_policy import GatewayPolicy
 from tests.gateway.desk import policy
-from tests.gateway.http_world import TOKEN, Behind, gateway, guard
+from tests.gateway.http_world import TOKEN, Behind, Raw, gateway, guard
 from tests.gateway.real import MODULES, SERVERS, lines, tapped
 from tests.gateway.rewrites import (
     UNCHANGED,
@@ -38,7 +40,7 @@ from tests.gateway.rewrites import (
 )
 from tests.gateway.taps import http_tap
 from tests.gateway.test_drift_sequences_stdio import gateway as gateway_on_stdio
-from tests.gateway.tours import HOSTS, Visitor, of_everything, of_files, of_full
+from tests.gateway.tours import HOSTS, Visitor, of_everything, of_files, of_full, of_tasks
 from tests.needs import missing, needs
 
 pytestmark = [
@@ -165,6 +167,29 @@ def test_over_stdio_a_result_of_fifty_megabytes_passes_as_it_is(tmp_path: Path) 
 # Over HTTP
 
 
+def test_over_http_tasks_are_relayed_byte_for_byte() -> None:
+    case = Case("everything", 0, OWN)
+    with _served(case) as port, http_tap(port) as far:
+        behind = Behind(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
+        with gateway({"real": behind}) as made, http_tap(made.port) as near:
+            made.port = near.port
+            with Raw(made, "real") as raw, Raw(made, "real") as ear:
+                raw.initialize()
+                stream = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/event-stream"}
+                ear._connection.request("GET", "/mcp/real", headers={**stream, "Mcp-Session-Id": raw.session})
+                assert ear._connection.getresponse().status == 200
+                numbers = count(1)
+                of_tasks(lambda method, params: raw.say(method, params, next(numbers)))
+
+                def look() -> tuple[Side, Side]:
+                    return Side(*far.messages()), Side(*near.messages())
+
+                settle(look, _judge_over_http)
+                server, client = look()
+    assert Expected.of(server).rewrites == case.rewrites
+    assert_same(_judge_over_http, server, client)
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -202,11 +227,14 @@ def test_over_http_a_remote_server_has_the_bytes_that_the_client_has(case: Case)
             _tour_over_http(near.port, case, look, hanging_up=False)
 
 
+def _judge_over_http(server: Side, client: Side, *, hanging_up: bool = False) -> str:
+    expected = Expected.of(server, hanging_up=hanging_up)
+    up = difference_of_streams([expected.up], [[each] for each in client.up], set())
+    return up or difference_of_streams(expected.down, client.down, expected.waiting)
+
+
 def _tour_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]], *, hanging_up: bool) -> None:
-    def judge(server: Side, client: Side) -> str:
-        expected = Expected.of(server, hanging_up=hanging_up)
-        up = difference_of_streams([expected.up], [[each] for each in client.up], set())
-        return up or difference_of_streams(expected.down, client.down, expected.waiting)
+    judge = partial(_judge_over_http, hanging_up=hanging_up)
 
     async def go() -> None:
         headers = {"Authorization": f"Bearer {TOKEN}"}

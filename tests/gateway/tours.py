@@ -168,6 +168,18 @@ async def of_full(client: Client, visitor: Visitor, size: int) -> None:
     assert {"sampling", "elicitation form", "elicitation url", "roots"} == set(visitor.asked)
 
 
+def of_tasks(ask: Callable[[str, dict[str, Any]], Any]) -> None:
+    """The tasks of server-everything, in few words: the official client has none."""
+    call = {"name": "simulate-research-query", "arguments": {"topic": ODD}, "task": {"ttl": 60_000}}
+    first, second = (ask("tools/call", call)["result"]["task"]["taskId"] for _ in range(2))
+    assert ask("tasks/get", {"taskId": first})["result"]["status"] == "working"
+    assert len(ask("tasks/list", {})["result"]["tasks"]) == 2
+    assert ask("tasks/cancel", {"taskId": second})["result"]["status"] == "cancelled"
+    assert ODD in ask("tasks/result", {"taskId": first})["result"]["content"][0]["text"]
+    assert ask("tasks/get", {"taskId": first})["result"]["status"] == "completed"
+    assert ask("tasks/cancel", {"taskId": first})["error"]["code"] == -32602
+
+
 async def of_files(client: Client, visitor: Visitor, size: int) -> None:
     """server-filesystem: a file of every byte there is, whose content stands in the answer twice."""
     await client.list_tools()
