@@ -17,7 +17,7 @@ from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS, SessionLimits
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 from pinwarden.rules.gates.verdict import Verdict
-from tests.servers.turning import MEMBERS, META, Turning
+from tests.servers.turning import MEMBERS, META, TURN, Turning
 
 SEARCH: dict[str, Any] = {
     "name": "search_notes",
@@ -127,7 +127,7 @@ class Desk:
 
     def turn(self) -> None:
         """Let the server turn to its next state."""
-        self.tell("notifications/turn")
+        self.tell(TURN)
 
     def tick(self, seconds: float) -> None:
         """Let time pass."""

@@ -6,9 +6,9 @@ import asyncio
 import http.client
 import json
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pinwarden.adapters.child_environment import child_environment
 from pinwarden.adapters.net.network_guard import NetworkRules
@@ -149,6 +149,7 @@ def gateway(
     *,
     note: Callable[[Fact, int], None] | None = None,
     tracing: Tracing | None = None,
+    origins: Collection[str] = (),
 ) -> Iterator[Gateway]:
     """Serve these servers on loopback."""
     limits = limits or HttpLimits(reload_seconds=0.05)
@@ -164,7 +165,7 @@ def gateway(
             name: Upstream(name, name, each.guard, recording, each.opener(limits)) for name, each in servers.items()
         }
         hub = Hub(upstreams, limits, loop.time)
-        access = Access({"127.0.0.1"}, set(), {token_digest(token): client for token, client in known.items()})
+        access = Access({"127.0.0.1"}, origins, {token_digest(token): client for token, client in known.items()})
         endpoint = Endpoint(hub, access, limits, merged_place())
         made = Gateway(loop, hub, endpoint, Serving(endpoint, hub, limits))
         made.host, made.port = await made.serving.start(Listening(port=0))
@@ -207,7 +208,7 @@ class Raw:
         self.headers: dict[str, str] = {}
         self.status = 0
 
-    def __enter__(self) -> Raw:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,7 +21,12 @@ KEPT_FOR = 30_000
 """Milliseconds: the time after which the gateway asks for a list again."""
 _LISTS = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
 _HINTED = _LISTS | {"server/discover"}
-_USES = frozenset({"tools/call", "prompts/get", "resources/read", "resources/subscribe", "completion/complete"})
+_USES = frozenset(
+    {
+        *("tools/call", "prompts/get", "resources/read", "resources/subscribe", "completion/complete"),
+        *("tasks/get", "tasks/result", "tasks/cancel"),
+    }
+)
 
 
 def documented() -> list[str]:
@@ -89,7 +94,7 @@ class Expected:
         hinted = self._with_hints(frame) if asked in _HINTED and "result" in message else frame
         if hinted != frame:
             self.rewrites.add("cache-hints")
-        if asked in _LISTS:
+        if asked in _LISTS or asked == "tasks/list":
             self.waiting.add(hinted)
         return hinted
 

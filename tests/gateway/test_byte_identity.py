@@ -8,6 +8,7 @@ the client itself too long, that is part of ``make soak``.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -15,8 +16,10 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import pytest
@@ -24,8 +27,9 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from pinwarden.documents.digest_policy import GatewayPolicy
+from tests.gateway import merged_rewrites
 from tests.gateway.desk import policy
-from tests.gateway.http_world import TOKEN, Behind, gateway, guard
+from tests.gateway.http_world import TOKEN, Behind, Raw, gateway, guard
 from tests.gateway.real import MODULES, SERVERS, lines, tapped
 from tests.gateway.rewrites import (
     UNCHANGED,
@@ -38,7 +42,7 @@ from tests.gateway.rewrites import (
 )
 from tests.gateway.taps import http_tap
 from tests.gateway.test_drift_sequences_stdio import gateway as gateway_on_stdio
-from tests.gateway.tours import HOSTS, Visitor, of_everything, of_files, of_full
+from tests.gateway.tours import HOSTS, Visitor, of_both, of_everything, of_files, of_full, of_tasks
 from tests.needs import missing, needs
 
 pytestmark = [
@@ -50,6 +54,7 @@ pytestmark = [
 FIFTY_MEGABYTES = 50_000_000
 OWN = frozenset({"own-requests"})
 POLICY: GatewayPolicy = policy(**{"url-hosts": list(HOSTS)})
+T = TypeVar("T")
 Judge = Callable[[Side, Side], str]
 """Where the client's side is not what the server's side makes it."""
 
@@ -86,7 +91,7 @@ def case(server: str, size: int, rewrites: frozenset[str] = OWN) -> Any:
     return pytest.param(Case(server, size, rewrites), id=f"{server}-{size}", marks=marks)
 
 
-def settle(look: Callable[[], tuple[Side, Side]], judge: Judge) -> None:
+def settle(look: Callable[[], tuple[T, Side]], judge: Callable[[T, Side], str]) -> None:
     """Wait until nothing is on its way any more, and the sides are the same."""
     end = time.monotonic() + 10
     while said := judge(*look()):
@@ -165,6 +170,29 @@ def test_over_stdio_a_result_of_fifty_megabytes_passes_as_it_is(tmp_path: Path) 
 # Over HTTP
 
 
+def test_over_http_tasks_are_relayed_byte_for_byte() -> None:
+    case = Case("everything", 0, OWN)
+    with _served(case) as port, http_tap(port) as far:
+        behind = Behind(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
+        with gateway({"real": behind}) as made, http_tap(made.port) as near:
+            made.port = near.port
+            with Raw(made, "real") as raw, Raw(made, "real") as ear:
+                raw.initialize()
+                stream = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/event-stream"}
+                ear._connection.request("GET", "/mcp/real", headers={**stream, "Mcp-Session-Id": raw.session})
+                assert ear._connection.getresponse().status == 200
+                numbers = count(1)
+                of_tasks(lambda method, params: raw.say(method, params, next(numbers)))
+
+                def look() -> tuple[Side, Side]:
+                    return Side(*far.messages()), Side(*near.messages())
+
+                settle(look, _judge_over_http)
+                server, client = look()
+    assert Expected.of(server).rewrites == case.rewrites
+    assert_same(_judge_over_http, server, client)
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -202,11 +230,14 @@ def test_over_http_a_remote_server_has_the_bytes_that_the_client_has(case: Case)
             _tour_over_http(near.port, case, look, hanging_up=False)
 
 
+def _judge_over_http(server: Side, client: Side, *, hanging_up: bool = False) -> str:
+    expected = Expected.of(server, hanging_up=hanging_up)
+    up = difference_of_streams([expected.up], [[each] for each in client.up], set())
+    return up or difference_of_streams(expected.down, client.down, expected.waiting)
+
+
 def _tour_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]], *, hanging_up: bool) -> None:
-    def judge(server: Side, client: Side) -> str:
-        expected = Expected.of(server, hanging_up=hanging_up)
-        up = difference_of_streams([expected.up], [[each] for each in client.up], set())
-        return up or difference_of_streams(expected.down, client.down, expected.waiting)
+    judge = partial(_judge_over_http, hanging_up=hanging_up)
 
     async def go() -> None:
         headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -218,6 +249,62 @@ def _tour_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]]
     server, client = look()
     assert Expected.of(server, hanging_up=hanging_up).rewrites == case.rewrites
     assert_same(judge, server, client)
+
+
+# At the address of all servers
+
+
+MERGED = frozenset({"own-requests", "merged-names", "merged-lists", "merged-opening", "merged-eras"})
+
+
+@pytest.mark.parametrize(
+    ("mode", "rewrites"),
+    [("legacy", MERGED | {"merged-questions"}), ("auto", MERGED | {"hang-up"})],
+    ids=["handshake", "newest"],
+)
+def test_at_the_address_of_all_servers_only_what_the_page_says_is_rewritten(
+    tmp_path: Path, mode: str, rewrites: frozenset[str]
+) -> None:
+    names = ("everything", "full")
+    servers = {
+        name: Behind(guard(name, policy=POLICY), command=tapped(tmp_path / name, Case(name, 0, OWN).command()))
+        for name in names
+    }
+
+    def look() -> tuple[dict[str, Side], Side]:
+        sides = {name: Side(lines(tmp_path / name, "up"), [lines(tmp_path / name, "down")]) for name in names}
+        return sides, Side(*tap.messages())
+
+    async def go() -> None:
+        visitor = Visitor()
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30) as http:
+            place = streamable_http_client(f"http://127.0.0.1:{tap.port}/mcp", http_client=http)
+            async with visitor.client(place, mode) as client:
+                await of_both(client, visitor, 20_000, handshake=mode == "legacy")
+                await asyncio.to_thread(lambda: settle(look, merged_rewrites.judge))
+
+    with gateway(servers) as made, http_tap(made.port) as tap:
+        asyncio.run(go())
+        sides, client = look()
+    found = merged_rewrites.Expected(sides, client)
+    assert found.rewrites - {"merged-unheard"} == rewrites  # a server may ask before the client listens
+    assert set(documented()) >= found.rewrites
+    _assert_same_at_all(sides, client)
+
+
+def _assert_same_at_all(sides: dict[str, Side], client: Side) -> None:
+    """The sides are what they have to be, and would not be if one byte of what is relayed were another."""
+    assert merged_rewrites.judge(sides, client) == ""
+    expected = merged_rewrites.Expected(sides, client)
+    for number, frame in enumerate(client.up):
+        if json.loads(frame).get("method") not in merged_rewrites.ANSWERED:
+            up = [*client.up[:number], _other(frame), *client.up[number + 1 :]]
+            assert merged_rewrites.judge(sides, Side(up, client.down)), frame[:100]
+    for place, stream in enumerate(client.down):
+        for number, frame in enumerate(stream):
+            changed = [*stream[:number], _other(frame), *stream[number + 1 :]]
+            down = [*client.down[:place], changed, *client.down[place + 1 :]]
+            assert merged_rewrites.judge_down(expected, Side(client.up, down)), frame[:100]
 
 
 @contextmanager
@@ -242,4 +329,4 @@ def _served(case: Case) -> Iterator[int]:
 def test_the_page_names_every_rewrite_that_these_tests_allow() -> None:
     names = documented()
     assert len(names) == len(set(names))
-    assert set(names) > UNCHANGED
+    assert set(names) > UNCHANGED | MERGED

@@ -264,6 +264,8 @@ def test_a_gateway_that_only_watches_says_so(project: Project) -> None:
         "--allow-host https://gateway.example",
         "--allow-host gateway.example:8642",
         "--allow-origin app.example",
+        "--allow-origin null",
+        "--allow-origin https://*.app.example",
         "--allow-origin https://app.example/page",
         "token list --server notes",
         "token revoke alice --server notes",

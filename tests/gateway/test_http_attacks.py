@@ -38,8 +38,9 @@ from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import RequestReader
+from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.session import Session
-from tests.gateway.desk import DELETE, SEARCH, approved, refused
+from tests.gateway.desk import DELETE, SEARCH, approved, policy, refused
 from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
 from tests.gateway.test_http_enforcement import poll
 from tests.servers import talking
@@ -59,6 +60,10 @@ class Scene:
         self.gateway = gateway
         self.kept = kept
 
+    def let_the_unknown_pass(self) -> None:
+        """Also methods that no revision knows."""
+        self.gateway.hub.upstreams["notes"].guard.set_policy(policy(unknown="allow_degraded"))
+
 
 @pytest.fixture
 def at() -> Iterator[Scene]:
@@ -75,6 +80,7 @@ def test_attack_a_method_with_line_ends_smuggles_no_request_to_a_server(at: Scen
     a line end it goes on with a length and a call of its own, which nobody judges and nobody writes down."""
     call = json.dumps(rpc("tools/call", {"name": "evil", "arguments": {}}, 99))
     method = f"x\r\ncontent-length: {len(call)}\r\n\r\n{call}"
+    at.let_the_unknown_pass()
     with Raw(at.gateway, "notes") as raw:
         raw.initialize()
         raw.send(json.dumps(rpc(method, {"_meta": {f"{META}protocolVersion": MODERN}}, 4)).encode())
@@ -100,6 +106,7 @@ def test_attack_a_call_without_a_name_is_answered_and_teaches_no_short_way(at: S
 
 def test_attack_long_methods_are_not_kept_in_memory(at: Scene) -> None:
     """Attack: headers that were sent before are remembered, and a method of a session may be as long as a body."""
+    at.let_the_unknown_pass()
     with Raw(at.gateway, "notes") as raw:
         raw.initialize()
         for number in range(3):
@@ -371,6 +378,8 @@ def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_th
     lost: list[str] = []
 
     class Owner:
+        room = Room(1_000_000)
+
         def server_lost(self, why: str) -> None:
             lost.append(why)
 
@@ -385,10 +394,10 @@ def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_th
             while not lost and sent < 50:
                 link.send(Frame(json.dumps(told).encode(), told), b"")
                 sent += 1
-            waiting = link._telling
+            waiting = link.waiting
             link.expire(link._clock() + 1, ())
             pool.close()
-            return sent, waiting, link._telling
+            return sent, waiting, link.waiting
 
     sent, waiting, afterwards = asyncio.run(scene())
     assert (sent, lost, afterwards) == (10, ["the server does not read what it is sent"], 0)

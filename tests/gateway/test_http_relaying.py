@@ -313,7 +313,7 @@ def test_a_call_that_was_cancelled_and_never_answered_ends_in_silence_and_costs_
     tmp_path: Path, token: dict[str, Any]
 ) -> None:
     """A server that is told to cancel has nothing more to say about the call, for as long as nobody asks anything."""
-    limits = HttpLimits(reload_seconds=0.05, answer_seconds=0.5)
+    limits = HttpLimits(reload_seconds=0.05, answer_seconds=1.0)
     with scene(tmp_path, limits) as at, at.client() as raw:
         raw.initialize()
         pid = raw.say("tools/call", {"name": "pid", "arguments": {}}, 2)["result"]

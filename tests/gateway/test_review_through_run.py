@@ -21,6 +21,7 @@ from pinwarden.store.audit_chain import lines, verify
 from tests.cli.run import pinwarden
 from tests.gateway.review_world import CHANGED, SEARCH, ReviewWorld
 from tests.postgres import Cluster
+from tests.servers.turning import TURN
 
 TURNING = Path(__file__).parents[1] / "servers" / "turning.py"
 NOTICE = "notifications/tools/list_changed"
@@ -51,7 +52,7 @@ class Client:
 
     def turn(self) -> None:
         """Let the server change, and wait until it said so: what was on its way before that cannot be known."""
-        self.tell("notifications/turn")
+        self.tell(TURN)
         self._until(lambda message: message.get("method") == NOTICE)
 
     def open(self) -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from pinwarden.documents.digest_policy import DEFAULT_POLICY
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused
+from tests.gateway.http_world import OTHER, TOKEN, Behind, Kept, Raw, gateway, guard
+from tests.servers.turning import Turning
+from tests.servers.turning_http import turning_http
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 TASK = "task-0123456789abcdef"
@@ -238,3 +244,133 @@ def test_a_request_for_a_task_that_two_readers_could_take_for_another_goes_no_fu
     answer = desk.ask("tasks/get", {"taskId": TASK, "TaskId": "another"})
     assert refused(answer) == "message_doubtful"
     assert desk.ask("tasks/get", {"taskId": 7})["error"]["code"] == -32600
+
+
+# To a server at an address all clients of a gateway are one, so the gateway keeps their tasks apart.
+
+
+class Office(Turning):
+    """A server that gives each call a task, and whoever asks all of them."""
+
+    def __init__(self) -> None:
+        offered: dict[str, Any] = {"capabilities": {"tools": {}, "tasks": {"list": {}, "cancel": {}}}}
+        super().__init__({"states": [{"tools": [SEARCH, DELETE], "server": offered}]})
+        self.tasks: list[dict[str, Any]] = []
+
+    def _result(self, method: Any, params: dict[str, Any]) -> str | None:
+        if method == "tools/call":
+            text = f"for {params['arguments']['query']}"
+            self.tasks.append({"taskId": f"task-{len(self.tasks)}", "status": "working", "statusMessage": text})
+            return json.dumps({"task": self.tasks[-1]})
+        if method == "tasks/list":
+            return json.dumps({"tasks": self.tasks, "nextCursor": "more"}, indent=1)
+        if method.startswith("tasks/"):
+            found = next(each for each in self.tasks if each["taskId"] == params["taskId"])
+            found["status"] = "cancelled" if method == "tasks/cancel" else found["status"]
+            return json.dumps(found)
+        return super()._result(method, params)
+
+
+@contextmanager
+def office(**rules: Any) -> Iterator[tuple[Office, Raw, Raw, Kept]]:
+    """A real remote server, and two clients of one gateway, each with a task of its own."""
+    kept, server = Kept(), Office()
+    judge = guard("notes", policy=policy(**rules) if rules else DEFAULT_POLICY)
+    with turning_http({"states": []}) as world:
+        world.server = server
+        with (
+            gateway({"notes": Behind(judge, url=world.url)}, kept) as made,
+            Raw(made, "notes", TOKEN) as first,
+            Raw(made, "notes", OTHER) as second,
+        ):
+            for client, word in ((first, "one"), (second, "two")):
+                client.initialize()
+                params = {"name": "search_notes", "arguments": {"query": word}, "task": {"ttl": 1000}}
+                assert "task" in client.say("tools/call", params)["result"]
+            yield server, first, second, kept
+
+
+LENIENT = {"unknown": "allow_degraded"}
+
+
+@pytest.mark.parametrize("rules", [{}, LENIENT], ids=["default", "lenient"])
+@pytest.mark.parametrize("method", ["tasks/cancel", "tasks/get", "tasks/result"])
+def test_attack_a_client_cannot_touch_the_task_of_another_on_a_remote_server(
+    method: str, rules: dict[str, str]
+) -> None:
+    """Attack: client B cancels, or looks at, the task of client A, whose id it saw or guessed."""
+    with office(**rules) as (server, first, second, kept):
+        asked = len(server.received)
+        assert refused(second.say(method, {"taskId": "task-0"}, 7)) == "task_unknown"
+        assert [each["status"] for each in server.tasks] == ["working", "working"]
+        assert [each for each in server.received[asked:] if each.get("method") == method] == []
+        fact = next(each for each in kept.facts if each.method == method)
+        assert (fact.kind, fact.client, fact.code) == ("blocked", "other", "task_unknown")
+        assert "task-0" not in repr(fact)
+        assert first.say(method, {"taskId": "task-0"}, 8)["result"]["taskId"] == "task-0"
+    assert server.tasks[0]["status"] == ("cancelled" if method == "tasks/cancel" else "working")
+
+
+@pytest.mark.parametrize("rules", [{}, LENIENT], ids=["default", "lenient"])
+def test_attack_a_client_does_not_see_the_tasks_of_another_in_a_list(rules: dict[str, str]) -> None:
+    """Attack: client B lists tasks, and reads what client A has in work, and under which id."""
+    with office(**rules) as (server, first, second, kept):
+        elsewhere = {"taskId": "task-of-nobody", "status": "working"}
+        server.tasks.append(elsewhere)
+        more = [elsewhere] if rules else []
+        for number in (5, 6):
+            expected = {"tasks": [server.tasks[1], *more], "nextCursor": "more"}
+            assert second.say("tasks/list", {}, number)["result"] == expected
+        assert first.say("tasks/list", {}, 7)["result"]["tasks"] == [server.tasks[0], *more]
+        told = [(each.kind, each.client, each.code) for each in kept.facts if each.method == "tasks/list"]
+    if rules:
+        told = [each for each in told if each[0] == "blocked"]
+    assert told == [("blocked", "other", "task_unknown"), ("blocked", "tester", "task_unknown")]
+
+
+def test_a_list_of_ones_own_tasks_passes_byte_for_byte() -> None:
+    desk = desk_of(OLD, finished(OLD))
+    answer = '{"tasks" : [ {"taskId":"' + TASK + '", "status":"working"} ],"x":1.0}'
+    desk.server.state["answers"]["tasks/list"] = answer
+    desk.ask("tasks/list")
+    assert desk.to_client[-1].endswith(answer.encode() + b"}")
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        {"tasks": [{"taskId": TASK, "TaskId": "another"}]},
+        {"tasks": [{"taskId": TASK}], "Tasks": [{"taskId": "another"}]},
+        {"tasks": [{"status": "working"}]},
+        {"tasks": {"taskId": "another"}},
+        {},
+    ],
+)
+def test_attack_a_list_of_tasks_that_readers_may_understand_differently_goes_no_further(listed: Any) -> None:
+    desk = desk_of(OLD, finished(OLD))
+    desk.server.state["answers"]["tasks/list"] = json.dumps(listed)
+    assert refused(desk.ask("tasks/list")) in ("JSON_CANONICALIZATION_ERROR", "PROBE_FAILED")
+
+
+def test_a_task_whose_tool_turned_is_not_in_the_list_but_can_be_cancelled() -> None:
+    desk = desk_of(OLD, finished(OLD), {"tools": [POISONED, DELETE]})
+    desk.server.script["states"][1]["answers"]["tasks/list"] = json.dumps({"tasks": [{"taskId": TASK}]})
+    desk.turn()
+    desk.now += 31
+    assert desk.ask("tasks/list")["result"]["tasks"] == []
+    assert "result" in desk.ask("tasks/cancel", {"taskId": TASK})
+
+
+@pytest.mark.parametrize("brings", [{}, {"result": TEXT}])
+def test_attack_nobody_hears_of_the_task_of_another_client(brings: dict[str, Any]) -> None:
+    """Attack: client B subscribes to the task of client A, or the server tells all its listeners of it."""
+    from pinwarden.gateway.session import Session
+
+    desk = desk_of(NEW, finished(NEW), rules=policy(**LENIENT))
+    desk.guard.tasks.remember({"taskId": "of-another"}, "search_notes", "first")
+    desk.session = Session(desk.guard, name="second", client="second")
+    desk.open()
+    wanted = {"taskIds": ["of-another"]}
+    assert refused(desk.ask("subscriptions/listen", {"notifications": wanted})) == "task_unknown"
+    assert notice(desk, taskId="of-another", status="working", statusMessage="for A", **brings) == []
+    assert desk.ask("subscriptions/listen", {"notifications": {"taskIds": "of-another"}})["error"]["code"] == -32600

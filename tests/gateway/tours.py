@@ -168,6 +168,66 @@ async def of_full(client: Client, visitor: Visitor, size: int) -> None:
     assert {"sampling", "elicitation form", "elicitation url", "roots"} == set(visitor.asked)
 
 
+async def of_both(client: Client, visitor: Visitor, size: int, *, handshake: bool) -> None:
+    """server-everything and the server of the newest SDK, behind one address."""
+    await _lists(client)
+    await client.call_tool("everything__echo", {"message": ODD})
+    await client.call_tool("full__media", {})
+    if handshake:
+        await _of_both_with_a_handshake(client, visitor)
+    else:
+        assert await _progress(client, "full__steps", {"count": 3}) == [0.5, 1.5, 2.5]
+        await _cancelled(client, "full__wait", {})
+        for tool in ("sampled", "elicited", "sent_away", "rooted"):
+            assert not (await client.call_tool(f"full__{tool}", {})).is_error, tool
+    for uri in ("everything+demo://resource/dynamic/text/1", "full+note://bytes", "full+note://day/monday"):
+        await client.read_resource(uri)
+    for name in ("everything__completable-prompt", "full__greet"):
+        prompt = types.PromptReference(type="ref/prompt", name=name)
+        await client.complete(prompt, {"name": "department" if "everything" in name else "name", "value": "S"})
+    template = types.ResourceTemplateReference(type="ref/resource", uri="full+note://day/{day}")
+    await client.complete(template, {"name": "day", "value": ODD})
+    await client.get_prompt("everything__args-prompt", {"city": ODD})
+    await client.get_prompt("full__greet", {"name": ODD})
+    assert (await client.call_tool("everything__get-sum", {"a": "no number"})).is_error
+    await client.call_tool("everything__get-tiny-image", {})
+    await client.call_tool("everything__echo", {"message": "x" * size})
+    await client.call_tool("full__large", {"size": size})
+    await _lists(client)
+
+
+async def _of_both_with_a_handshake(client: Client, visitor: Visitor) -> None:
+    long = "everything__trigger-long-running-operation"
+    assert await _progress(client, long, {"duration": 0.2, "steps": 4}) == [1, 2, 3, 4]
+    await _cancelled(client, long, {"duration": 0.6, "steps": 3})
+    await client.send_ping()
+    await client.send_roots_list_changed()
+    await visitor.until(lambda: "roots" in visitor.asked)
+    await client.call_tool("everything__trigger-sampling-request", {"prompt": ODD, "maxTokens": 7})
+    await client.call_tool("everything__trigger-elicitation-request", {})
+    await client.subscribe_resource("everything+demo://resource/dynamic/text/1")
+    await client.call_tool("everything__toggle-subscriber-updates", {})
+    await visitor.until(lambda: "notifications/resources/updated" in visitor.told)
+    await client.call_tool("everything__toggle-subscriber-updates", {})
+    await client.unsubscribe_resource("everything+demo://resource/dynamic/text/1")
+    await client.set_logging_level("debug")
+    # That server goes on with what was cancelled, and tells of it.
+    await visitor.until(lambda: visitor.told.count("notifications/progress") == 4 + 3)
+    assert {"sampling", "elicitation form", "roots"} <= set(visitor.asked)
+
+
+def of_tasks(ask: Callable[[str, dict[str, Any]], Any]) -> None:
+    """The tasks of server-everything, in few words: the official client has none."""
+    call = {"name": "simulate-research-query", "arguments": {"topic": ODD}, "task": {"ttl": 60_000}}
+    first, second = (ask("tools/call", call)["result"]["task"]["taskId"] for _ in range(2))
+    assert ask("tasks/get", {"taskId": first})["result"]["status"] == "working"
+    assert len(ask("tasks/list", {})["result"]["tasks"]) == 2
+    assert ask("tasks/cancel", {"taskId": second})["result"]["status"] == "cancelled"
+    assert ODD in ask("tasks/result", {"taskId": first})["result"]["content"][0]["text"]
+    assert ask("tasks/get", {"taskId": first})["result"]["status"] == "completed"
+    assert ask("tasks/cancel", {"taskId": first})["error"]["code"] == -32602
+
+
 async def of_files(client: Client, visitor: Visitor, size: int) -> None:
     """server-filesystem: a file of every byte there is, whose content stands in the answer twice."""
     await client.list_tools()

@@ -1,7 +1,7 @@
 """A server that turns from one state to the next when it is told to, to play a rug pull at a chosen moment.
 
 Over stdio: ``python turning.py '<script as JSON>'`` or ``@<file>``. In process: ``Turning(script)``. The client tells
-it to turn with the notification ``notifications/turn``, which every honest gateway passes on.
+it to turn with a notification that every gateway passes on, and that means nothing else to it.
 
 A script is an object with any of:
 
@@ -28,7 +28,7 @@ MEMBERS = {
     "resources/templates/list": "resourceTemplates",
 }
 CAPABILITIES = {"tools": "tools", "prompts": "prompts", "resources": "resources", "resourceTemplates": "resources"}
-TURN = "notifications/turn"
+TURN = "notifications/roots/list_changed"
 
 
 class Turning:

@@ -83,7 +83,7 @@ class Fact(Record):
     """The correlation id. All facts about one message have the same; it is also in the refusal that the client gets."""
     method: str = ""
     item_kind: str = ""
-    """tool, prompt, resource or resourceTemplate, as in changes; or `SERVER_ITEM`."""
+    """tool, prompt, resource or resourceTemplate, as in changes; `SERVER_ITEM`; task or method if that is unknown."""
     item: str = ""
     """Its key in the list: a name, an address."""
     expected: tuple[str, ...] = ()

@@ -10,13 +10,14 @@ from pinwarden.gateway import messages
 from pinwarden.gateway.asked import Answer, Asked, Notice
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import error, is_id, refusal
+from pinwarden.gateway.methods import NOTICES_OF_SERVER, UnknownMethods
 from pinwarden.gateway.opening import Opening
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.pages import ListPage, filtered, read_page
 from pinwarden.gateway.resource_links import ResourceLinks
 from pinwarden.gateway.results import Results
 from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_task
-from pinwarden.gateway.tasks import FETCHING, is_task
+from pinwarden.gateway.tasks import FETCHING, LISTING, is_task, listed_tasks, without_tasks
 from pinwarden.gateway.uses import Uses
 from pinwarden.gateway.views import View, Views
 from pinwarden.rules.drift.changes import REVIEW
@@ -28,7 +29,7 @@ from pinwarden.rules.gates.requests import (
     judge_request,
     too_many_rounds,
 )
-from pinwarden.rules.gates.verdict import BLOCK, WARN, Verdict
+from pinwarden.rules.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 
 _OPENINGS = frozenset({"initialize", "server/discover"})
 _PAYLOADS = frozenset({"result", "error", "inputRequests"})
@@ -49,6 +50,7 @@ class Answers:
         self._uses = uses
         self._results = Results(guard, journal, links)
         self._server_asks = 0
+        self._methods = UnknownMethods(guard, journal, "server")
 
     def relays(self) -> bool:
         """Whether the policy wants nothing to be done about results, and nobody counts who asks back how often."""
@@ -70,6 +72,8 @@ class Answers:
         if asked.method in _OPENINGS:
             self._open(frame, message, asked, out)
             return True
+        if asked.method == LISTING:
+            return self._list_tasks(answer, now, out)
         self._server_asks = 0
         result = message["result"]
         if (asked.method in FETCHING or is_task(result)) and is_doubtful_task(result):
@@ -84,7 +88,7 @@ class Answers:
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
         verdict: Verdict | None = None
         # Servers tell of a task before they answer the call that it belongs to. That says how it is doing, no more.
-        if self._guard.tasks.tools_of(params["taskId"], self._journal.owner) or not _PAYLOADS.isdisjoint(params):
+        if self._is_known(params["taskId"]) or not _PAYLOADS.isdisjoint(params):
             verdict = self._uses.verdict_of_task(params["taskId"], now, out)
             if verdict is None:
                 return False
@@ -96,6 +100,27 @@ class Answers:
             self._journal.refused(refused.code, refused.reason, notice.method, "", out)
         else:
             out.to_client.append(self._results.checked(notice.frame, notice.message, "params", asked, out))
+        return True
+
+    def _is_known(self, task: str) -> bool:
+        tasks, owner = self._guard.tasks, self._journal.owner
+        return bool(tasks.tools_of(task, owner)) or tasks.is_of_another(task, owner)
+
+    def _list_tasks(self, answer: Answer, now: float, out: Output) -> bool:
+        """Pass on those tasks that the client could fetch. A server may take all clients of the gateway for one."""
+        frame, message, asked = answer.frame, answer.message, answer.asked
+        verdicts = [self._uses.verdict_of_task(task, now, out) for task in listed_tasks(message["result"])]
+        known = [each for each in verdicts if each is not None]
+        if len(known) < len(verdicts):
+            return False
+        gone = {number for number, each in enumerate(known) if not each.passes}
+        if gone:
+            frame, message = without_tasks(frame, message, gone)
+        for verdict in known:
+            if verdict.action != ALLOW:
+                self._journal.used_once(verdict, asked.method, self._journal.call_id(asked.number), out)
+        asked.warning = next((each for each in known if each.action == WARN), None)
+        self._settle(self._results.refused(frame, message["result"], asked), frame, message, asked, out)
         return True
 
     def _settle(self, refused: Refusal | None, frame: bytes, message: Any, asked: Asked, out: Output) -> None:
@@ -197,7 +222,13 @@ class Answers:
         if refused is not None:
             self._journal.refused(refused.code, refused.reason, method[:100], "", out)
             return
-        out.to_client.append(self._results.checked(frame, message, "params", Asked(None, method[:100]), out))
+        asked = Asked(None, method[:100])
+        if method not in NOTICES_OF_SERVER:
+            verdict = self._methods.notice(method, out)
+            if not verdict.passes:
+                return
+            asked.warning = verdict if verdict.action == WARN else None
+        out.to_client.append(self._results.checked(frame, message, "params", asked, out))
 
     def from_client(self, frame: bytes, message: Any, out: Output) -> None:
         """An answer of the client; one that nobody asked for goes nowhere."""

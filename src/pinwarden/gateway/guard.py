@@ -14,7 +14,7 @@ from pinwarden.documents.surface import KINDS, Item, Kind, Surface
 from pinwarden.gateway.approved import ApprovedSource
 from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS, SessionLimits
 from pinwarden.gateway.tasks import Tasks
-from pinwarden.rules.gates.lists import judge_list, judge_unknown_task, judge_use
+from pinwarden.rules.gates.lists import judge_list, judge_unknown_method, judge_unknown_task, judge_use
 from pinwarden.rules.gates.server import judge_server
 from pinwarden.rules.gates.verdict import Verdict
 
@@ -98,9 +98,15 @@ class Guard:
         """The verdict about using something that the server does not list."""
         return judge_use(kind, key, self._measure(), self.policy.for_item(self.server, key, client))
 
-    def judge_unknown_task(self, client: str) -> Verdict:
+    def judge_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
         """The verdict about a task of which nobody knows what tool it is a call of."""
-        return judge_unknown_task(self.policy.for_item(self.server, "", client))
+        of_another = self.tasks.is_of_another(task, owner)
+        return judge_unknown_task(self.policy.for_item(self.server, "", client), of_another=of_another)
+
+    def judge_unknown_method(self, method: str, sender: str, client: str, *, one_too_many: bool = False) -> Verdict:
+        """The verdict about a message of a method that no revision of MCP knows."""
+        policy = self.policy.for_item(self.server, method, client)
+        return judge_unknown_method(method, sender, policy, one_too_many=one_too_many)
 
     def judge_server(self, facts: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
         """A verdict for each member of what the server says of itself."""

@@ -9,7 +9,7 @@ from typing import Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.visible import show_invisible
 from pinwarden.documents.surface import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
-from pinwarden.rules.gates.lists import NOT_LISTED, digest_text
+from pinwarden.rules.gates.lists import METHOD_UNKNOWN, NOT_LISTED, digest_text
 from pinwarden.rules.gates.verdict import Verdict
 
 META = "io.modelcontextprotocol/"
@@ -87,12 +87,13 @@ def refusal(number: Any, verdict: Verdict, server: str, call: str) -> bytes:
         f" Approved: {', '.join(verdict.expected)}." if verdict.expected else " Nothing of that name is approved."
     )
     # What no server ever listed has no definition that a review could show.
-    where = "pinwarden audit tail" if verdict.code == NOT_LISTED else "pinwarden review"
+    where = "pinwarden audit tail" if verdict.code in (NOT_LISTED, METHOD_UNKNOWN) else "pinwarden review"
     text = (
         f"pinwarden: {what} of server '{shown(server)}' is blocked: {verdict.reason}{approved}{digests}"
         f" A person can look at it with: {where}"
     )
-    return error(number, REFUSED, text, {"pinwarden": {**verdict_data(verdict), "server": server, "call": call}})
+    code = METHOD_NOT_FOUND if verdict.code == METHOD_UNKNOWN else REFUSED  # as from a server that does not have it
+    return error(number, code, text, {"pinwarden": {**verdict_data(verdict), "server": server, "call": call}})
 
 
 def verdict_data(verdict: Verdict) -> dict[str, Any]:

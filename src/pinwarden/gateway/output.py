@@ -81,6 +81,13 @@ class Journal:
         out.facts.append(self.fact(_USED[verdict.action], verdict, method, call, arguments))
         out.durable = out.durable or verdict.action == BLOCK
 
+    def used_once(self, verdict: Verdict, method: str, call: str, out: Output, name: object = "") -> None:
+        """The same for what may come again and again: told once for each name and decision."""
+        mark = (verdict.entity, verdict.key, b"%d" % hash(name), verdict.action)
+        if mark not in self._told and len(self._told) < _MAX_SEEN:
+            self._told.add(mark)
+            self.used(verdict, method, call, out)
+
     def maker(self, verdict: Verdict, method: str) -> Callable[[int], Fact]:
         """What makes the fact of a use that passes, given its id.
 

@@ -27,6 +27,7 @@ from pinwarden.gateway import messages
 from pinwarden.gateway.answers import Answers
 from pinwarden.gateway.asked import Answer, Asked, Notice, Request
 from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.held import Held
 from pinwarden.gateway.listening import CANCELLED, Listening
 from pinwarden.gateway.messages import LISTEN, error, is_id, unrecorded
 from pinwarden.gateway.opening import Opening, stateless_meta
@@ -71,7 +72,7 @@ class Session:
         """Requests by their id; of a plain call only the name of the tool."""
         self.plain = PlainCalls(guard, self._journal, self._uses, self._answers, self._open)
         """The short way, for those who look there before they give us a message."""
-        self._held: list[Request | Answer | Notice] = []
+        self._held = Held(guard.limits, self._journal)
         self._cancelled: set[Any] = set()
         self._active = False
 
@@ -158,7 +159,7 @@ class Session:
             if self._views.overdue(now):
                 self._retry(now, out)
             self._listen(now, out)
-            self._give_up(now, out)
+            self._held.refuse_late(now, out)
         return out.step()
 
     def server_gone(self, now: float) -> Step:
@@ -170,12 +171,10 @@ class Session:
         out = Output()
         with self._lock:
             waited_for = [number for number in tuple(self._open) if number not in self._cancelled]
-            held = [each.number for each in self._held if not isinstance(each, Notice)]
-            for number in (*waited_for, *held):
+            for number in (*waited_for, *self._held.answered()):
                 out.to_client.append(error(number, messages.GONE, "pinwarden: the server ended without an answer"))
             self._open.clear()
             self._cancelled.clear()
-            self._held.clear()
         return out.step()
 
     def abandon(self, number: Any) -> bool:
@@ -184,7 +183,7 @@ class Session:
         For those who see that its answer, should one come after all, does not come here.
         """
         with self._lock:
-            self._held = [held for held in self._held if not isinstance(held, Request) or held.number != number]
+            self._held.drop(number)
             self._cancelled.discard(number)
             asked = self._open.pop(number, None)
             if type(asked) is Asked and asked.method == "initialize":
@@ -233,8 +232,7 @@ class Session:
             self._listening.unsent()
             return
         self._views.unsent(number)
-        waiting, self._held = self._held, []
-        out.to_client += [unrecorded(held.number, problem) for held in waiting if not isinstance(held, Notice)]
+        out.to_client += [unrecorded(waiting, problem) for waiting in self._held.answered()]
 
     # Messages of the client
 
@@ -249,12 +247,14 @@ class Session:
             self._journal.refused("request_without_id", reason, method[:100], "", out)
         elif is_doubtful_request(message):
             self._journal.refused("message_doubtful", _DOUBTFUL, method[:100], "", out)
-        elif method != CANCELLED or not self._forget(message.get("params")):
+        elif method == CANCELLED and self._forget(message.get("params")):
+            return
+        elif self._uses.notice_passes(method, out):
             out.to_server.append(frame)
 
     def _request(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
         number = message["id"]
-        taken = is_id(number) and (number in self._open or any(held.number == number for held in self._held))
+        taken = is_id(number) and (number in self._open or number in self._held)
         if not is_id(number) or taken or self._views.is_own(number):
             text = "pinwarden: the id of this request cannot be used"
             out.to_client.append(error(number if is_id(number) else None, messages.INVALID_REQUEST, text))
@@ -281,7 +281,7 @@ class Session:
             out.to_client.append(error(message["id"], messages.REFUSED, text, {"pinwarden": {"code": err.code}}))
             return
         if decided is None:
-            self._hold(held, out)
+            self._held.hold(held, out)
         elif isinstance(decided, bytes):
             out.to_client.append(decided)
         else:
@@ -310,9 +310,7 @@ class Session:
             self._cancelled.add(number)
             if type(asked) is str:
                 self._open[number] = Asked(number, CALL, asked)  # so that its answer ends both, on the long way
-        before = len(self._held)
-        self._held = [held for held in self._held if not isinstance(held, Request) or held.number != number]
-        return len(self._held) != before
+        return self._held.drop(number)
 
     # Messages of the server
 
@@ -375,7 +373,7 @@ class Session:
             self._journal.refused(err.code, "What the server tells of a task cannot be judged.", held.method, "", out)
             return
         if not done:
-            self._hold(held, out)
+            self._held.hold(held, out)
 
     def _listen(self, now: float, out: Output) -> None:
         """See that somebody hears when a list changes."""
@@ -405,7 +403,7 @@ class Session:
             return
         if not done:
             held.tries += 1
-            self._hold(held, out)
+            self._held.hold(held, out)
         elif held.method in ("initialize", "server/discover"):
             self._views.opened(self._opening.facts)
             self._retry(now, out)
@@ -433,42 +431,18 @@ class Session:
                 self._answer(Answer(frame, None, asked, now), now, out)
         return out.step()
 
-    # What is held
-
-    def _hold(self, held: Request | Answer | Notice, out: Output) -> None:
-        if len(self._held) >= self._limits.max_held:
-            if isinstance(held, Notice):
-                return  # who waits for the result can ask for it
-            out.to_client.append(error(held.number, messages.GONE, "pinwarden: too many requests wait for a list"))
-            return
-        self._held.append(held)
-
     def _retry(self, now: float, out: Output) -> None:
         """Something that was waited for is known: decide again about everything that is held, in its order."""
         if self._views.server is not None and self._opening.facts is None:
             with suppress(PinwardenError):  # what was approved cannot be read: who uses the server meets that again
                 self._opening.learn(self._views.server, out)
-        waiting, self._held = self._held, []
-        for held in waiting:
+        for held in self._held.take():
             if isinstance(held, Request):
                 self._forward(held, now, out)
             elif isinstance(held, Answer):
                 self._answer(held, now, out)
             else:
                 self._tell_of_task(held, now, out)
-
-    def _give_up(self, now: float, out: Output) -> None:
-        """What waited longer than any list may take is refused, whatever it waits for."""
-        limit = self._limits.list_seconds * 2
-        late = [held for held in self._held if now - held.since > limit]
-        self._held = [held for held in self._held if now - held.since <= limit]
-        for held in late:
-            call = self._journal.call_id(held.number)
-            self._journal.refused("list_failed", "The server's lists could not be had.", held.method, call, out)
-            if isinstance(held, Notice):
-                continue
-            text = "pinwarden: the server's lists could not be judged in time"
-            out.to_client.append(error(held.number, messages.REFUSED, text, {"pinwarden": {"code": "list_failed"}}))
 
     def _each(self, frame: bytes, message: Any, complaints: list[bytes] | None) -> list[tuple[bytes, Any]]:
         """The messages of a frame: one, or those of a batch where the revision has batches."""

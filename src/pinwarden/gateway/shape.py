@@ -31,7 +31,7 @@ _WANTED = names("resourceSubscriptions", "taskIds")
 _REF = names("type", "name", "uri")
 _RESULT = names(
     *("tools", "prompts", "resources", "resourceTemplates", "nextCursor", "ttlMs", "cacheScope", "_meta"),
-    *("serverInfo", "capabilities", "instructions", "protocolVersion", "resultType", "inputRequests"),
+    *("serverInfo", "capabilities", "instructions", "protocolVersion", "resultType", "inputRequests", "tasks"),
 )
 _TASK = names("taskId", "status", "statusMessage", "result", "error", "inputRequests", "task", "_meta")
 _ERROR = names("code", "data")

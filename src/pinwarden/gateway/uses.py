@@ -8,11 +8,12 @@ from pinwarden.documents.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
 from pinwarden.gateway.asked import Asked
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import INVALID_REQUEST, LIST_METHODS, LISTEN, encode, error, refusal
+from pinwarden.gateway.methods import NOTICES_OF_CLIENT, UnknownMethods
 from pinwarden.gateway.opening import INTERCEPTORS, Opening
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.resource_links import ResourceLinks
 from pinwarden.gateway.shape import is_doubtful_request
-from pinwarden.gateway.tasks import FETCHING
+from pinwarden.gateway.tasks import CANCELLING, FETCHING, LISTING
 from pinwarden.gateway.templates import template_fits
 from pinwarden.gateway.views import View, Views
 from pinwarden.rules.drift.changes import CRITICAL, REVIEW
@@ -23,8 +24,10 @@ _NAMED = {"tools/call": TOOL, "prompts/get": PROMPT}
 _ADDRESSED = frozenset({"resources/read", "resources/subscribe"})
 _COMPLETE = "completion/complete"
 _LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR = "interceptors/list", "interceptor/invoke"
-_MOST_SUBSCRIBED = 1000  # resources in one subscription
+_MOST_SUBSCRIBED = 1000  # resources, or tasks, in one subscription
 _FREE = frozenset({"initialize", "server/discover", "ping"})
+_PLAIN = _FREE | {"logging/setLevel", "resources/unsubscribe", LISTING}
+"""What nothing is to be decided about."""
 
 _BY_LINK = "linked"
 """The code of a resource that no list has, but a result of this session led to."""
@@ -44,6 +47,7 @@ class Uses:
         self._journal = journal
         self._views = views
         self._opening = opening
+        self._methods = UnknownMethods(guard, journal, "client")
 
     def decide(self, message: Any, now: float, out: Output) -> Decision:
         """What becomes of one request."""
@@ -67,17 +71,19 @@ class Uses:
             return asked
         if method in _ADDRESSED:
             return self._addressed(params.get("uri") if type(params) is dict else None, message, now, out)
-        if method in FETCHING:
+        if method in FETCHING or method == CANCELLING:
             return self._fetched(params.get("taskId") if type(params) is dict else None, message, now, out)
         if method == LISTEN:
             return self._listened(params.get("notifications") if type(params) is dict else None, message, now, out)
         if method == _COMPLETE:
             return self._completed(params.get("ref") if type(params) is dict else None, message, now, out)
         if method in (_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR):
-            answer = self._intercepted(message, out)
-            if answer is not None:
-                return answer
-        return Asked(number, method)
+            return self._intercepted(message, out) or Asked(number, method)
+        return Asked(number, method) if method in _PLAIN else self._unknown(message, out)
+
+    def notice_passes(self, method: str, out: Output) -> bool:
+        """Whether a notification of the client goes to the server."""
+        return method in NOTICES_OF_CLIENT or self._methods.notice(method, out).passes
 
     def clear_view(self, now: float) -> View | None:
         """The list of tools, if it counts now and nothing stands against the server as such."""
@@ -86,6 +92,14 @@ class Uses:
     def count(self, calls: int) -> None:
         """So many calls of tools were made that this did not see."""
         self._views.count(TOOL, calls)
+
+    def _unknown(self, message: Any, out: Output) -> Decision:
+        number, method = message["id"], message["method"]
+        call = self._journal.call_id(number)
+        verdict = self._methods.request(method, call, out)
+        if verdict.passes:
+            return Asked(number, method, "", verdict if verdict.action == WARN else None)
+        return refusal(number, verdict, self._guard.server, call)
 
     def _named(self, kind: Kind, name: str, message: Any, now: float, out: Output) -> Decision:
         view = self._views.need(kind, now, out)
@@ -127,31 +141,31 @@ class Uses:
         return self._guard.judge_unlisted(RESOURCE, uri, self._journal.client)
 
     def _listened(self, wanted: Any, message: Any, now: float, out: Output) -> Decision:
-        """A subscription is one to each of the resources that it names."""
+        """A subscription is one to each of the resources and tasks that it names."""
         wanted = wanted if type(wanted) is dict else {}
         asked = Asked(message["id"], LISTEN, " ".join(name for name, each in wanted.items() if each is True))
-        uris = wanted.get("resourceSubscriptions")
-        if type(uris) is not list or not uris:
-            return asked
-        if len(uris) > _MOST_SUBSCRIBED or not all(type(uri) is str for uri in uris):
-            return error(message["id"], INVALID_REQUEST, "pinwarden: these resources cannot be told apart")
-        verdicts: list[Verdict] = []
-        for uri in uris:
-            verdict = self._verdict_at(uri, now, out)
-            if verdict is None:
-                return None
-            verdicts.append(verdict)
+        uris, tasks = (wanted.get(name) or [] for name in ("resourceSubscriptions", "taskIds"))
+        if not (_are_names(uris) and _are_names(tasks)):
+            return error(message["id"], INVALID_REQUEST, "pinwarden: these resources or tasks cannot be told apart")
+        resources = [self._verdict_at(uri, now, out) for uri in uris]
+        calls = [self.verdict_of_task(task, now, out) for task in tasks]
+        verdicts = [each for each in (*resources, *calls) if each is not None]
+        if len(verdicts) < len(uris) + len(tasks):
+            return None
         worst = next((each for each in verdicts if not each.passes), None)
         if worst is not None:
             return self._decided(worst, message, worst.key, out)
         for verdict in verdicts:
-            self._journal.used(verdict, LISTEN, self._journal.call_id(message["id"]), out)
+            if verdict.entity == RESOURCE.entity or verdict.action != ALLOW:  # to hear of a task is no call of its tool
+                self._journal.used(verdict, LISTEN, self._journal.call_id(message["id"]), out)
         return asked
 
     def _fetched(self, task: Any, message: Any, now: float, out: Output) -> Decision:
         """The result of a task is that of its tool, which has to be approved also when it is fetched."""
         if type(task) is not str:
             return error(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a taskId")
+        if message["method"] == CANCELLING and self._guard.tasks.tools_of(task, self._journal.owner):
+            return Asked(message["id"], CANCELLING)
         verdict = self.verdict_of_task(task, now, out)
         return None if verdict is None else self._decided(verdict, message, f"task/{task}", out)
 
@@ -163,7 +177,7 @@ class Uses:
         tools = self._guard.tasks.tools_of(task, self._journal.owner)
         verdicts = [self._verdict(view, tool) for tool in sorted(tools)]
         if not verdicts:
-            return self._guard.judge_unknown_task(self._journal.client)
+            return self._guard.judge_unknown_task(task, self._journal.client, self._journal.owner)
         worst = strictest(*(each.action for each in verdicts))
         return next(each for each in verdicts if each.action == worst)
 
@@ -250,6 +264,10 @@ class Uses:
         except InterceptorError as err:
             return error(message["id"], err.code, err.message, err.data)
         return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+
+def _are_names(value: Any) -> bool:
+    return type(value) is list and len(value) <= _MOST_SUBSCRIBED and all(type(each) is str for each in value)
 
 
 def _plain_name(name: str) -> str:

@@ -192,6 +192,8 @@ def _host(text: str) -> str:
 def _origin(text: str) -> str:
     """An origin as browsers send it: scheme and host, and the port if it is not the usual one."""
     scheme, separator, rest = text.rstrip("/").partition("://")
-    if text != "null" and (not separator or not scheme or not rest or set(rest) & set("/@?# *")):
+    if text == "null":
+        raise ArgumentTypeError("null is the origin of any page that a browser shuts in, and names nobody")
+    if not separator or not scheme or not rest or set(rest) & set("/@?# *"):
         raise ArgumentTypeError(f"{text[:80]!a} is no origin; write it as https://app.example")
     return text

@@ -54,21 +54,23 @@ class Access:
             self._admitted.clear()
             self.turn += 1
 
-    def check_site(self, request: Request) -> None:
-        """Refuse a host or an origin that is not ours."""
+    def check_site(self, request: Request) -> str:
+        """Refuse a host or an origin that is not ours. Returns the origin of the page that asks, if it is one."""
         given = request.headers[b"host"]
         if given in self._sites and b"origin" not in request.headers:
-            return
+            return ""
         host = _host_of(given.decode("latin-1"))
         if host is None or host not in self._hosts:
             self.denied += 1
             raise Denied(421, "this gateway does not answer for that host; --allow-host names those that it has")
-        origin = request.headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1").lower().rstrip("/") not in self._origins:
+        given_origin = request.headers.get(b"origin")
+        origin = "" if given_origin is None else given_origin.decode("latin-1").lower()
+        if given_origin is not None and origin not in self._origins:
             self.denied += 1
             raise Denied(403, "web pages of that origin may not ask this gateway")
         if len(self._sites) < _REMEMBERED:
             self._sites.add(given)
+        return origin
 
     def client_of(self, request: Request) -> Client:
         """Whose token the request shows."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call
 
 
+_UNREAD = "the server does not read what it is sent"
+
+
 class Places:
     """How many processes may run at once, of all servers together."""
 
@@ -84,6 +87,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._supervisor = supervisor
         self._limits = supervisor.limits
         self._owner = owner
+        self._room = owner.room
         self._say = say
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
@@ -125,20 +129,49 @@ class ChildLink(asyncio.SubprocessProtocol):
         """Line ends inside a message stand between its tokens, and can be left out."""
         if b"\n" in data or b"\r" in data:
             data = data.replace(b"\r", b" ").replace(b"\n", b" ")
-        if self._stdin is None or self._stdin.is_closing():
+        stdin = self._stdin
+        if stdin is None or stdin.is_closing():
             self._keep(data + b"\n")
-        elif self._stdin.get_write_buffer_size() > self._limits.max_unsent_bytes:
-            self._lose("the server does not read what it is sent")
+        elif not (waiting := stdin.get_write_buffer_size()):
+            stdin.write(data + b"\n")
+        elif waiting > self._limits.max_unsent_bytes:
+            self._lose(_UNREAD)
         else:
-            self._stdin.write(data + b"\n")
+            stdin.write(data + b"\n")
+            self._room.make()
 
     def _keep(self, data: bytes) -> None:
         """Keep a line for a process that is being started. What is kept for one that is ending is lost with it."""
+        if self._closed:
+            return
         self._unsent_bytes += len(data)
         if self._unsent_bytes > self._limits.max_unsent_bytes:
-            self._lose("the server does not read what it is sent")
+            self._lose(_UNREAD)
         else:
             self._unsent.append(data)
+            self._room.enter(self)
+            self._room.make()
+
+    # What waits until the server reads it
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the server has not read."""
+        return self._unsent_bytes + (0 if self._stdin is None else self._stdin.get_write_buffer_size())
+
+    def overflow(self) -> None:
+        """More waits for all servers together than is kept, and most of it for this one."""
+        self._forget_unread()
+        self._lose(f"{_UNREAD}, and more waits for servers than is kept")
+
+    def behind(self) -> None:
+        """More waits than the system takes."""
+        self._room.enter(self)
+        self._room.make()
+
+    def caught_up(self) -> None:
+        """Nearly everything was read."""
+        self._room.leave(self)
 
     def cancel(self, number: Id) -> None:
         """Tell the server that nobody waits."""
@@ -165,6 +198,7 @@ class ChildLink(asyncio.SubprocessProtocol):
 
     def input_closed(self) -> None:
         """The server takes no more. What it has said already is still read; then its output ends too."""
+        self._room.leave(self)
         self._stdin = None
 
     def too_long(self) -> None:
@@ -204,6 +238,8 @@ class ChildLink(asyncio.SubprocessProtocol):
             self._finish_process()
             return
         await self._connect(process)
+        self._room.leave(self)
+        self._unsent_bytes = 0
         while self._unsent and self._stdin is not None:
             self._stdin.write(self._unsent.popleft())
 
@@ -215,19 +251,31 @@ class ChildLink(asyncio.SubprocessProtocol):
         err, _ = await self._loop.connect_read_pipe(
             lambda: _Lines(self.stderr_line, _nothing, None, self._limits.kept_stderr_bytes), process.stderr
         )
-        stdin, _ = await self._loop.connect_write_pipe(lambda: _Input(self.input_closed), process.stdin)
+        stdin, _ = await self._loop.connect_write_pipe(lambda: _Input(self), process.stdin)
         self._transports = [out, err, stdin]
         self._stdin = stdin
 
     def _lose(self, why: str) -> None:
         if not self._closed:
+            self._forget_unread()
             self._end(wanted=False)
             self._owner.server_lost(why)
+
+    def _forget_unread(self) -> None:
+        """The server will not read it any more."""
+        self._room.leave(self)
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        if self._stdin is not None and self._stdin.get_write_buffer_size():
+            self._stdin.abort()
+            self._stdin = None
 
     def _end(self, *, wanted: bool) -> None:
         if self._closed:
             return
         self._closed = True
+        if self._stdin is None:
+            self._forget_unread()
         now = self._loop.time()
         self._supervisor.ended(self, now - self._begun, now, wanted=wanted)
         if self._process is not None:
@@ -245,6 +293,7 @@ class ChildLink(asyncio.SubprocessProtocol):
 
     def _close_pipes(self, _: Any) -> None:
         self._supervisor.places.give_back()
+        self._forget_unread()
         for transport in self._transports:
             transport.close()
 
@@ -292,13 +341,19 @@ class _Lines(asyncio.Protocol):
 
 
 class _Input(asyncio.BaseProtocol):
-    """Knows when nobody reads any more."""
+    """Knows when the server reads slower than it is written to, and when it does not read any more."""
 
-    def __init__(self, closed: Callable[[], None]) -> None:
-        self._closed = closed
+    def __init__(self, link: ChildLink) -> None:
+        self._link = link
+
+    def pause_writing(self) -> None:
+        self._link.behind()
+
+    def resume_writing(self) -> None:
+        self._link.caught_up()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._closed()
+        self._link.input_closed()
 
 
 def _nothing() -> None:

@@ -19,6 +19,7 @@ from pinwarden.core.limits import Limits
 from pinwarden.core.strict_json import parse
 from pinwarden.gateway.http.call import Call
 from pinwarden.gateway.http.connection import ClientConnection
+from pinwarden.gateway.http.effects import Effects
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link
@@ -36,8 +37,8 @@ from pinwarden.gateway.http.messages import (
 )
 from pinwarden.gateway.http.pending import Pending, renumbered, restored
 from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.turns import Turns
-from pinwarden.gateway.http.worked_out import Done, Work, worked_out
 from pinwarden.gateway.messages import LISTEN
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
@@ -74,6 +75,7 @@ class Conversation:
         clock: Callable[[], float],
         on_closed: Callable[[str], None],
         threads: Executor | None = None,
+        room: Room | None = None,
     ) -> None:
         self.session = session
         self._plain = session.plain
@@ -94,10 +96,13 @@ class Conversation:
         self._stream: Hearing | None = None
         self._unheard: deque[bytes] = deque()
         self._unheard_bytes = 0
-        self._turns = Turns(threads, limits.max_unsent_bytes)
+        self.room = room or Room(limits.max_all_waiting_bytes)
+        self._turns = Turns(threads, limits.max_unsent_bytes, self.room, self._overflow)
         self._large = limits.max_bytes_at_once
-        self._waiting_steps = 0
-        """Refusals that have no effect yet, because they are not on disk."""
+        self._effects = Effects(
+            self, session, recording, self._turns, self._json, limits.max_in_flight, self._abandoned
+        )
+        self._take = self._effects.take
         self.closed = False
         self.answered_once = False
         """Whether the server ever said anything."""
@@ -187,7 +192,7 @@ class Conversation:
             try:
                 self._recording.soon(step)
             except PinwardenError as err:
-                self._unrecorded(step, err)
+                self._effects.unrecorded(step, err)
                 return True
         link.call(call, body, message, name)
         return True
@@ -235,7 +240,7 @@ class Conversation:
             return
         now = self._clock()
         if self.session.heavy(now):
-            self._aside(lambda: (frame, self.session.client_frame(frame.data, now, frame.message)))
+            self._effects.aside(lambda: (frame, self.session.client_frame(frame.data, now, frame.message)))
         else:
             self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
 
@@ -275,7 +280,7 @@ class Conversation:
                 self._answered(call, data, message, now)
                 return "result" in message or "error" in message
         if self.session.heavy(now):
-            self._aside(partial(self._judge, data, now), asked, 0, partial(self._if_not_answered, asked))
+            self._effects.judge_aside(data, now, asked, 0, partial(self._if_not_answered, asked))
             return True
         return self._take_frame(Frame(data, message), asked, 0)
 
@@ -290,7 +295,7 @@ class Conversation:
         if self.closed:
             then(True)
         elif len(data) > self._large or self.session.heavy(self._clock()):
-            self._aside(partial(self._judge, data, self._clock()), asked, status, then)
+            self._effects.judge_aside(data, self._clock(), asked, status, then)
         else:
             then(self._take_frame(Frame(data, read_server(data, self._json)), asked, status))
 
@@ -351,7 +356,7 @@ class Conversation:
         now = self._clock()
         if not self._turns.busy:
             if self.session.heavy(now):
-                self._aside(lambda: (None, self.session.tick(now)))
+                self._effects.aside(lambda: (None, self.session.tick(now)))
             else:
                 self._take(self.session.tick(now), None, None, 0)
         hung = False
@@ -393,6 +398,7 @@ class Conversation:
             return
         self.closed = True
         waiting = list(self._pending.values())
+        self._turns.drop()
         self._pending.clear()
         self._tokens.clear()
         for each in waiting:
@@ -412,84 +418,15 @@ class Conversation:
         if stream is not None and stream.open:
             stream.end_events()
 
-    # What takes long
-
-    def _aside(
-        self,
-        work: Work,
-        asked: Id | None = None,
-        status: int = 0,
-        then: Callable[[bool], None] | None = None,
-    ) -> None:
-        """Let the session do its work on a thread, and take what comes out of it."""
-        on_thread = partial(worked_out, work, self._recording, self._json)
-        self._turns.aside(on_thread, partial(self._worked_out, asked, status, then), self._not_worked_out)
-
-    def _judge(self, data: bytes, now: float) -> tuple[Frame, Step | None]:
-        """On a thread."""
-        frame = Frame(data, read_server(data, self._json))
-        if frame.is_answer and frame.id in self._abandoned:
-            return frame, None
-        return frame, self.session.server_frame(data, now, frame.message)
-
-    def _worked_out(self, asked: Id | None, status: int, then: Callable[[bool], None] | None, done: Done) -> None:
-        frame, step = done.frame, done.step
-        if step is None:
-            if frame is not None and frame.id is not None:
-                self._abandoned.pop(frame.id, None)
-        elif done.problem is not None:
-            self._unrecorded(step, done.problem)
-        elif done.recorded:
-            self._recording.count(step)
-            self._send(step, frame, asked, status, done.made)
-        else:
-            self._take(step, frame, asked, status, done.made)
-        if then is not None and frame is not None:
-            then(step is None or frame.message is None or (frame.is_answer and frame.id == asked))
-
-    def _not_worked_out(self) -> None:
-        self.close("a message could not be judged")
+    def _overflow(self) -> None:
+        self.close("more waits for lists to be judged than is kept, and most of it here")
 
     # What comes out of the session
 
-    def _take(
+    def send(
         self, step: Step, frame: Frame | None, asked: Id | None, status: int, made: tuple[Frame, ...] = ()
     ) -> None:
-        if step.facts or step.sightings:
-            try:
-                if step.durable:
-                    self._refuse(step, lambda: self._send(step, frame, asked, status, made))
-                    return
-                self._recording.soon(step)
-            except PinwardenError as err:
-                self._unrecorded(step, err)
-                return
-        self._send(step, frame, asked, status, made)
-
-    def _refuse(self, step: Step, then: Callable[[], None]) -> None:
-        """Let a refusal have its effect when it is on disk. Who causes them faster than that is ended."""
-        if self._waiting_steps >= self._limits.max_in_flight:
-            self.close("the server causes refusals faster than they can be recorded")
-            return
-        self._waiting_steps += 1
-
-        def recorded() -> None:
-            self._waiting_steps -= 1
-            then()
-
-        def failed(err: PinwardenError) -> None:
-            self._waiting_steps -= 1
-            self._turns.do(partial(self._unrecorded, step, err))
-
-        self._recording.durably(step, recorded, failed)
-
-    def _unrecorded(self, step: Step, err: PinwardenError) -> None:
-        """What cannot be recorded does not happen: it is answered with the reason, and reaches nobody."""
-        self._send(self.session.take_back(step, err), None, None, 0)
-
-    def _send(
-        self, step: Step, frame: Frame | None, asked: Id | None, status: int, made: tuple[Frame, ...] = ()
-    ) -> None:
+        """Send the messages of a step that is recorded."""
         if step.to_server and self.link is not None and not self.closed:
             for data in step.to_server:
                 sent = self._read(data, frame)

@@ -9,6 +9,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.gateway.http.access import Access, Client, Denied
 from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.cross_origin import is_preflight, preflight, readable_by
 from pinwarden.gateway.http.exchange import HttpExchange
 from pinwarden.gateway.http.hub import Conversing, Hub, Place
 from pinwarden.gateway.http.limits import HttpLimits
@@ -92,7 +93,12 @@ class Endpoint:
             raise Refused(denied.status, denied.why) from denied
 
     def _answer(self, request: Request, reply: Reply) -> None:
-        self.access.check_site(request)
+        origin = self.access.check_site(request)
+        if origin:
+            reply.shared = readable_by(origin)
+            if is_preflight(request):
+                reply.send(200, headers=preflight(request))
+                return
         page = self.open_pages.get(request.path)
         client = None if page is not None else self.access.client_of(request)
         page = page or self.pages.get(request.path)
@@ -204,6 +210,8 @@ class Endpoint:
         head = request.head
         if frame.method != CALL or not head or len(head) > LONGEST_HEAD or not isinstance(conversation, Conversation):
             return
+        if b"origin" in request.headers:
+            return  # a browser wants to hear more than the short way says
         name = frame.params.get("name")
         if conversation.traced or type(name) is not str:
             return  # each is looked at

@@ -16,6 +16,7 @@ from pinwarden.gateway.http.links import Link, LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.reply import Reply
+from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.turns import judging_threads
 from pinwarden.gateway.session import Session
 
@@ -91,7 +92,7 @@ class Upstream:
             self.last_loss = why
             self.failing = not made.answered_once
 
-        made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.threads)
+        made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.threads, hub.room)
         made.link = self.open(made)
         return made
 
@@ -115,6 +116,7 @@ class Hub:
         self.clock = clock
         self.threads = judging_threads()
         """For what takes long."""
+        self.room = Room(limits.max_all_waiting_bytes)
         self._shared: dict[tuple[str, str, tuple[str, ...]], Conversing] = {}
         self._sessions: dict[str, ClientSession] = {}
         self._all: set[Conversing] = set()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.gateway.http.messages import Frame, Id
+from pinwarden.gateway.http.room import Room
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call
@@ -32,6 +33,9 @@ class Link(Protocol):
 
 class LinkOwner(Protocol):
     """Gets what comes from a server."""
+
+    room: Room
+    """Where what waits for the server counts."""
 
     def from_server(self, data: bytes, *, asked: Id | None = None) -> bool:
         """A message came. ``asked`` is the request that it is the whole answer to, as far as is known.

@@ -194,9 +194,15 @@ class Merged:
             else:
                 await self._route(frame, waiting, parameters, work)
         except BackendError as err:
-            waiting.failed(err.code, err.why)
+            if work.cancelled:
+                waiting.dropped()  # whoever cancelled it is owed no answer
+            else:
+                waiting.failed(err.code, err.why)
         except asyncio.CancelledError:
-            waiting.failed(SERVER_AWAY, "the request was cancelled" if work.given_up else "the session was ended")
+            if work.cancelled:
+                waiting.dropped()
+            else:
+                waiting.failed(SERVER_AWAY, "the session was ended")
             raise
         except Exception as err:
             waiting.failed(INTERNAL_ERROR, f"the gateway failed ({type(err).__name__})")
@@ -360,6 +366,7 @@ class Merged:
         """A client of the handshake era cancels a request of its session."""
         number = key_of(frame.params.get("requestId"))
         for work in [each for each in self._work.values() if number is not None and each.own == number]:
+            work.cancelled = True
             if work.backend is None or work.backend.modern:
                 work.give_up()
             elif work.inner is not None:
@@ -395,7 +402,7 @@ class Merged:
 class _Work:
     """A request of a client, from when it came until it is answered."""
 
-    __slots__ = ("backend", "given_up", "inner", "own", "task")
+    __slots__ = ("backend", "cancelled", "inner", "own", "task")
 
     def __init__(self, own: Id | None) -> None:
         self.own = own
@@ -404,11 +411,12 @@ class _Work:
         self.inner: Id | None = None
         """Its id on the way to the server."""
         self.task: asyncio.Task[None] | None = None
-        self.given_up = False
+        self.cancelled = False
+        """Whether the client said that it does not wait."""
 
     def give_up(self) -> None:
         """Nobody waits for it."""
-        self.given_up = True
+        self.cancelled = True
         if self.backend is not None and self.backend.conversation is not None:
             self.backend.conversation.give_up(self.inner)
         if self.task is not None:

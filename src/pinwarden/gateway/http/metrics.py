@@ -70,6 +70,11 @@ class Figures:
         yield from _metric(
             "http_body_bytes", "gauge", "Bytes of large requests in work.", [({}, self._connections.bodies)]
         )
+        room = self._hub.room
+        about = "Bytes that wait for servers, and for lists to be judged."
+        yield from _metric("waiting_bytes", "gauge", about, [({}, room.waiting)])
+        about = "Conversations that were ended because most of that waited in them."
+        yield from _metric("waiting_ended_total", "counter", about, [({}, room.overflows)])
         yield from _metric("sessions", "gauge", "Open sessions of the handshake era.", [({}, sessions)])
         yield from _metric("conversations", "gauge", "Open conversations with servers.", [({}, conversations)])
         yield from _metric(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call
 
 _MAX_SESSION_ID = 1024
+_UNREAD = "the server does not read what it is sent"
 _REMEMBERED = 256  # headers of methods and names that were sent before
 _LONGEST = 2048  # bytes of such headers
 _OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-encoding", "connection"})
@@ -66,8 +67,9 @@ class RemoteLink:
         self._posts: dict[Id, tuple[Sending, float]] = {}
         self._told: dict[_Post, tuple[Sending, float]] = {}
         """Notifications and answers of the client that the server has not taken yet."""
-        self._telling = 0
+        self.waiting = 0
         """Their bytes."""
+        self._room = owner.room
         self._most_told = limits.max_unsent_bytes
         self._grace = limits.grace_seconds
         self._clock = asyncio.get_running_loop().time
@@ -90,13 +92,15 @@ class RemoteLink:
         post = _Post(self, self._owner, number, initialize=frame.method == "initialize")
         head = self._post + self._headers_of(frame) + parameters
         data = head + b"content-length: %d\r\n\r\n" % len(frame.data) + frame.data
-        if number is None and self._telling + len(data) > self._most_told:
-            self._owner.server_lost("the server does not read what it is sent")
+        if number is None and self.waiting + len(data) > self._most_told:
+            self._owner.server_lost(_UNREAD)
             return
         outgoing = self._server.pool.send(data, post)
         if number is None:
-            self._telling += len(data)
+            self.waiting += len(data)
             self._told[post] = outgoing, self._clock()
+            self._room.enter(self)
+            self._room.make()
         else:
             # A subscription of our own is answered when it ends.
             self._posts[number] = outgoing, inf if frame.method == LISTEN else self._clock()
@@ -146,6 +150,7 @@ class RemoteLink:
         for outgoing, _ in self._told.values():
             self._later(self._grace, outgoing.give_up)  # the last word may still be on its way
         self._told.clear()
+        self._room.leave(self)
         if self._stream is not None:
             self._stream.give_up()
         if self._session:
@@ -160,7 +165,17 @@ class RemoteLink:
         """The server has what it was told, or nobody waits until it does."""
         told = self._told.pop(post, None)
         if told is not None:
-            self._telling -= len(told[0].data)
+            self.waiting -= len(told[0].data)
+            if not self._told:
+                self._room.leave(self)
+
+    def overflow(self) -> None:
+        """More waits for all servers together than is kept, and most of it for this one."""
+        for outgoing, _ in self._told.values():
+            outgoing.give_up()
+        self._told.clear()
+        self.waiting = 0
+        self._owner.server_lost(f"{_UNREAD}, and more waits for servers than is kept")
 
     def listener(self, number: Id) -> Listener:
         """Who listens to the answer to a call that is not as plain as the call."""

@@ -29,6 +29,8 @@ class Reply:
         self._chunked = False
         self.bodiless = False
         """Whether only the head is wanted: whatever came behind it would be read as the next answer."""
+        self.shared: Mapping[str, str] | None = None
+        """Headers for the browser, if a page of another site asks that may do so."""
         self.on_gone: Callable[[], None] | None = None
         """Called if the client goes away before the answer is complete."""
         self.weight = 0
@@ -55,6 +57,8 @@ class Reply:
             self._over()
             return
         keep = self._keep_alive and not connection.owner.draining
+        if self.shared is not None:
+            headers = {**(headers or {}), **self.shared}
         if self.bodiless:
             connection.write(head_of(status, len(body), kind if body else "", headers, keep=keep))
         elif status == 200 and keep and headers is None and kind is JSON and body:
@@ -69,7 +73,7 @@ class Reply:
         if connection is None or self._chunked:
             return
         self._chunked = True
-        more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        more = "".join(f"{name}: {value}\r\n" for name, value in {**(headers or {}), **(self.shared or {})}.items())
         connection.write(_STREAM + more.encode("latin-1") + b"\r\n")
         connection.ping_later(self)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
+from pinwarden.gateway.http.room import Room
+
 T = TypeVar("T")
 _THREADS = 2  # Python does one thing at a time; the second is for another server, behind one that sends long lists
 _PER_ENTRY = 512  # bytes of memory, beside the message itself
@@ -21,13 +23,17 @@ def judging_threads() -> Executor:
 class Turns:
     """The work on one session, in the order in which it came."""
 
-    __slots__ = ("_away", "_bytes", "_line", "_most", "_threads", "busy")
+    __slots__ = ("_away", "_line", "_most", "_room", "_threads", "busy", "overflow", "waiting")
 
-    def __init__(self, threads: Executor | None, most_bytes: int) -> None:
+    def __init__(self, threads: Executor | None, most_bytes: int, room: Room, overflow: Callable[[], None]) -> None:
+        """``overflow`` is called if this is the line that has to go because all of them together are too long."""
         self._threads = threads
         self._most = most_bytes
+        self._room = room
+        self.overflow = overflow
         self._line: deque[tuple[int, Callable[[], None]]] = deque()
-        self._bytes = 0
+        self.waiting = 0
+        """Bytes that wait."""
         self._away = False
         self.busy = False
         """Whether new work has to wait for other work."""
@@ -37,11 +43,21 @@ class Turns:
         if not self.busy:
             work()
             return True
-        if size and self._bytes + size > self._most:
+        if size and self.waiting + size > self._most:
             return False
-        self._bytes += size + _PER_ENTRY
+        if not self._line:
+            self._room.enter(self)
+        self.waiting += size + _PER_ENTRY
         self._line.append((size + _PER_ENTRY, work))
+        if size:
+            self._room.make()
         return True
+
+    def drop(self) -> None:
+        """Nobody needs what waits any more."""
+        self._line.clear()
+        self.waiting = 0
+        self._room.leave(self)
 
     def aside(self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[], None]) -> None:
         """Do something long on a thread, and go on with what comes out. For work that has its turn."""
@@ -67,6 +83,8 @@ class Turns:
             self.busy = False
             return
         size, work = self._line.popleft()
-        self._bytes -= size
+        self.waiting -= size
+        if not self._line:
+            self._room.leave(self)
         asyncio.get_running_loop().call_soon(self._go_on)
         work()

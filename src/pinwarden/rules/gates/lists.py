@@ -18,6 +18,7 @@ from pinwarden.rules.gates.digests import digest_or_none
 from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
 NOT_LISTED = "not_listed"
+METHOD_UNKNOWN = "method_unknown"
 PUBLISHED_DIGEST_CHANGED = "published_digest_changed"
 """The digest that a server states for a tool (SEP-1766) is not the one that was approved."""
 
@@ -69,9 +70,10 @@ def judge_use(kind: Kind, key: str, approved: Surface, policy: DigestPolicy) -> 
     )
 
 
-def judge_unknown_task(policy: DigestPolicy) -> Verdict:
+def judge_unknown_task(policy: DigestPolicy, *, of_another: bool = False) -> Verdict:
     """The verdict about a task whose call was not seen: it may be one of a tool that is not approved.
 
+    One that is known to be another client's is nobody else's, whatever the policy says; that it is there, is not told.
     Its id is no part of the verdict: it may be all that it takes to get the result.
     """
     return Verdict(
@@ -79,10 +81,28 @@ def judge_unknown_task(policy: DigestPolicy) -> Verdict:
         key="of an unknown call",
         value=None,
         digest=None,
-        action=_ACTIONS[policy.unknown],
+        action=BLOCK if of_another else _ACTIONS[policy.unknown],
         level=REVIEW,
         code="task_unknown",
         reason="The call that it belongs to was not seen here, so that nobody can say which tool it is of.",
+    )
+
+
+def judge_unknown_method(method: str, sender: str, policy: DigestPolicy, *, one_too_many: bool) -> Verdict:
+    """The verdict about a message of a method that no revision of MCP knows. Where it passes, that is worth a word."""
+    reason = f"No revision of MCP knows this from a {sender}, so that nobody can say what it does."
+    if one_too_many:
+        reason = f"The {sender} sent more methods that no revision of MCP knows than the log tells one by one."
+    action = BLOCK if one_too_many else strictest(AUDIT, _ACTIONS[policy.unknown])
+    return Verdict(
+        entity="method",
+        key=method,
+        value=None,
+        digest=None,
+        action=action,
+        level=REVIEW,
+        code=METHOD_UNKNOWN,
+        reason=reason,
     )
 
 

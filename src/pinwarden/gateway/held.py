@@ -1,0 +1,63 @@
+"""What waits for a list to be judged, in the order in which it came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinwarden.gateway.asked import Answer, Notice, Request
+from pinwarden.gateway.limits import SessionLimits
+from pinwarden.gateway.messages import GONE, REFUSED, error
+from pinwarden.gateway.output import Journal, Output
+
+Waiting = Request | Answer | Notice
+
+
+class Held:
+    """The messages of one session that wait. None waits for ever, and there is room for so many only."""
+
+    def __init__(self, limits: SessionLimits, journal: Journal) -> None:
+        self._limits = limits
+        self._journal = journal
+        self._line: list[Waiting] = []
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._line)
+
+    def __contains__(self, number: Any) -> bool:
+        """Whether a message that is answered under this id waits."""
+        return any(held.number == number for held in self._line if not isinstance(held, Notice))
+
+    def hold(self, held: Waiting, out: Output) -> None:
+        """Let one more wait, or tell who waits for it that there is no room."""
+        if len(self._line) < self._limits.max_held:
+            self._line.append(held)
+        elif not isinstance(held, Notice):  # of a notice: who waits for the result can ask for it
+            out.to_client.append(error(held.number, GONE, "pinwarden: too many requests wait for a list"))
+
+    def drop(self, number: Any) -> bool:
+        """Nobody waits for the answer to a request any more; whether it was held."""
+        before = len(self._line)
+        self._line = [held for held in self._line if not isinstance(held, Request) or held.number != number]
+        return len(self._line) != before
+
+    def take(self) -> list[Waiting]:
+        """All of them; none is held then."""
+        taken, self._line = self._line, []
+        return taken
+
+    def answered(self) -> list[Any]:
+        """The ids under which somebody waits for an answer to one of them; none is held then."""
+        return [held.number for held in self.take() if not isinstance(held, Notice)]
+
+    def refuse_late(self, now: float, out: Output) -> None:
+        """What waited longer than any list may take is refused, whatever it waits for."""
+        limit = self._limits.list_seconds * 2
+        late = [held for held in self._line if now - held.since > limit]
+        self._line = [held for held in self._line if now - held.since <= limit]
+        for held in late:
+            call = self._journal.call_id(held.number)
+            self._journal.refused("list_failed", "The server's lists could not be had.", held.method, call, out)
+            if not isinstance(held, Notice):
+                text = "pinwarden: the server's lists could not be judged in time"
+                out.to_client.append(error(held.number, REFUSED, text, {"pinwarden": {"code": "list_failed"}}))

@@ -1,0 +1,63 @@
+"""The methods of MCP, and what becomes of any other.
+
+What a method does that no revision of MCP knows, nobody can say: a server may take it for the call of a tool that is
+not approved, and a client may hand the text of such a notice to its model. So it is unknown, as a tool is that nobody
+lists, and the policy for the unknown decides, in both directions.
+"""
+
+from __future__ import annotations
+
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.output import Journal, Output
+from pinwarden.rules.gates.verdict import Verdict
+
+NOTICES_OF_CLIENT = frozenset(
+    f"notifications/{name}" for name in ("initialized", "cancelled", "progress", "roots/list_changed", "tasks/status")
+)
+NOTICES_OF_SERVER = frozenset(
+    f"notifications/{name}"
+    for name in (
+        *("cancelled", "progress", "message", "elicitation/complete", "subscriptions/acknowledged"),
+        *("tools/list_changed", "prompts/list_changed", "resources/list_changed", "resources/updated"),
+        *("tasks", "tasks/status"),
+    )
+)
+MOST_NAMED = 100
+"""Methods that are told one by one in one session. Real extensions have a handful."""
+_NAME = 100  # letters of a method that are looked at and told
+
+
+class UnknownMethods:
+    """What one side of a session sends that no revision knows. The log has each method once, so nobody can flood it."""
+
+    def __init__(self, guard: Guard, journal: Journal, sender: str) -> None:
+        """``sender`` is client or server."""
+        self._guard = guard
+        self._journal = journal
+        self._sender = sender
+        self._seen: set[int] = set()
+        """Marks of methods, which may be as long as a message."""
+
+    def request(self, method: str, call: str, out: Output) -> Verdict:
+        """The verdict about a request. A refusal names its call, so each is told; of what passes, each method."""
+        verdict = self._judged(method)
+        if verdict.passes:
+            self._journal.used_once(verdict, verdict.key, call, out, (self._sender, method))
+        else:
+            self._journal.used(verdict, method[:_NAME], call, out)
+        return verdict
+
+    def notice(self, method: str, out: Output) -> Verdict:
+        """The verdict about a notification, which is told once for each method."""
+        verdict = self._judged(method)
+        self._journal.used_once(verdict, verdict.key, "", out, (self._sender, method if verdict.key else ""))
+        return verdict
+
+    def _judged(self, method: str) -> Verdict:
+        """One more than are told is refused: it would pass without a word in the log."""
+        mark, client = hash(method), self._journal.client
+        if mark not in self._seen:
+            if len(self._seen) >= MOST_NAMED:
+                return self._guard.judge_unknown_method("", self._sender, client, one_too_many=True)
+            self._seen.add(mark)
+        return self._guard.judge_unknown_method(method[:_NAME], self._sender, client)

@@ -1,0 +1,325 @@
+"""What the client's side of the merged address must be, given the sides of the servers behind it.
+
+The rewrites are the rows of ``docs/reference/gateway-rewrites.md`` that begin with ``merged``, each done here once more
+without a line of the gateway's code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pinwarden import __version__
+from tests.gateway.real import OWN
+from tests.gateway.rewrites import Side, difference_of_streams
+
+META = "io.modelcontextprotocol/"
+NEWEST = "2026-07-28"
+OPENINGS = frozenset({"initialize", "server/discover"})
+LISTS = {
+    "tools/list": ("tools", "name"),
+    "prompts/list": ("prompts", "name"),
+    "resources/list": ("resources", "uri"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+}
+PATHS = {
+    "tools/call": ("params", "name"),
+    "prompts/get": ("params", "name"),
+    "resources/read": ("params", "uri"),
+    "resources/subscribe": ("params", "uri"),
+    "resources/unsubscribe": ("params", "uri"),
+}
+ANSWERED = OPENINGS | LISTS.keys() | {"ping", "logging/setLevel", "notifications/initialized"}
+"""What the gateway answers itself, or keeps."""
+_MERGED = "pinwarden-merged-"
+_INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+_NONSENSE = (ValueError, KeyError, IndexError, AssertionError, AttributeError, StopIteration)
+_UNHEARD = "the client does not listen"
+_FRESH = b'"resultType":"complete","ttlMs":0,"cacheScope":"private"'
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"\s*")
+
+
+def judge(servers: dict[str, Side], client: Side) -> str:
+    """Where the sides differ from what they have to be; nothing if they do not."""
+    try:
+        expected = Expected(servers, client)
+        for slug, sent in expected.relayed.items():
+            said = difference_of_streams([expected.up[slug]], [[each] for each in sent], set())
+            if said:
+                return f"to {slug}: {said}"
+    except _NONSENSE as err:
+        return f"no such conversation: {err!r}"
+    return judge_down(expected, client)
+
+
+def judge_down(expected: Expected, client: Side) -> str:
+    """Where what the client got differs from what it has to get."""
+    try:
+        got = [expected.with_own_id(frame) for stream in client.down for frame in stream]
+    except _NONSENSE as err:
+        return f"no such message: {err!r}"
+    return difference_of_streams([expected.down], [[each] for each in got if not expected.is_notice(each)], set())
+
+
+class Expected:
+    """What each side has to be."""
+
+    def __init__(self, servers: dict[str, Side], client: Side) -> None:
+        self.rewrites: set[str] = set()
+        self._slugs = sorted(servers)
+        self._asked = {message["id"]: message for message in map(json.loads, client.up) if "id" in message}
+        opening = next(each for each in self._asked.values() if each.get("method") in OPENINGS)
+        self._modern = opening["method"] == "server/discover"
+        self._about = self._opened(servers)
+        self._info = (
+            opening["params"]["_meta"][f"{META}clientInfo"] if self._modern else opening["params"]["clientInfo"]
+        )
+        self._unheard: set[tuple[str, Any]] = set()
+        for slug, side in servers.items():
+            for message in map(json.loads, side.up):
+                if message.get("error", {}).get("message") == _UNHEARD:
+                    self._unheard.add((slug, message["id"]))
+        self.relayed = {slug: [frame for frame in side.up if not self._is_own(frame)] for slug, side in servers.items()}
+        """What servers got that the gateway did not send of its own accord."""
+        self.up: dict[str, list[bytes]] = {slug: [] for slug in servers}
+        for frame in client.up:
+            self._pass_up(frame)
+        self._notices: set[bytes] = set()
+        """Those that need not have arrived: nobody may have listened yet."""
+        self.down = [*self._own_answers(servers, client)]
+        for slug, side in servers.items():
+            self.down += [kept for stream in side.down for frame in stream if (kept := self._passed_down(slug, frame))]
+
+    def _opened(self, servers: dict[str, Side]) -> dict[str, tuple[bool, dict[str, Any]]]:
+        """By server, whether it speaks the newest revision, and what it says of itself."""
+        about: dict[str, tuple[bool, dict[str, Any]]] = {}
+        for slug, side in servers.items():
+            for message in (json.loads(frame) for stream in side.down for frame in stream):
+                result = message.get("result", {})
+                if "supportedVersions" in result or "protocolVersion" in result:
+                    about.setdefault(slug, ("supportedVersions" in result, result))
+        return about
+
+    # From the client
+
+    def _is_own(self, frame: bytes) -> bool:
+        message = json.loads(frame)
+        number = message.get("id", message.get("params", {}).get("requestId"))
+        if str(number).startswith((OWN, _MERGED)):
+            self.rewrites.add("own-requests")
+            return True
+        if message.get("method") == "notifications/cancelled" and self._modern:
+            assert message["params"].keys() == {"requestId"}
+            self.rewrites.add("hang-up")
+            return True
+        return frame == _INITIALIZED or message.get("error", {}).get("message") == _UNHEARD
+
+    def _pass_up(self, frame: bytes) -> None:
+        message = json.loads(frame)
+        method = message.get("method")
+        if method is None:
+            slug, own = _asked_by(message["id"])
+            self.up[slug].append(replaced(frame, ("id",), own))
+        elif method in ANSWERED:
+            return
+        elif method == "notifications/cancelled":
+            slug, _ = self._target(self._asked[message["params"]["requestId"]])
+            self.up[slug].append(frame)
+        elif "id" not in message:
+            for slug, (modern, _) in self._about.items():
+                if not modern:
+                    self.up[slug].append(frame)
+        else:
+            slug, own = self._target(message)
+            frame = replaced(frame, _path(message), own)
+            self.rewrites.add("merged-names")
+            if self._about[slug][0] and not self._modern:
+                self.rewrites.add("merged-eras")
+                frame = self._with_meta(frame, message)
+            self.up[slug].append(frame)
+
+    def _target(self, message: Any) -> tuple[str, str]:
+        path = _path(message)
+        name: Any = message
+        for member in path:
+            name = name[member]
+        slug, _, own = name.partition("__" if path[-1] == "name" else "+")
+        return slug, own
+
+    def _with_meta(self, frame: bytes, message: Any) -> bytes:
+        meta = {f"{META}protocolVersion": NEWEST, f"{META}clientInfo": self._info, f"{META}clientCapabilities": {}}
+        if "_meta" in message["params"]:
+            return replaced(frame, ("params", "_meta"), {**message["params"]["_meta"], **meta})
+        return _added(frame, "params", b'"_meta":' + _compact(meta))
+
+    # From the servers
+
+    def _passed_down(self, slug: str, frame: bytes) -> bytes:
+        message = json.loads(frame)
+        method, number = message.get("method"), message.get("id")
+        if method is None:
+            if str(number).startswith((OWN, _MERGED)):
+                return b""
+            if self._modern and not self._about[slug][0] and "result" in message:
+                self.rewrites.add("merged-eras")
+                return _added(frame, "result", b'"resultType":"complete"')
+            return frame
+        subscription = message.get("params", {}).get("_meta", {}).get(f"{META}subscriptionId")
+        if str(subscription).startswith(OWN):
+            return b""
+        if number is not None:
+            if (slug, number) in self._unheard:
+                self.rewrites.add("merged-unheard")
+                return b""
+            self.rewrites.add("merged-questions")
+            return frame
+        if method == "notifications/resources/updated":
+            return replaced(frame, ("params", "uri"), f"{slug}+{message['params']['uri']}")
+        if method.endswith("/list_changed"):
+            self._notices.add(frame)
+            return b""
+        return frame
+
+    def is_notice(self, frame: bytes) -> bool:
+        """Whether this is a notice of a server that came at a time when it could be heard."""
+        return frame in self._notices
+
+    def with_own_id(self, frame: bytes) -> bytes:
+        """A question as its server asked it."""
+        message = json.loads(frame)
+        if "method" in message and "id" in message:
+            return replaced(frame, ("id",), _asked_by(message["id"])[1])
+        return frame
+
+    # What the gateway says itself
+
+    def _own_answers(self, servers: dict[str, Side], client: Side) -> Iterator[bytes]:
+        listed = {slug: _lists_of(side) for slug, side in servers.items()}
+        for message in map(json.loads, client.up):
+            method = message.get("method")
+            head = b'{"jsonrpc":"2.0","id":' + _compact(message.get("id")) + b',"result":'
+            if method in LISTS:
+                self.rewrites.add("merged-lists")
+                answers = {slug: listed[slug][method].pop(0) for slug in self._slugs if listed[slug].get(method)}
+                yield head + self._joined(method, answers) + b"}"
+            elif method in OPENINGS:
+                self.rewrites.add("merged-opening")
+                yield head + _compact(self._introduction(message)) + b"}"
+            elif method in ("ping", "logging/setLevel"):
+                yield head + b"{}}"
+
+    def _joined(self, method: str, answers: dict[str, bytes]) -> bytes:
+        member, name = LISTS[method]
+        items: list[bytes] = []
+        for slug, answer in answers.items():
+            start, _ = _place(answer.decode(), ("result", member))
+            for item in _elements(answer.decode(), start):
+                own = json.loads(item)[name]
+                items.append(replaced(item.encode(), (name,), f"{slug}{'__' if name == 'name' else '+'}{own}"))
+        fresh = b"," + _FRESH if self._modern else b""
+        return b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + fresh + b"}"
+
+    def _introduction(self, message: Any) -> dict[str, Any]:
+        capabilities: dict[str, Any] = {}
+        for name in ("tools", "prompts", "resources", "completions", "logging"):
+            given = [modern for modern, about in self._about.values() if name in about["capabilities"]]
+            if given:
+                plain = self._modern or name in ("completions", "logging")
+                capabilities[name] = {} if plain else {"listChanged": True}
+                if name == "resources" and not self._modern and not all(given):
+                    capabilities[name]["subscribe"] = True
+        told = [f"{slug}: {self._about[slug][1]['instructions']}" for slug in self._slugs]
+        info = {"name": "pinwarden", "title": "Pinwarden gateway", "version": __version__}
+        said = {"capabilities": capabilities, "instructions": "\n\n".join(told)}
+        if not self._modern:
+            return {"protocolVersion": message["params"]["protocolVersion"], "serverInfo": info, **said}
+        stamp = {"_meta": {f"{META}serverInfo": info}}
+        return {"supportedVersions": [NEWEST], **said, **stamp, **json.loads(b"{" + _FRESH + b"}")}
+
+
+def _path(message: Any) -> tuple[str, ...]:
+    if message["method"] == "completion/complete":
+        return "params", "ref", "uri" if "uri" in message["params"]["ref"] else "name"
+    return PATHS[message["method"]]
+
+
+def _asked_by(number: str) -> tuple[str, Any]:
+    """The server that a question comes from, and its own id for it."""
+    slug, count, own = number.split(":")
+    assert int(count)
+    return slug, int(own)
+
+
+def _lists_of(side: Side) -> dict[str, list[bytes]]:
+    """The answers to the lists that the gateway asked for because the client did."""
+    methods = {message.get("id"): message.get("method") for message in map(json.loads, side.up)}
+    found: dict[str, list[bytes]] = {}
+    for frame in (frame for stream in side.down for frame in stream):
+        message = json.loads(frame)
+        if str(message.get("id")).startswith(_MERGED) and methods.get(message["id"]) in LISTS:
+            assert "nextCursor" not in message["result"]
+            found.setdefault(methods[message["id"]], []).append(frame)
+    return found
+
+
+# JSON as text
+
+
+def replaced(frame: bytes, path: tuple[str, ...], value: Any) -> bytes:
+    """The message with another value in one place."""
+    text = frame.decode()
+    start, end = _place(text, path)
+    return (text[:start] + _compact(value).decode() + text[end:]).encode()
+
+
+def _added(frame: bytes, member: str, what: bytes) -> bytes:
+    """The message with one more member in an object of its own."""
+    text = frame.decode()
+    start, end = _place(text, (member,))
+    comma = "," if text[start + 1 : end - 1].strip() else ""
+    return (text[: start + 1] + what.decode() + comma + text[start + 1 :]).encode()
+
+
+def _compact(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+def _place(text: str, path: tuple[str, ...]) -> tuple[int, int]:
+    start, end = 0, len(text)
+    for name in path:
+        start, end = next((each[1], each[2]) for each in _members(text, start) if each[0] == name)
+    return start, end
+
+
+def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
+    def one(at: int) -> tuple[str, int, int]:
+        name, at = _DECODER.raw_decode(text, at)
+        start = _skip(text, _skip(text, at) + 1)
+        return name, start, _DECODER.raw_decode(text, start)[1]
+
+    return _parts(text, at, one)
+
+
+def _elements(text: str, at: int) -> list[str]:
+    def one(at: int) -> tuple[str, int, int]:
+        return "", at, _DECODER.raw_decode(text, at)[1]
+
+    return [text[start:end] for _, start, end in _parts(text, at, one)]
+
+
+def _parts(text: str, at: int, one: Callable[[int], tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:
+    at = _skip(text, at) + 1
+    while text[at := _skip(text, at)] not in "]}":
+        part = one(at)
+        yield part
+        at = _skip(text, part[2])
+        at += text[at] == ","

@@ -1,0 +1,178 @@
+"""A web page may use the gateway if its origin was named, and any other page learns nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.gateway.desk import DELETE, SEARCH, approved
+from tests.gateway.http_world import Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
+from tests.servers.turning_http import TurningWorld, turning_http
+
+PAGE = "https://app.example"
+STATE: dict[str, Any] = {"tools": [SEARCH, DELETE]}
+PREFLIGHT = {
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization,content-type,mcp-protocol-version",
+}
+CALL = {"name": "search_notes", "arguments": {"query": "x"}}
+
+
+@contextmanager
+def scene(**options: Any) -> Iterator[tuple[TurningWorld, Gateway, Kept]]:
+    kept = Kept()
+    with turning_http({"states": [STATE]}) as world:
+        behind = Behind(guard("notes", approved(STATE)), url=world.url)
+        with gateway({"notes": behind}, kept, origins=[PAGE + "/", "http://localhost:5173"], **options) as made:
+            yield world, made, kept
+
+
+@pytest.fixture(scope="module")
+def at() -> Iterator[tuple[TurningWorld, Gateway, Kept]]:
+    with scene() as made:
+        yield made
+
+
+def cors(headers: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.startswith("access-control-")}
+
+
+class Stranger(Raw):
+    """A browser that asks for a page, without the page's token."""
+
+    def preflight(self, origin: str, **more: str) -> tuple[int, dict[str, str], bytes]:
+        self._connection.request("OPTIONS", self._path, None, {"Origin": origin, **PREFLIGHT, **more})
+        answer = self._connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+
+
+@pytest.mark.parametrize("origin", [PAGE, "http://localhost:5173"])
+def test_a_page_of_an_allowed_origin_is_told_what_it_may_ask(
+    origin: str, at: tuple[TurningWorld, Gateway, Kept]
+) -> None:
+    with Stranger(at[1], "notes") as browser:
+        status, headers, body = browser.preflight(origin)
+    assert (status, body) == (200, b"")
+    assert cors(headers) == {
+        "access-control-allow-origin": origin,
+        "access-control-allow-methods": "GET, POST, DELETE",
+        "access-control-allow-headers": "authorization, content-type, accept, last-event-id, mcp-session-id, "
+        "mcp-protocol-version, mcp-method, mcp-name",
+        "access-control-max-age": "600",
+        "access-control-expose-headers": "mcp-session-id, www-authenticate, retry-after",
+    }
+    assert headers["vary"] == "origin"
+
+
+def test_a_preflight_says_the_same_of_servers_that_are_there_and_that_are_not(
+    at: tuple[TurningWorld, Gateway, Kept],
+) -> None:
+    """Attack: a page without a token finds out which servers there are."""
+    answers = []
+    for path in ("notes", "nothing", "", "../healthz"):
+        with Stranger(at[1], path) as browser:
+            answers.append(browser.preflight(PAGE))
+    assert answers == [answers[0]] * 4
+
+
+def test_arguments_that_a_tool_wants_as_headers_may_be_sent_and_no_other_header(
+    at: tuple[TurningWorld, Gateway, Kept],
+) -> None:
+    wanted = {"Access-Control-Request-Headers": "Mcp-Param-Region, x-evil, mcp-param-a:b, cookie, mcp-param-region"}
+    with Stranger(at[1], "notes") as browser:
+        allowed = browser.preflight(PAGE, **wanted)[1]["access-control-allow-headers"].split(", ")
+    assert allowed[-1] == "mcp-param-region"
+    assert {"x-evil", "cookie"}.isdisjoint(allowed)
+    assert len(allowed) == 9
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("https://evil.example", "null", "https://app.example.evil.example", "https://evil-app.example", "*", ""),
+        *("http://app.example", "https://app.example:8443", "https://app.example https://evil.example"),
+        *(
+            "https://app.example@evil.example",
+            "https://app.example/",
+            "https://app.example.",
+            "https://sub.app.example",
+        ),
+    ],
+)
+def test_attack_a_page_of_any_other_origin_gets_nothing(origin: str, at: tuple[TurningWorld, Gateway, Kept]) -> None:
+    """Attack: an origin that begins or ends like an allowed one, or that is none, is reflected."""
+    asked = len(at[0].bodies)
+    with Stranger(at[1], "notes") as browser:
+        status, headers, _ = browser.preflight(origin)
+        assert (status, cors(headers)) == (403, {})
+        status, headers, _ = browser.send(*_from(origin, "tools/list"))
+    assert (status, cors(headers)) == (403, {})
+    assert len(at[0].bodies) == asked
+
+
+def _from(origin: str, method: str, params: dict[str, Any] | None = None) -> tuple[bytes, dict[str, str]]:
+    body, headers = modern(method, params)
+    return body, {**headers, "Origin": origin}
+
+
+def test_attack_a_name_that_leads_here_gets_nothing_for_its_own_page_either(
+    at: tuple[TurningWorld, Gateway, Kept],
+) -> None:
+    """Attack: DNS rebinding; the page's own name leads to the gateway."""
+    with Stranger(at[1], "notes") as browser:
+        status, headers, _ = browser.preflight(PAGE, Host="evil.example")
+    assert (status, cors(headers)) == (421, {})
+
+
+def test_a_page_reads_every_answer_also_the_calls_that_others_make_by_the_short_way(
+    at: tuple[TurningWorld, Gateway, Kept],
+) -> None:
+    with Raw(at[1], "notes") as page, Raw(at[1], "notes") as program:
+        for _ in range(3):
+            status, headers, body = page.send(*_from(PAGE, "tools/call", CALL))
+            assert (status, headers["access-control-allow-origin"]) == (200, PAGE)
+            assert "result" in json.loads(body)
+            status, headers, _ = program.send(*modern("tools/call", CALL))
+            assert (status, cors(headers)) == (200, {})
+        for token in ("", "Bearer wrong"):
+            status, headers, _ = page.send(b"{}", {"Origin": PAGE, "Authorization": token})
+            assert (status, headers["access-control-allow-origin"]) == (401, PAGE)
+
+
+def test_a_page_has_a_session_and_its_stream(at: tuple[TurningWorld, Gateway, Kept]) -> None:
+    own = {"Origin": PAGE}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "page", "version": "1"}}
+    with Raw(at[1], "notes") as page:
+        _, headers, _ = page.send(json.dumps(rpc("initialize", hello, 0)).encode(), own)
+        assert "mcp-session-id" in headers["access-control-expose-headers"]
+        page.session = headers["mcp-session-id"]
+        page._connection.request(
+            "GET",
+            page._path,
+            headers={
+                "Authorization": f"Bearer {page._token}",
+                "Accept": "text/event-stream",
+                "Mcp-Session-Id": page.session,
+                **own,
+            },
+        )
+        stream = page._connection.getresponse()
+        assert (stream.status, stream.headers["access-control-allow-origin"]) == (200, PAGE)
+        stream.close()
+    with Raw(at[1], "notes") as page:
+        page.session = headers["mcp-session-id"]
+        status, headers, _ = page.send(b"", own, "DELETE")
+    assert (status, headers["access-control-allow-origin"]) == (200, PAGE)
+
+
+def test_asking_for_options_without_being_a_browser_needs_a_token(at: tuple[TurningWorld, Gateway, Kept]) -> None:
+    with Stranger(at[1], "notes") as browser:
+        browser._connection.request("OPTIONS", "/mcp/notes", None, {"Origin": PAGE})
+        assert browser._connection.getresponse().status == 401
+    with Stranger(at[1], "notes") as browser:
+        browser._connection.request("OPTIONS", "/mcp/notes", None, PREFLIGHT)
+        assert browser._connection.getresponse().status == 401

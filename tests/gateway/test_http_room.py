@@ -1,0 +1,178 @@
+"""What waits for servers, and for lists to be judged, is bounded for all conversations together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from pinwarden.adapters.net.network_guard import NetworkRules
+from pinwarden.documents.target import Address
+from pinwarden.gateway.http.child import Supervisor
+from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.links import LinkOwner
+from pinwarden.gateway.http.messages import Frame
+from pinwarden.gateway.http.pool import Pool
+from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
+from pinwarden.gateway.http.room import Room
+from pinwarden.gateway.server_process import Command
+from tests.gateway.desk import Desk
+from tests.gateway.http_world import Kept, rpc
+from tests.gateway.test_hostile_messages import HONEST
+from tests.gateway.test_http_attacks import Waits
+
+MB = 1 << 20
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+DEAF = Command(words=(sys.executable, "-c", "import time; time.sleep(60)"), environment={})
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def new_loop(request: pytest.FixtureRequest) -> NewLoop:
+    made: NewLoop = request.param
+    return made
+
+
+class Owner:
+    """Who has a link."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.lost: list[str] = []
+
+    def server_lost(self, why: str) -> None:
+        self.lost.append(why)
+
+
+def told(size: int) -> Frame:
+    message = rpc("notifications/progress", {"message": "x" * size}, None)
+    return Frame(json.dumps(message).encode(), message)
+
+
+async def until(true: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.002)
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_attack_servers_that_read_nothing_are_bounded_together_and_the_fullest_is_lost(
+    new_loop: NewLoop, started: bool
+) -> None:
+    """Attack: a client opens many sessions with a server that does not read, and fills each below its own bound."""
+    limits = HttpLimits(max_all_waiting_bytes=20 * MB, grace_seconds=0.05)
+
+    async def scene() -> None:
+        room = Room(limits.max_all_waiting_bytes)
+        supervisor = Supervisor("deaf", lambda: DEAF, limits)
+        owners = [Owner(room) for _ in range(3)]
+        links = [supervisor.open(cast(LinkOwner, owner), lambda _: None) for owner in owners]
+        if started:
+            await until(lambda: all(link._stdin is not None for link in links))
+        for link, size in zip(links, (6, 12, 6), strict=True):
+            for _ in range(size):
+                link.send(told(MB), b"")
+                assert room.waiting <= limits.max_all_waiting_bytes
+        assert [bool(owner.lost) for owner in owners] == [False, True, False]
+        assert "more waits for servers than is kept" in owners[1].lost[0]
+        assert (room.overflows, links[1].waiting) == (1, 0)
+        assert 9 * MB < room.waiting < 13 * MB
+        for link in links:
+            link.close()
+        await until(lambda: not room.waiting and not supervisor.places.taken)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scene())
+
+
+def test_attack_what_waits_for_a_process_that_is_ended_counts_until_it_is_gone(new_loop: NewLoop) -> None:
+    """Attack: fill a session, end it, and begin the next, faster than processes end."""
+    limits = HttpLimits(grace_seconds=0.3)
+
+    async def scene() -> None:
+        owner = Owner(Room(limits.max_all_waiting_bytes))
+        supervisor = Supervisor("deaf", lambda: DEAF, limits)
+        link = supervisor.open(cast(LinkOwner, owner), lambda _: None)
+        await until(lambda: link._stdin is not None)
+        link.send(told(8 * MB), b"")
+        link.close()
+        assert owner.room.waiting > 6 * MB
+        await until(lambda: not owner.room.waiting and not supervisor.places.taken)
+        assert owner.lost == []
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scene())
+
+
+def test_attack_notifications_to_deaf_addresses_are_bounded_together() -> None:
+    limits = HttpLimits(max_all_waiting_bytes=100_000)
+
+    async def scene() -> tuple[list[str], list[str], int]:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            address = Address.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+            pool = Pool(address, NetworkRules(allow_private=True), limits)
+            server, room = RemoteServer.of(pool, address, {}), Room(limits.max_all_waiting_bytes)
+            few, many = Owner(room), Owner(room)
+            first, second = (RemoteLink(server, cast(LinkOwner, owner), limits) for owner in (few, many))
+            first.send(told(10_000), b"")
+            for _ in range(9):
+                second.send(told(10_000), b"")
+            waiting = room.waiting
+            for link in (first, second):
+                link.close()
+            pool.close()
+            return few.lost, many.lost, waiting
+
+    few, many, waiting = asyncio.run(scene())
+    assert few == []
+    assert len(many) == 1
+    assert 10_000 < waiting < 12_000
+
+
+def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversations() -> None:
+    """Attack: many sessions of slow lists, in each of which a little less waits than one may keep."""
+    closed: list[tuple[str, str]] = []
+    limits = HttpLimits(max_all_waiting_bytes=400_000)
+
+    async def work() -> None:
+        room, judged = Room(limits.max_all_waiting_bytes), Event()
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(judged.wait, 20)  # so that everything behind it waits
+            made: dict[str, Conversation] = {}
+            for name in ("greedy", "modest"):
+                desk = Desk(HONEST)
+                desk.open()
+
+                def gone(why: str, name: str = name) -> None:
+                    closed.append((name, why))
+
+                made[name] = Conversation(desk.session, Recording(Kept()), limits, lambda: 0.0, gone, threads, room)
+            note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
+            asks = Waits()
+            for _ in range(5):
+                made["greedy"].from_server(note)  # the first is on the thread, the others are in line
+            ping = rpc("ping", None, 77)
+            made["greedy"].request(Frame(json.dumps(ping).encode(), ping), asks)
+            made["modest"].from_server(note)
+            assert closed == []
+            made["modest"].from_server(note)
+            made["modest"].from_server(note)
+            assert [name for name, _ in closed] == ["greedy"]
+            assert "than is kept, and most of it here" in closed[0][1]
+            assert [code for code, _ in asks.got] == [-32000]
+            assert 0 < room.waiting < 200_000
+            judged.set()
+            await until(lambda: not made["modest"]._turns.busy and not made["greedy"]._turns.busy)
+            assert room.waiting == 0
+            assert not made["modest"].closed
+
+    asyncio.run(work())
