@@ -122,7 +122,7 @@ def by_sdk(real: Real, target: Target, mode: str, home: Path) -> Seen:
         from mcp.client.stdio import StdioServerParameters
         from mcp.client.streamable_http import streamable_http_client
 
-        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30) as http:
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
             if isinstance(target, str):
                 place: Any = streamable_http_client(target, http_client=http)
             else:

@@ -180,7 +180,7 @@ def _begun(here: Gateway, record: Path, text: str) -> socket.socket:
     body, headers = modern("tools/call", {"name": "talking__slow", "arguments": {"mark": text}}, 5)
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", **headers, "Content-Type": "application/json"}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
-    made = socket.create_connection((here.host, here.port), timeout=10)
+    made = socket.create_connection((here.host, here.port), timeout=60)
     made.sendall(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body)
     poll(lambda: any(text.encode() in line for line in record.read_bytes().splitlines() if line[:1] == b"<"))
     return made
