@@ -114,6 +114,31 @@ def test_a_call_to_a_remote_and_its_answer_are_the_same_bytes_at_both_ends(
         assert len(there.got) == 5
 
 
+def test_who_waits_for_a_connection_gets_the_next_one_where_the_server_closes_each_of_them() -> None:
+    def closing(body: bytes) -> list[bytes]:
+        return [each.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1) for each in as_json(body)]
+
+    limits = HttpLimits(reload_seconds=0.05, max_upstream_connections=1)
+    with (
+        world(closing) as there,
+        gateway({"odd": Behind(guard("odd"), url=there.url)}, limits=limits) as made,
+        Raw(made, "odd") as raw,
+    ):
+        for number in (1, 2, 3):
+            assert "result" in raw.ask("tools/call", {"name": "odd", "arguments": {}}, number)
+    assert there.connections == len(there.got) + 2  # one more for who it is, and one for its list
+
+
+def test_who_waits_for_a_connection_is_told_if_there_will_be_none() -> None:
+    limits = HttpLimits(reload_seconds=0.05, max_upstream_connections=1)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        behind = Behind(guard("odd"), url=f"http://127.0.0.1:{held.getsockname()[1]}/mcp")
+        with gateway({"odd": behind}, limits=limits) as made, Raw(made, "odd") as raw:
+            message = raw.ask("tools/call", {"name": "odd", "arguments": {}})["error"]["message"]
+    assert "The server answered a request for its list with an error." in message, "and not: in time"
+
+
 def _behind(url: str, rules: NetworkRules) -> Behind:
     behind = Behind(guard("odd"), url=url)
 
