@@ -53,7 +53,7 @@ class Cluster:
             user=self._account,
             cwd="/",
             check=True,
-            timeout=60,
+            timeout=100,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

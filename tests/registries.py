@@ -53,7 +53,7 @@ class DockerRegistry:
     def _send(self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> str:
         url = path if path.startswith("http") else f"http://{self.host}{path}"
         request = Request(url, data=body, method=method, headers={**self.headers, **(headers or {})})
-        with urlopen(request, timeout=20) as response:
+        with urlopen(request, timeout=60) as response:
             return str(response.headers.get("Location", ""))
 
 
@@ -87,8 +87,8 @@ def docker_registry(
             yield DockerRegistry(host=f"127.0.0.1:{port}", data=data, headers=headers or {})
         finally:
             process.terminate()
-            process.wait(20)
-            drain.join(20)
+            process.wait(60)
+            drain.join(60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

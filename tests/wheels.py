@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.needs import missing
+from tests.ports import reserved_port
 
 
 def wheel_name(name: str, version: str, tag: str = "py3-none-any") -> str:
@@ -66,8 +67,7 @@ def package_index(folder: Path) -> Iterator[str]:
     """pypiserver over a folder. It computes the digests in its pages from the files as they are on disk."""
     if find_spec("pypiserver") is None:
         missing("pypiserver", "pip install pypiserver")
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    port = reserved_port()
     command = [sys.executable, "-m", "pypiserver", "run", "-i", "127.0.0.1", "-p", str(port)]
     command += ["-a", ".", "-P", ".", "--disable-fallback", "--hash-algo", "sha256", "--backend", "simple-dir"]
     process = subprocess.Popen(

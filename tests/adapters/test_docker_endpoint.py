@@ -179,7 +179,7 @@ def test_a_helper_that_hangs_is_ended_in_time(tmp_path: Path) -> None:
             limits=HelperLimits(seconds=0.2),
         )
     assert (caught.value.code, caught.value.data) == ("FETCH_FAILED", {"reason": "unauthorized"})
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 50
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "a b", "-x", "", "x" * 65, "a\nb", 1, None])

@@ -426,7 +426,7 @@ def test_two_starts_at_once_share_one_build(store: Store, tmp_path: Path) -> Non
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(110)
         assert worker.exitcode == 0
     assert counter.read_text() == "built\n"
 

@@ -363,7 +363,7 @@ class TestHostileAnswers:
     def test_an_answer_that_drips_does_not_outlast_the_deadline(self, registry: LoopbackRegistry) -> None:
         registry.route = always((200, {"X-Drip": "yes"}, json.dumps(server()).encode()))
         assert refusal(registry.registries(seconds=0.3), "1.0.0").code == "REGISTRY_UNAVAILABLE"
-        assert len(registry.paths) == 1
+        assert len(registry.paths) <= 1  # none, where the time was over before the question came
 
     def test_many_pages_share_one_deadline(self, registry: LoopbackRegistry) -> None:
         registry.route = lambda _path, query: ok(

@@ -164,9 +164,9 @@ class TestTrouble:
             assert len(world.requests) == 1
 
     def test_a_port_where_nobody_listens_is_an_error(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as unused:
-            url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
-        error = failure(HttpTarget(url=url), LOCAL)
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            error = failure(HttpTarget(url=f"http://127.0.0.1:{held.getsockname()[1]}/"), LOCAL)
         assert (error.code, error.data["reason"]) == ("PROBE_FAILED", "connect")
 
 

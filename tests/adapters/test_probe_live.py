@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from pinwarden.documents.surface import Surface, from_listing, parse, to_bytes
 from pinwarden.documents.target import HttpTarget, StdioTarget
 from tests.adapters.targets import ALLOWED, LOCAL, names
 from tests.needs import missing
+from tests.ports import reserved_port
 
 TESTS = Path(__file__).parent.parent
 NPM = TESTS / "npm" / "node_modules" / "@modelcontextprotocol"
@@ -173,9 +173,8 @@ def over_http(name: str, mode: str) -> Iterator[int]:
 
 @contextmanager
 def everything_over_http(mode: str) -> Iterator[int]:
-    """server-everything takes its port from outside; the kernel names one that is free."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    """server-everything takes its port from outside."""
+    port = reserved_port()
     command = npm_server("server-everything", mode).command
     with running(command, {**os.environ, "PORT": str(port)}) as process:
         assert process.stderr is not None

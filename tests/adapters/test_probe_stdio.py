@@ -385,11 +385,11 @@ class TestManyServers:
         def interrupt(_: Progress) -> None:
             raise KeyboardInterrupt
 
-        before = threading.active_count()
+        before = set(threading.enumerate())
         targets = [scripted({"trouble": "hang"}), StdioTarget(command=("pinwarden-no-such-program",))]
         with pytest.raises(KeyboardInterrupt):
             probe_all(targets, replace(ALLOWED, timeout=600), on_progress=interrupt)
-        assert threading.active_count() == before
+        assert set(threading.enumerate()) <= before
 
     def test_attack_lists_that_differ_by_client_are_seen(self) -> None:
         script = {
@@ -412,12 +412,12 @@ def processes_with(mark: str) -> list[int]:
 
 
 def ended(number: int) -> bool:
-    """Whether a process is over, or is within ten seconds."""
+    """Whether a process is over, or is within a minute."""
     try:
         handle = os.pidfd_open(number)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([handle], [], [], 10)[0])
+        return bool(select.select([handle], [], [], 60)[0])
     finally:
         os.close(handle)

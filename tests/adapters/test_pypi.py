@@ -34,7 +34,7 @@ GOOD = make_wheel("acme-notes", "1.0", code="print('good')")
 
 
 def fetcher() -> Fetcher:
-    return Fetcher(FetchRules(limits=FetchLimits(attempts=1, idle_seconds=10)), {})
+    return Fetcher(FetchRules(limits=FetchLimits(attempts=1, idle_seconds=60)), {})
 
 
 def endpoint(url: str, **more: Any) -> Endpoint:

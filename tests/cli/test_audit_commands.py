@@ -167,7 +167,7 @@ def test_whoever_follows_sees_only_what_is_wanted_and_leaves_when_its_reader_doe
             log.record_durably(Fact(kind="called", item="b"), Fact(kind="blocked", item="c"))
         second = process.stdout.readline()
         process.stdout.close()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert [line.split()[1] for line in (first, second)] == ["blocked", "blocked"]
     assert second.rstrip().endswith("c")
 

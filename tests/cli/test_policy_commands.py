@@ -192,10 +192,14 @@ class TestCheck:
     def test_a_waiver_is_shown_while_it_lasts_and_ends_when_it_says(self, tmp_path: Path) -> None:
         here = lock_of(tmp_path, entry())
         asked = ("policy", "check", "--environment", "production")
-        today = datetime.now(UTC).date()  # SOURCE_DATE_EPOCH does not make a waiver last longer
+        today = on_its_last_day = None
+        while today != datetime.now(UTC).date():  # which may end while the command runs
+            today = datetime.now(UTC).date()  # SOURCE_DATE_EPOCH does not make a waiver last longer
+            (here / "pinwarden.toml").write_text(WAIVED.format(expires=today))
+            on_its_last_day = pinwarden(*asked, cwd=here, env=NOON_EPOCH)
+        assert today is not None
+        assert on_its_last_day is not None
         yesterday = today - timedelta(days=1)
-        (here / "pinwarden.toml").write_text(WAIVED.format(expires=today))
-        on_its_last_day = pinwarden(*asked, cwd=here, env=NOON_EPOCH)
         (here / "pinwarden.toml").write_text(WAIVED.format(expires=yesterday))
         a_day_later = pinwarden(*asked, cwd=here, env=NOON_EPOCH)
         assert (on_its_last_day.code, a_day_later.code) == (0, 1)

@@ -650,7 +650,7 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     shared = tmp_path_factory.getbasetemp()
     shared = (shared.parent if os.environ.get("PYTEST_XDIST_WORKER") else shared) / f"real-servers-{names[0]}"
     world = World(folder=shared, variables={"HOME": str(Path.home())})
-    with exclusive(shared, wait_seconds=110):
+    with exclusive(shared, wait_seconds=250):
         if not shared.exists():
             world.root.mkdir(parents=True)
             world.configure(**{name: {"command": REAL[name][0], "args": REAL[name][1]} for name in names})
@@ -690,6 +690,7 @@ def without_network() -> tuple[str, ...]:
 
 
 @needs_node
+@pytest.mark.timeout(300)  # one worker fetches for all
 class TestRealRegistries:
     def test_published_servers_are_proved_and_built_and_the_reports_are_as_their_schemas_say(
         self, real: Published

@@ -103,12 +103,13 @@ def test_many_places_in_one_long_line_take_linear_time() -> None:
     def seconds(count: int) -> float:
         data = json.dumps([{"name": f"server {number}", "notes": ["x"] * 20} for number in range(count)]).encode()
         pointers = [f"/{number}/notes/3" for number in range(count)]
-        started = time.perf_counter()
+        started = time.process_time()
         assert len(places(data, pointers)) == count
-        return time.perf_counter() - started
+        return time.process_time() - started
 
-    small, large = min(seconds(1_000) for _ in range(3)), seconds(10_000)
-    assert large < 60 * small  # ten times the work; a hundred times if it were quadratic
+    # Ten times the work; a hundred times if it were quadratic. A slow moment of the machine is given another chance.
+    small = min(seconds(1_000) for _ in range(3))
+    assert any(seconds(10_000) < 50 * small for _ in range(3))
 
 
 values = st.recursive(

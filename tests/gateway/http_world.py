@@ -125,12 +125,24 @@ class Gateway:
         self.host = "127.0.0.1"
         self.port = 0
 
+    def later(self, seconds: float) -> None:
+        """Let so much time pass at once: a wait would have to be short, and a busy machine is slower than that."""
+
+        def passed() -> None:
+            before = self.hub.clock
+            self.hub.clock = lambda: before() + seconds
+            for each in self.hub.conversations():
+                each._clock = self.hub.clock  # type: ignore[attr-defined]
+            self.hub.tick()
+
+        self.call(passed)
+
     def url(self, server: str = "") -> str:
         return f"http://{self.host}:{self.port}/mcp" + (f"/{server}" if server else "")
 
     def run(self, made: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do something on the gateway's own loop."""
-        return asyncio.run_coroutine_threadsafe(made(), self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(made(), self.loop).result(60)
 
     def call(self, action: Callable[[], T]) -> T:
         async def made() -> T:
@@ -178,13 +190,13 @@ def gateway(
                 each.pool.close()
         await loop.shutdown_default_executor()
 
-    made = asyncio.run_coroutine_threadsafe(start(), loop).result(30)
+    made = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
     try:
         yield made
     finally:
-        asyncio.run_coroutine_threadsafe(stop(made), loop).result(30)
+        asyncio.run_coroutine_threadsafe(stop(made), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()
 
 
@@ -201,7 +213,7 @@ class Raw:
     """A client that writes its own requests, one connection, and sees every byte of the answers."""
 
     def __init__(self, gateway: Gateway, server: str = "", token: str = TOKEN) -> None:
-        self._connection = _InOnePiece(gateway.host, gateway.port, timeout=30)
+        self._connection = _InOnePiece(gateway.host, gateway.port, timeout=60)
         self._path = f"/mcp/{server}" if server else "/mcp"
         self._token = token
         self.session = ""

@@ -70,19 +70,23 @@ def tapped(record: Path, command: list[str]) -> list[str]:
 
 
 def size(record: Path, way: str) -> int:
-    """How much a tap has kept."""
-    path = Path(f"{record}.{way}")
-    return path.stat().st_size if path.exists() else 0
+    """How much a tap has kept, in whole messages."""
+    return len(_whole(Path(f"{record}.{way}"), 0))
 
 
 def lines(record: Path, way: str, since: int = 0) -> list[bytes]:
     """The messages that a tap has kept."""
-    path = Path(f"{record}.{way}")
+    return _whole(Path(f"{record}.{way}"), since).splitlines()
+
+
+def _whole(path: Path, since: int) -> bytes:
+    """What was kept, without a last message that is still being written."""
     if not path.exists():
-        return []
+        return b""
     with path.open("rb") as file:
         file.seek(since)
-        return file.read().splitlines()
+        data = file.read()
+    return data[: data.rfind(b"\n") + 1]
 
 
 def real_servers(folder: Path) -> dict[str, Real]:
@@ -122,7 +126,7 @@ def by_sdk(real: Real, target: Target, mode: str, home: Path) -> Seen:
         from mcp.client.stdio import StdioServerParameters
         from mcp.client.streamable_http import streamable_http_client
 
-        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30) as http:
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
             if isinstance(target, str):
                 place: Any = streamable_http_client(target, http_client=http)
             else:

@@ -27,21 +27,29 @@ class HttpTap:
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def close(self) -> None:
-        for each in (self._listener, *self._sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        self._hang_up(self._listener)
+        self._accepting.join(60)  # it may just have got a connection, which is to be closed too
+        for each in self._sockets:
+            self._hang_up(each)
+
+    @staticmethod
+    def _hang_up(each: socket.socket) -> None:
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+        each.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
                 number = len(self._sockets)
-                self._sockets += (client, server)
+                client, _ = self._listener.accept()
+                self._sockets.append(client)
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets.append(server)
                 for source, sink, up in ((client, server, True), (server, client, False)):
                     source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     threading.Thread(target=self._copy, args=(number, source, sink, up), daemon=True).start()

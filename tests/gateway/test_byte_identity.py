@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -44,6 +43,7 @@ from tests.gateway.taps import http_tap
 from tests.gateway.test_drift_sequences_stdio import gateway as gateway_on_stdio
 from tests.gateway.tours import HOSTS, Visitor, of_both, of_everything, of_files, of_full, of_tasks
 from tests.needs import missing, needs
+from tests.ports import reserved_port
 
 pytestmark = [
     needs("node", install="sudo apt-get install nodejs npm"),
@@ -93,7 +93,7 @@ def case(server: str, size: int, rewrites: frozenset[str] = OWN) -> Any:
 
 def settle(look: Callable[[], tuple[T, Side]], judge: Callable[[T, Side], str]) -> None:
     """Wait until nothing is on its way any more, and the sides are the same."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while said := judge(*look()):
         assert time.monotonic() < end, said
         time.sleep(0.05)
@@ -241,7 +241,7 @@ def _tour_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]]
 
     async def go() -> None:
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+        async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
             place = streamable_http_client(f"http://127.0.0.1:{port}/mcp/real", http_client=http)
             await case.visit(place, lambda: settle(look, judge))
 
@@ -312,8 +312,7 @@ def _served(case: Case) -> Iterator[int]:
     """The server on a port of loopback."""
     environment = {**os.environ}
     if case.server == "everything":
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            environment["PORT"] = str(free.getsockname()[1])
+        environment["PORT"] = str(reserved_port())
     command = case.command("streamableHttp" if case.server == "everything" else "http")
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment

@@ -106,7 +106,7 @@ def gateway(
         yield client, said
     finally:
         process.stdin.close()
-        process.wait(30)
+        process.wait(60)
         process.stdout.close()
 
 

@@ -131,7 +131,7 @@ def running(folder: Path) -> Iterator[Running]:
         assert process.stdin is not None
         assert process.stdout is not None
         process.kill()
-        process.wait(30)
+        process.wait(60)
         process.stdin.close()
         process.stdout.close()
 
@@ -155,7 +155,7 @@ def test_every_call_whose_answer_came_before_the_gateway_was_killed_is_in_the_lo
         for number in range(last + 1, last + 151):
             assert gateway.line() == ANSWER % number
         gateway.process.kill()
-        gateway.process.wait(30)
+        gateway.process.wait(60)
     found = called(tmp_path)
     assert found[: last + 149] == list(range(2, last + 151))
     assert len(set(found)) == len(found)

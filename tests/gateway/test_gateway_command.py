@@ -109,8 +109,8 @@ class Running:
 
     def _connect(self, tls: ssl.SSLContext | None) -> http.client.HTTPConnection:
         if tls is not None:
-            return http.client.HTTPSConnection(self.host, self.port, timeout=30, context=tls)
-        return http.client.HTTPConnection(self.host, self.port, timeout=30)
+            return http.client.HTTPSConnection(self.host, self.port, timeout=60, context=tls)
+        return http.client.HTTPConnection(self.host, self.port, timeout=60)
 
 
 @contextmanager
@@ -466,7 +466,7 @@ def test_a_request_in_flight_is_answered_before_the_gateway_ends(project: Projec
         poll(lambda: record.read_bytes().count(b'"large"') > before)
         at.process.send_signal(signal.SIGTERM)
         thread.join()
-        assert at.process.wait(30) == 0
+        assert at.process.wait(60) == 0
     ((status, answer),) = got
     assert (status, len(answer["result"]["content"][0]["text"])) == (200, 20_000_000)
     assert "cut off" not in at.said

@@ -83,7 +83,7 @@ def scene(
         yield Scene(raw, world.turn, kept, made, stateless=wire != "sessions")
 
 
-def poll(done: Callable[[], bool], seconds: float = 10.0) -> None:
+def poll(done: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until something is so, and no longer than that."""
     import time
 

@@ -63,12 +63,11 @@ async def _talk(data: list[bytes], limits: HttpLimits, echo: Echo, until: Callab
         for part in data:
             writer.write(part)
             await writer.drain()
-        async with asyncio.timeout(10):
-            while not until(got):
-                more = await reader.read(65536)
-                if not more:
-                    break
+        async with asyncio.timeout(60):
+            while not until(got) and (more := await reader.read(65536)):
                 got += more
+    except ConnectionError:
+        pass  # it hung up on what was still being sent
     finally:
         writer.close()
         server.close()
@@ -146,7 +145,8 @@ def test_what_is_not_spoken_or_too_long_is_refused_with_its_own_status(data: byt
 
 
 def test_a_head_that_never_ends_is_cut_off() -> None:
-    answer, asked = talk(HEAD + b"X-A: ", limits=HttpLimits(head_seconds=0.05))
+    # It may take as long as a busy machine takes to send what there is of it.
+    answer, asked = talk(HEAD + b"X-A: ", limits=HttpLimits(head_seconds=1))
     assert (status(answer), asked) == (408, [])
 
 
@@ -180,7 +180,7 @@ def test_a_head_that_came_before_is_read_the_same_and_never_takes_more_than_its_
         connections = Connections(echo, HttpLimits())
         server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for part, taken, begun in zip(parts, (1, 2, 2, 5, 6), (False, False, True, False, False), strict=True):
                 writer.write(part)
                 while not connections.open:
@@ -233,7 +233,7 @@ def test_a_gateway_that_ends_lets_what_is_in_flight_end_and_takes_nothing_new() 
         server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(HEAD + b"Content-Length: 0\r\n\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not echo.held:
                 await asyncio.sleep(0)
             draining = asyncio.create_task(connections.drain(10))

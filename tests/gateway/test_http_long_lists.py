@@ -25,6 +25,7 @@ from pinwarden.rules.gates.verdict import Verdict
 from tests.gateway.desk import Desk
 from tests.gateway.http_world import Behind, Fixed, Gateway, Kept, Raw, gateway, guard, rpc
 from tests.gateway.test_hostile_messages import HONEST
+from tests.gateway.test_http_enforcement import poll
 from tests.gateway.test_http_remotes import as_events, as_json, world
 from tests.servers import talking
 
@@ -52,12 +53,13 @@ for line in sys.stdin:
 
 
 class Watched(Guard):
-    """Notes how far somebody else came while a long list was judged."""
+    """Judges until somebody else came so far, if others are there; and notes how far they came."""
 
-    def __init__(self, progress: list[Any], tools: int) -> None:
+    def __init__(self, progress: list[Any], tools: int, others: int = 0) -> None:
         listing = {**SHOWN, "tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(tools)]}
         super().__init__("long", Fixed("long", from_listing(listing)), limits=SessionLimits(max_items=MANY))
         self.progress = progress
+        self._others = others
         self.judged: list[tuple[int, int]] = []
         """How many others were answered when judging began, and when it ended."""
         self.on: list[str] = []
@@ -68,13 +70,18 @@ class Watched(Guard):
     ) -> tuple[Verdict, ...]:
         before = len(self.progress)
         verdicts = super().judge_list(kind, items, client, server)
+        if self._others:
+            # How long it takes by itself depends on the machine. Where it keeps others from going on, that is in vain.
+            poll(lambda: len(self.progress) - before >= self._others)
         self.judged.append((before, len(self.progress)))
         self.on.append("judging" if threading.current_thread().name.startswith("judging") else "loop")
         return verdicts
 
 
-def _long(progress: list[Any], *, approved: int, listed: int, dies: bool = False) -> tuple[Watched, Behind]:
-    judge = Watched(progress, approved)
+def _long(
+    progress: list[Any], *, approved: int, listed: int, dies: bool = False, others: int = 0
+) -> tuple[Watched, Behind]:
+    judge = Watched(progress, approved, others)
     command = [sys.executable, "-c", LONG_SERVER, str(listed), "dies" if dies else ""]
     return judge, Behind(judge, command=command)
 
@@ -101,22 +108,22 @@ def _calling(at: Gateway, progress: list[Any]) -> Iterator[None]:
     made = threading.Thread(target=run)
     made.start()
     try:
-        assert begun.wait(30)
+        assert begun.wait(60)
         yield
     finally:
         end.set()
-        made.join(30)
+        made.join(60)
 
 
 def test_while_a_list_of_20_000_tools_is_judged_others_go_on_being_answered(tmp_path: Path) -> None:
     """Attack: a server keeps everybody else waiting with a list that takes long to judge."""
     progress: list[Any] = []
-    judge, behind = _long(progress, approved=MANY - 1, listed=MANY)
+    judge, behind = _long(progress, approved=MANY - 1, listed=MANY, others=10)
     with gateway({"long": behind, "other": _other(tmp_path)}) as at, Raw(at, "long") as client, _calling(at, progress):
         client.initialize()
         names = [tool["name"] for tool in client.say("tools/list")["result"]["tools"]]
     assert names == [f"t{n}" for n in range(MANY - 1)], "what nobody approved is withheld"
-    assert [after - before > 10 for before, after in judge.judged] == [True]
+    assert [after - before >= 10 for before, after in judge.judged] == [True]
     assert judge.on == ["judging"]
     assert progress == list(range(len(progress)))
 
@@ -168,7 +175,7 @@ def test_messages_behind_a_long_one_keep_their_place() -> None:
                 params = {"n": number, "data": "x" * size}
                 made.from_server(json.dumps(rpc("notifications/message", params, None)).encode())
             assert heard == [], "everything waits for the first one"
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while len(heard) < 9:
                     await asyncio.sleep(0.001)
 

@@ -180,21 +180,25 @@ def _begun(here: Gateway, record: Path, text: str) -> socket.socket:
     body, headers = modern("tools/call", {"name": "talking__slow", "arguments": {"mark": text}}, 5)
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", **headers, "Content-Type": "application/json"}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
-    made = socket.create_connection((here.host, here.port), timeout=10)
+    made = socket.create_connection((here.host, here.port), timeout=60)
     made.sendall(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body)
-    poll(lambda: any(text.encode() in line for line in record.read_bytes().splitlines() if line[:1] == b"<"))
+    # With its end, so that what is written of it is not taken for the whole.
+    poll(lambda: any(text.encode() in line for line in record.read_bytes().split(b"\n")[:-1] if line[:1] == b"<"))
     return made
 
 
 def test_hanging_up_cancels_ones_own_call_and_never_that_of_another_program(here: Gateway, record: Path) -> None:
     """Two programs of one client use the same id at once."""
 
+    def received() -> list[bytes]:
+        whole = [line for line in record.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+        return [line[2:] for line in whole if line[:1] == b"<"]
+
     def sent_as(text: str) -> Any:
-        lines = [line[2:] for line in record.read_bytes().splitlines() if line[:1] == b"<" and text.encode() in line]
-        return json.loads(lines[-1])["id"]
+        return json.loads([line for line in received() if text.encode() in line][-1])["id"]
 
     def cancelled() -> list[Any]:
-        lines = [json.loads(line[2:]) for line in record.read_bytes().splitlines() if line[:1] == b"<"]
+        lines = [json.loads(line) for line in received()]
         return [each["params"]["requestId"] for each in lines if each.get("method") == "notifications/cancelled"]
 
     with Raw(here) as raw:

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -49,7 +49,7 @@ class World:
             threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
 
     def _talk(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as reader:
+        with suppress(OSError), connection, connection.makefile("rb") as reader:  # the gateway may hang up at any time
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while line := reader.readline():
                 length = 0
@@ -112,6 +112,31 @@ def test_a_call_to_a_remote_and_its_answer_are_the_same_bytes_at_both_ends(
             assert (status, names["content-type"]) == (200, "application/json")
             assert (there.got[-1], there.sent[-1]) == (sent, got)
         assert len(there.got) == 5
+
+
+def test_who_waits_for_a_connection_gets_the_next_one_where_the_server_closes_each_of_them() -> None:
+    def closing(body: bytes) -> list[bytes]:
+        return [each.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1) for each in as_json(body)]
+
+    limits = HttpLimits(reload_seconds=0.05, max_upstream_connections=1)
+    with (
+        world(closing) as there,
+        gateway({"odd": Behind(guard("odd"), url=there.url)}, limits=limits) as made,
+        Raw(made, "odd") as raw,
+    ):
+        for number in (1, 2, 3):
+            assert "result" in raw.ask("tools/call", {"name": "odd", "arguments": {}}, number)
+    assert there.connections == len(there.got) + 2  # one more for who it is, and one for its list
+
+
+def test_who_waits_for_a_connection_is_told_if_there_will_be_none() -> None:
+    limits = HttpLimits(reload_seconds=0.05, max_upstream_connections=1)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        behind = Behind(guard("odd"), url=f"http://127.0.0.1:{held.getsockname()[1]}/mcp")
+        with gateway({"odd": behind}, limits=limits) as made, Raw(made, "odd") as raw:
+            message = raw.ask("tools/call", {"name": "odd", "arguments": {}})["error"]["message"]
+    assert "The server answered a request for its list with an error." in message, "and not: in time"
 
 
 def _behind(url: str, rules: NetworkRules) -> Behind:

@@ -53,6 +53,7 @@ def test_each_call_has_a_span_under_the_id_that_the_audit_log_has_for_it(at: Sce
             params = {"name": "echo", "arguments": {"secret": "hunter2"}, "_meta": parent}
             assert "result" in raw.ask("tools/call", params, number)
         assert "error" in raw.ask("tools/call", {"name": "unknown", "arguments": {}}, 3)
+    poll(lambda: len(at.calls()) == 3)
     spans = at.calls()
     facts = {fact.call: fact for fact in at.kept.facts if fact.method == "tools/call"}
     assert [facts[str((each.attributes or {})["pinwarden.call"])].item for each in spans] == ["echo", "echo", "unknown"]
@@ -72,7 +73,7 @@ def test_the_span_of_a_call_that_is_hung_up_on_ends_as_cancelled(at: Scene) -> N
     body, headers = modern("tools/call", {"name": "slow", "arguments": {}}, 8)
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", **headers, "Content-Type": "application/json"}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
-    with socket.create_connection((at.gateway.host, at.gateway.port), timeout=10) as connection:
+    with socket.create_connection((at.gateway.host, at.gateway.port), timeout=60) as connection:
         connection.sendall(f"POST /mcp/talking HTTP/1.1\r\n{head}\r\n".encode() + body)
         poll(lambda: at.record.exists() and body in at.record.read_bytes())
     poll(lambda: len(at.calls()) == 1)

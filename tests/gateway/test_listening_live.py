@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pinwarden.documents.digest_policy import gateway_policy
 from pinwarden.gateway.http.conversation import Conversation
 from tests.gateway.desk import SEARCH, approved
 from tests.gateway.http_world import META, MODERN, TOKEN, Behind, Kept, Raw, guard, modern
@@ -23,7 +24,8 @@ from tests.servers import sdk_turning
 from tests.servers.turning_http import turning_http
 
 SERVER = [sys.executable, str(Path(sdk_turning.__file__))]
-SECONDS = 15  # far less than until the lists are asked for again anyway
+SECONDS = 60  # far less than until the lists are asked for again anyway
+SELDOM = 3600
 ABOUT = {
     "_meta": {
         f"{META}protocolVersion": MODERN,
@@ -59,6 +61,7 @@ def refused_in_time(ask: Ask) -> str:
 
 def test_a_change_that_only_subscribers_are_told_of_is_seen_at_once_over_stdio(tmp_path: Path) -> None:
     """Attack: rug pull that keeps to the protocol, behind a client that never subscribed."""
+    (tmp_path / "pinwarden.toml").write_text(f"[policy.gateway]\nrelist-seconds = {SELDOM}\n")
     with gateway(tmp_path, *SERVER, "stdio", handshake=False) as (client, _):
         code = refused_in_time(lambda method, params: client.ask(method, {**params, **ABOUT}))
         lines = b"".join(client.lines)
@@ -68,7 +71,7 @@ def test_a_change_that_only_subscribers_are_told_of_is_seen_at_once_over_stdio(t
 
 def test_a_change_that_only_subscribers_are_told_of_is_seen_at_once_over_http(remote: str) -> None:
     kept = Kept()
-    behind = Behind(guard("turning"), url=remote)
+    behind = Behind(guard("turning", policy=gateway_policy({"relist-seconds": SELDOM})), url=remote)
     with http_gateway({"turning": behind}, kept) as made, Raw(made, "turning") as raw:
         assert refused_in_time(raw.ask) == "new_exfiltration"
         assert [fact.code for fact in kept.facts if fact.kind == "blocked"].count("answer_unasked") == 0

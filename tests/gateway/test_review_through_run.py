@@ -95,7 +95,7 @@ def gateway(states: list[Any], *options: str) -> Iterator[Client]:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    end = monotonic() + 30
+    end = monotonic() + 60
     while not holds():
         assert monotonic() < end
         Event().wait(0.02)

@@ -10,6 +10,7 @@ import pytest
 from pinwarden.core.tool_digest import tool_digest
 from pinwarden.gateway.limits import SessionLimits
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused
+from tests.servers.turning import MEMBERS
 
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
 CHANGED = "notifications/tools/list_changed"
@@ -187,6 +188,22 @@ def test_first_use_trusts_everything_at_once_and_nothing_later() -> None:
     desk.now += 31
     assert refused(desk.ask("prompts/get", {"name": "q"})) == "item_added"
     assert [fact.kind for fact in desk.facts].count("trusted") == 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("failing", "told"), [(("resources/templates/list",), ""), (tuple(MEMBERS), "list_failed")], ids=["last", "all"]
+)
+def test_a_first_use_whose_last_list_fails_is_decided_at_once(era: str, failing: tuple[str, ...], told: str) -> None:
+    """Nothing else comes that the call could wait for."""
+    answers = {method: f'{{"{MEMBERS[method]}":7}}' for method in failing}
+    state = {**HONEST, "prompts": [], "resources": [], "resourceTemplates": [], "answers": answers}
+    desk = Desk(state, first_use=True, era=era)
+    desk.open()
+    answer = desk.call("search_notes")
+    assert refused(answer) == told if told else "result" in answer
+    assert [fact.kind for fact in desk.facts].count("trusted") == 1
+    assert desk.session.idle
 
 
 def test_first_use_does_not_trust_what_cannot_be_told_apart_or_read() -> None:

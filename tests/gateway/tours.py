@@ -61,7 +61,7 @@ class Visitor:
 
     async def until(self, done: Callable[[], bool]) -> None:
         """Wait until something was told or asked."""
-        with anyio.fail_after(15):
+        with anyio.fail_after(60):
             while not done():
                 await anyio.sleep(0.01)
 

@@ -16,6 +16,7 @@ from pinwarden.adapters.registry_files import MOST_DOCUMENT, HttpRegistry, Regis
 from pinwarden.documents.bundle.signatures import signed, to_bytes
 from pinwarden.documents.registry import statement
 from pinwarden.documents.registry.version import Identity, parse_identity
+from tests.ports import reserved_port
 from tests.registry.world import ACME, Bundle
 
 
@@ -26,7 +27,7 @@ class Replica:
         self._command = [sys.executable, "-m", "pinwarden", "registry", "serve", "--probe", "never", *arguments]
         self._env = {**os.environ, **(env or {})}
         self.url = ""
-        self.start(port=0)
+        self.start(reserved_port())  # which stays its own while it is killed and started again
 
     def start(self, port: int) -> None:
         """Start, and wait until it says that it listens."""
@@ -42,7 +43,7 @@ class Replica:
     def kill(self) -> None:
         """End it in the middle of whatever it does."""
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait(20)
+        self._process.wait(60)
         if self._process.stdout is not None:
             self._process.stdout.close()
 
@@ -53,7 +54,7 @@ class Replica:
     def stop(self) -> int:
         """Ask it to end."""
         self._process.terminate()
-        code = self._process.wait(30)
+        code = self._process.wait(60)
         if self._process.stdout is not None:
             self._process.stdout.close()
         return code
@@ -71,7 +72,7 @@ def replicas(count: int, folder: Path, *arguments: str) -> Iterator[list[Replica
             each.kill()
 
 
-_RULES = FetchRules(limits=FetchLimits(attempts=1, total_seconds=30.0))
+_RULES = FetchRules(limits=FetchLimits(attempts=1, total_seconds=60.0))
 _FETCHER = Fetcher(_RULES, {})
 
 

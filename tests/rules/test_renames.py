@@ -123,8 +123,9 @@ def test_matching_renames_costs_in_proportion_to_their_number() -> None:
         assert len(find_renames(gone, fresh)) == count
         return time.process_time() - started
 
-    small, large = seconds(500), seconds(5000)
-    assert large < 30 * small  # ten times the work, and room for a busy machine; quadratic would be a hundred times
+    # Ten times the work; a hundred times if it were quadratic. A slow moment of the machine is given another chance.
+    small = min(seconds(500) for _ in range(3))
+    assert any(seconds(5000) < 40 * small for _ in range(3))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import shutil
-import socket
 import subprocess
 import tarfile
 from base64 import b64encode
@@ -20,6 +19,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from tests.needs import missing
+from tests.ports import reserved_port
 
 PROGRAM = Path(__file__).parent.parent / "verdaccio" / "node_modules" / "verdaccio" / "bin" / "verdaccio"
 
@@ -108,9 +108,7 @@ def verdaccio(folder: Path) -> Iterator[Verdaccio]:
     if node is None or not PROGRAM.exists():
         missing("verdaccio, an npm registry,", "tools/npm-packages.sh")
     (folder / "config.yaml").write_text(CONFIG.format(folder=folder))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = reserved_port()
     process = subprocess.Popen(
         [node, str(PROGRAM), "-c", str(folder / "config.yaml"), "-l", f"127.0.0.1:{port}"],
         stdout=subprocess.PIPE,
@@ -120,6 +118,7 @@ def verdaccio(folder: Path) -> Iterator[Verdaccio]:
     )
     assert process.stdout is not None
     output = process.stdout
+    drain = Thread(target=lambda: list(output), daemon=True)
     try:
         said: list[bytes] = []
         for line in output:
@@ -128,18 +127,19 @@ def verdaccio(folder: Path) -> Iterator[Verdaccio]:
                 break
         else:
             raise AssertionError(f"verdaccio did not start: {b''.join(said)[-2000:]!r}")
-        drain = Thread(target=lambda: list(output), daemon=True)
         drain.start()
         url = f"http://127.0.0.1:{port}/"
         answer = _put(f"{url}-/user/org.couchdb.user:bob", {"name": "bob", "password": "not-a-secret"}, None)
         yield Verdaccio(url=url, token=answer["token"], storage=folder / "storage")
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
+        if drain.ident is not None:
+            drain.join(60)  # it must not read what is closed
         output.close()
 
 
 def _put(url: str, document: dict[str, Any], token: str | None) -> Any:
     headers = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {})}
-    with urlopen(Request(url, data=json.dumps(document).encode(), headers=headers, method="PUT"), timeout=30) as answer:
+    with urlopen(Request(url, data=json.dumps(document).encode(), headers=headers, method="PUT"), timeout=60) as answer:
         return json.load(answer)

@@ -137,10 +137,8 @@ class Views:
 
     def need(self, kind: Kind, now: float, out: Output) -> View | None:
         """The list, judged; None if it has to be waited for."""
-        if self._guard.approved is None:
-            self._need_everything(now, out)
-            return None
-        if not self._knows_server(now, out):
+        unseen = self._guard.approved is None
+        if not self._knows_server(now, out) or (unseen and not self._trusts(now, out)):
             return None
         view = self._views.get(kind.member)
         policy = self._guard.policy
@@ -325,12 +323,13 @@ class Views:
             self._send(_Asked(None, now, 0), {}, out)
         return False
 
-    def _need_everything(self, now: float, out: Output) -> None:
-        if self._knows_server(now, out):
-            for kind in self._offered():
-                if kind.member not in self._views:
-                    self._ask(kind, now, out)
-            self._trust_if_complete(out)
+    def _trusts(self, now: float, out: Output) -> bool:
+        """See that the first use shows everything; whether it has. If the last list failed, nothing else will come."""
+        for kind in self._offered():
+            if kind.member not in self._views:
+                self._ask(kind, now, out)
+        self._trust_if_complete(out)
+        return self._guard.approved is not None
 
     def _offered(self) -> list[Kind]:
         capabilities = (self.server or {}).get("capabilities")

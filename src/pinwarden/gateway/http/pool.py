@@ -148,11 +148,20 @@ class Pool:
                 connection.start(outgoing)
                 return
         self._line.append(outgoing)
+        self._open_one()
+
+    def _open_one(self) -> None:
+        """Open a connection for who is first in line, unless there are as many as may be."""
         if len(self._open) + self._opening < self._limits.max_upstream_connections and not self._closed:
             self._opening += 1
             task = asyncio.get_running_loop().create_task(self._connect())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _see_to_line(self) -> None:
+        """There is room again: whoever came when there was none may have nobody else to wait for."""
+        if len(self._line) > self._opening:
+            self._open_one()
 
     def free(self, connection: UpstreamConnection) -> None:
         """A connection has nothing to do."""
@@ -169,6 +178,7 @@ class Pool:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
+        self._see_to_line()
 
     def made(self, connection: UpstreamConnection) -> None:
         """A connection is up."""
@@ -183,15 +193,17 @@ class Pool:
             connection.abort()
 
     async def _connect(self) -> None:
+        connection = None
         try:
             connection = await asyncio.wait_for(self._connected(), self._limits.connect_seconds)
         except (OSError, PinwardenError, TimeoutError, ssl.SSLError) as err:
             self._places = ()  # the next try looks the name up anew, and checks what it finds
             self._fail_one(_why_not(err, self.address))
-            return
         finally:
             self._opening -= 1
-        self.free(connection)
+        if connection is not None:
+            self.free(connection)
+        self._see_to_line()
 
     def _fail_one(self, why: str) -> None:
         while self._line:
