@@ -53,19 +53,23 @@ class Installed:
         if server is None:
             return None  # it was only locked, and never installed there
         known = client_of(client)
-        if not _is_as_approved(entry, server, known):
-            return _row(name, f"{client} has it configured otherwise than it was approved; that was left as it is")
+        if not is_as_approved(entry, server, known):
+            return not_updated(
+                name, f"{client} has it configured otherwise than it was approved; that was left as it is"
+            )
         extension = extension_of(entry)
         enforced = extension is not None and LAUNCH in extension.others
         if enforced and not self._proved(name, shop, now):
-            return _row(name, f"{client} starts it through pinwarden run, and its new bytes are not pinned: prove it")
+            return not_updated(
+                name, f"{client} starts it through pinwarden run, and its new bytes are not pinned: prove it"
+            )
         fresh = _locked(self._project, name, client)
         merged = with_fresh_start(server.entry, locked_config(fresh.key, fresh.document).entry)
         from pinwarden.flows.artifacts.enforcing import enforce
 
         install_entry(Path(server.path), known.id, name, config_with(known, name, merged))
         if enforced and enforce(self._project, [name], now).exit_code != EXIT_CLEAN:
-            return _row(name, f"{client} does not start it through pinwarden run any more: enforce it")
+            return not_updated(name, f"{client} does not start it through pinwarden run any more: enforce it")
         return None
 
     def _proved(self, name: str, shop: Workshop | None, now: str) -> bool:
@@ -95,7 +99,8 @@ def _of(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer |
     return next((each for each in servers if each.name == entry.name and each.client == client.id), None)
 
 
-def _is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bool:
+def is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bool:
+    """Whether a server stands in its client's file as it was approved."""
     approved = locked_config(entry.key, entry.document).entry
     changes = compare_entries(entry.name, approved, lockable_entry(server.entry), client)
     return all(change.severity == "info" for change in changes)
@@ -109,7 +114,8 @@ def _locked(project: Project, name: str, client: str) -> Entry:
     return entry
 
 
-def _row(name: str, message: str) -> Row:
+def not_updated(name: str, message: str) -> Row:
+    """What is told about a configuration that stays at the older release."""
     return Row(
         code=NOT_UPDATED,
         level=REINSTALLING_KINDS[NOT_UPDATED].severity,
