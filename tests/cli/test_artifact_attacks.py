@@ -748,9 +748,7 @@ def test_a_newer_release_of_a_configured_npm_server_is_told_and_taken_only_after
         "publisher": "alice",
     }
     changes = {row["code"]: row for row in report["changes"]}
-    assert set(changes) == {"newer_release", "selectedTarget_changes", "config_changes", "version_floats"} | (
-        {"capabilityManifest_changes"} & set(changes)
-    )
+    assert set(changes) == {"newer_release", "selectedTarget_changes", "config_changes", "version_floats"}
     assert changes["newer_release"]["message"].startswith("1.0.0 is locked for claude, 1.2.0 is the latest, published")
     assert changes["newer_release"]["message"].endswith(" by alice")
     assert (changes["version_floats"]["name"], "floating-news@1.2.3" in changes["version_floats"]["message"]) == (
@@ -776,6 +774,9 @@ def test_a_newer_release_of_a_configured_npm_server_is_told_and_taken_only_after
     notes["args"] = ["-y", "configured-news@1.2.0", "--limit", "1.0.0"]
     assert mcp_json(npm_user) == {"notes": notes, "floats": floats, "local": {"command": "python3"}}
     assert npm_user.ask("ci")[0] == 0
+    offline = npm_user.run("prove", "notes", "--offline")
+    host = npm.url.split("/")[2]
+    assert (offline.code, f"could not be fetched ({host} not reached)" in offline.out) == (3, True)
     assert "mine" not in npm_user.lock_bytes()["mcp-lock.json"].decode()
     assert npm_user.ask("update")[1]["updates"] == []
 
@@ -847,6 +848,14 @@ def test_registries_that_cannot_be_asked_are_named_server_by_server_and_nothing_
         assert (code, sorted(row["name"] for row in report["unchecked"])) == (3, ["one", "three", "two"])
         assert (report["updates"], report["written"]) == ([], False)
     assert user.ask("outdated", "--offline")[0] == 3
+    assert user.lock_bytes() == locked
+
+    proved = user.run("prove", "--allow-private")
+    assert proved.code == 3
+    told = (
+        f"the bytes of 3 servers could not be fetched ({nobody} not reached), so nothing about them changed in the lock"
+    )
+    assert proved.out.splitlines()[-1] == told
     assert user.lock_bytes() == locked
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Policies, Project
 
 NOTHING_TO_LOOK_UP = "there is nothing to look up"
-NOTHING_CHANGED = "nothing was changed; add --yes to update the lock"
+_PASSING = ("generatedAt", "pinwarden", "serverVersion")  # that a release has another version is told anyway
+NOTHING_CHANGED = "nothing was changed; add --yes to update the lock and the clients' configurations"
 
 
 UPDATE_KINDS: Kinds = kind_table(
@@ -402,7 +403,7 @@ def _version(each: Newer | Release) -> str:
 
 def _lasting(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _lasting(member) for name, member in value.items() if name not in ("generatedAt", "pinwarden")}
+        return {name: _lasting(member) for name, member in value.items() if name not in _PASSING}
     return value
 
 
