@@ -239,6 +239,13 @@ class TestReportsForMachines:
         ]
         assert "--registry looked up 0 of 1 entry" in facts["notes"]
 
+    def test_no_note_speaks_of_an_option_that_nobody_gave(self, world: World) -> None:
+        world.configure({"notes": world.serve(TOOL)})
+        assert world.run("init", "--allow-execute").code == 0
+        outcome = world.run("ci", "--live", "--allow-execute")
+        notes = [line for line in outcome.out.splitlines() if line.startswith("note: --")]
+        assert (outcome.code, notes) == (0, ["note: --live asked the servers of 1 of 1 entry"])
+
     def test_a_server_that_could_not_be_asked_was_not_asked(self, world: World) -> None:
         world.configure({"notes": world.serve(TOOL)})
         assert world.run("init", "--allow-execute").code == 0
