@@ -908,3 +908,29 @@ def test_a_configuration_that_is_not_as_approved_is_not_written_over(npm: Verdac
     code, report = npm_user.ask("update", "--yes", "--by", "me")
     assert (code, report["written"], [row["name"] for row in report["configs"]]) == (1, False, ["notes"])
     assert (npm_user.lock_bytes(), mcp_json(npm_user)) == (locked, config)
+
+
+def test_a_server_is_changed_where_it_stands_and_not_where_its_client_would_install_it(
+    npm: Verdaccio, npm_user: User
+) -> None:
+    """Claude Code keeps servers of single projects in the user's own file; a copy at its top would be for all."""
+    for version in ("1.0.0", "1.0.1"):
+        npm.publish(*npm_server("placed-news", version, says=version))
+    entry = {"type": "stdio", "command": "npx", "args": ["-y", "placed-news@1.0.0"]}
+    document = {"projects": {str(each): {"mcpServers": {"notes": entry}} for each in ("/other", npm_user.root)}}
+    (npm_user.home / ".claude.json").write_text(json.dumps(document))
+    npm_user.lock()
+
+    def kept() -> Any:
+        return json.loads((npm_user.home / ".claude.json").read_text())
+
+    assert npm_user.ask("update", "--yes", "--by", "me")[0] == 0
+    document["projects"][str(npm_user.root)] = {"mcpServers": {"notes": {**entry, "args": ["-y", "placed-news@1.0.1"]}}}
+    assert kept() == document
+    assert npm_user.ask("ci")[0] == 0
+    npm_user.prove()
+    assert npm_user.run("enforce").code == 0
+    found = kept()
+    started_by = found["projects"][str(npm_user.root)]["mcpServers"]["notes"]
+    assert (started_by["command"], started_by["args"][:2]) == ("pinwarden", ["run", "notes"])
+    assert (found["projects"]["/other"], set(found)) == (document["projects"]["/other"], {"projects"})

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.adapters.clients import install_entry
+from pinwarden.adapters.clients import exchange_entry
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifacts.artifact import PackageName
 from pinwarden.documents.artifacts.newest import Newest, is_newer_tag, is_release_tag
 from pinwarden.documents.artifacts.python_package import exact_version
-from pinwarden.documents.clients.config import ConfiguredServer, config_with
+from pinwarden.documents.clients.config import ConfiguredServer
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.release import other_release, with_word
 from pinwarden.documents.launch.values import Launched
@@ -28,6 +27,8 @@ from pinwarden.documents.lock.locked_launch import LAUNCH, LockedLaunch, locked_
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.target import StdioTarget
 from pinwarden.flows.artifacts.facts import newest_of, package_in, refuse_other_index, registry_asked
+from pinwarden.flows.config.discovery import entry_of, lock_client
+from pinwarden.flows.config.view import view_of
 from pinwarden.flows.lock.locking import LockWriting, extension_for, refuse_forbidden, write_entries
 from pinwarden.flows.lock.reinstalling import is_as_approved, not_updated
 from pinwarden.rules.versions import compare_versions
@@ -145,8 +146,6 @@ class Following:
         """The server as it would be configured, and its entry in the lock; nothing is written."""
         server = self._configured(each.entry)
         changed = _at_newest(each, server, locked_launch(each.entry))
-        from pinwarden.flows.config.discovery import entry_of
-
         return changed, entry_of(changed, self._writing.now)
 
     def follow(self, each: Release) -> Row | None:
@@ -163,8 +162,9 @@ class Following:
         refuse_forbidden(self._policies, made.document, writing.now, published)
         seen = self._asked(server)
         extension = extension_for(seen, self._project, made.key, writing)
-        where = {CONFIGURED_IN: dict(configured_in(each.entry) or {})}
-        sealed = made if writing.plain_v2 else extended(made, replace(extension, others=where))
+        where = configured_in(each.entry)
+        others = {CONFIGURED_IN: dict(where)} if where is not None else {}
+        sealed = made if writing.plain_v2 else extended(made, replace(extension, others=others))
         write_entries(self._project, [sealed], seen, writing)
         client = client_of(server.client)
         known = extension_of(each.entry)
@@ -172,7 +172,7 @@ class Following:
             return not_updated(
                 name, f"{client.id} starts it through pinwarden run; its new bytes are not pinned: prove it"
             )
-        install_entry(Path(server.path), client.id, name, config_with(client, name, server.entry))
+        exchange_entry(server, server.entry)
         if known is None or LAUNCH not in known.others:
             return None
         from pinwarden.flows.artifacts.enforcing import enforce
@@ -197,14 +197,14 @@ class Following:
 
     def _configured(self, entry: Entry) -> ConfiguredServer:
         """The server where it was found; one that is gone or not as it was approved is not touched."""
-        where = configured_in(entry) or {}
-        for file in self._project.configs():
-            for server in file.servers:
-                here = (server.name, server.client, self._project.shown(server.path))
-                if here == (entry.name, where.get("client"), where.get("file")):
-                    if is_as_approved(entry, server, client_of(server.client)):
-                        return server
-                    raise PinwardenError("CONFIG_UNEDITABLE", "it is configured otherwise than it was approved")
+        where = configured_in(entry)
+        for server in view_of(self._project, (), self._project.configs()).servers:
+            here = {"client": server.client, "scope": server.scope, "file": self._project.shown(server.path)}
+            found = lock_client(server.client) == entry.client if where is None else here == where
+            if server.name == entry.name and found:
+                if is_as_approved(entry, server, client_of(server.client)):
+                    return server
+                raise PinwardenError("CONFIG_UNEDITABLE", "it is configured otherwise than it was approved")
         raise PinwardenError("CONFIG_UNEDITABLE", "it is not configured there any more; pinwarden remove forgets it")
 
 

@@ -9,19 +9,19 @@ starts nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
-from pinwarden.adapters.clients import install_entry
+from pinwarden.adapters.clients import exchange_entry
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.documents.clients.config import ConfiguredServer, config_with
+from pinwarden.documents.clients.config import ConfiguredServer
 from pinwarden.documents.clients.table import Client, client_of
 from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.locked_launch import LAUNCH
 from pinwarden.documents.lock.record import extension_of
+from pinwarden.flows.config.view import view_of
 from pinwarden.flows.report import Row
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.masking import lockable_entry
@@ -44,7 +44,7 @@ class Installed:
 
     def __init__(self, project: Project, entries: Sequence[Entry]) -> None:
         self._project = project
-        servers = [server for file in project.configs() for server in file.servers]
+        servers = view_of(project, (), project.configs()).servers  # not those of the user's other projects
         self._before = {(entry.name, entry.client): (entry, _of(entry, servers)) for entry in entries}
 
     def follow(self, name: str, client: str, shop: Workshop | None, now: str) -> Row | None:
@@ -67,7 +67,7 @@ class Installed:
         merged = with_fresh_start(server.entry, locked_config(fresh.key, fresh.document).entry)
         from pinwarden.flows.artifacts.enforcing import enforce
 
-        install_entry(Path(server.path), known.id, name, config_with(known, name, merged))
+        exchange_entry(server, merged)
         if enforced and enforce(self._project, [name], now).exit_code != EXIT_CLEAN:
             return not_updated(name, f"{client} does not start it through pinwarden run any more: enforce it")
         return None
