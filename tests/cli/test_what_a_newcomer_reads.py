@@ -53,6 +53,28 @@ class TestUpdates:
         assert told in world.run("update", "--offline").out
 
 
+class TestSlips:
+    @pytest.mark.parametrize(
+        "command",
+        ["run note", "approve note", "prove note", "update note", "fetch note", "enforce note", "remove note"],
+    )
+    def test_a_name_that_is_nearly_locked_is_suggested(self, world: World, command: str) -> None:
+        world.configure({"notes": NOTES})
+        assert world.run("init").code == 0
+        outcome = world.run(*command.split())
+        assert outcome.code == 1
+        assert "the lock has no entry for 'note', did you mean 'notes'? [SERVER_NOT_LOCKED]" in outcome.err
+
+    def test_a_file_in_place_of_a_server_is_not_said_to_be_missing(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        outcome = world.run("inspect", ".mcp.json")
+        assert (outcome.code, "'.mcp.json' is a file, and a server is asked for" in outcome.err) == (2, True)
+
+    def test_a_folder_in_place_of_a_server_s_file_is_not_said_to_be_missing(self, world: World) -> None:
+        outcome = world.run("contract", "explain", "--server", ".")
+        assert (outcome.code, "'.' is a folder, not a server's file" in outcome.err) == (2, True)
+
+
 class TestNextSteps:
     @pytest.mark.parametrize("command", ["ci", "list", "prove", "run notes", "explain notes", "lock digest"])
     def test_a_lock_that_cannot_be_read_is_named_with_the_way_back(self, world: World, command: str) -> None:

@@ -27,6 +27,7 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
 from pinwarden.flows.config.view import view_of
+from pinwarden.flows.lock.not_locked import not_locked
 from pinwarden.flows.report import Report, Row, advice, counted, row_facts
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.masking import lockable_entry
@@ -50,7 +51,7 @@ def enforce(project: Project, names: Sequence[str], now: str) -> Report:
     refuse_if_tampered(verify(lock))
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
-        raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {unknown[0][:120]!a}")
+        raise not_locked(lock.entries, unknown[0])
     servers = view_of(project, (), project.configs()).servers  # not those of the user's other projects
     done: list[dict[str, str]] = []
     rows: list[Row] = []

@@ -23,6 +23,7 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock, without
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.documents.surface import TOOL, Surface
+from pinwarden.flows.lock.not_locked import not_locked
 from pinwarden.flows.lock.surface_files import in_own_files
 from pinwarden.flows.policy.rules import broken_rules
 from pinwarden.flows.report import Report, Row
@@ -173,7 +174,7 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
             entry.key for entry in old.entries if entry.name == name and (not clients or entry.client in clients)
         )
         if not gone:
-            raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
+            raise not_locked(old.entries, name)
         return lock_store.LockWrite(lock=without(old, gone, now))
 
     lock_store.update(project.lock, change)

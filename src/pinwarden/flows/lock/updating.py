@@ -12,6 +12,7 @@ from pinwarden.documents.lock.configured import SOURCE, UNLISTED
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.flows.lock.locking import LockWriting, Wanted, lock_from_registry
+from pinwarden.flows.lock.not_locked import not_locked
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted
 from pinwarden.rules.finding_kinds import Kinds, kind_table
 from pinwarden.rules.versions import compare_versions
@@ -302,7 +303,7 @@ def _look_up(project: Project, names: Sequence[str], shop: Workshop, *, offline:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
-        raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {unknown[0][:120]!a}")
+        raise not_locked(lock.entries, unknown[0])
     wanted = [entry for entry in lock.entries if not names or entry.name in names]
     configured = [entry for entry in wanted if entry.source == SOURCE]
     releases = _configured_releases(configured, shop)
