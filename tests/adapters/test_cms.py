@@ -396,6 +396,14 @@ class TestFalseSignatures:
         reason = "the signature does not announce the hash that its signer used"
         assert judge(tmp_path, silent, root).reason == reason
 
+    def test_attack_a_certificate_of_a_version_that_does_not_exist_is_refused_and_not_a_crash(
+        self, tmp_path: Path, made: tuple[bytes, Identity]
+    ) -> None:
+        signature, root = made
+        third, fourth = bytes.fromhex("a003020102"), bytes.fromhex("a003020103")
+        assert third in signature
+        assert judge(tmp_path, signature.replace(third, fourth), root).state == "invalid"
+
     @given(st.data())
     @settings(max_examples=60)
     def test_attack_any_changed_byte_is_noticed_or_unsigned(

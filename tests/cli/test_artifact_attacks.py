@@ -18,7 +18,7 @@ import pytest
 from pinwarden.flows.lock.reinstalling import with_fresh_start
 from tests import images
 from tests.cli.artifact_world import User, npm_library, npm_server, python_server
-from tests.registries import DockerRegistry, docker_registry, needs_registry, scripted
+from tests.registries import DockerRegistry, Reply, docker_registry, needs_registry, scripted
 from tests.servers.npm_registry import Verdaccio, sri, verdaccio
 from tests.wheels import package_index, wheel_name
 
@@ -708,3 +708,229 @@ def test_a_local_program_is_told_by_enforce_and_is_no_failure(user: User) -> Non
     user.lock()
     code, report = user.ask("enforce")
     assert (code, [(row["code"], row["severity"]) for row in report["findings"]]) == (0, [("nothing_to_run", "info")])
+
+
+# Newer releases of what a configuration names
+
+
+def mcp_json(user: User) -> Any:
+    return json.loads((user.root / ".mcp.json").read_text())["mcpServers"]
+
+
+def test_a_newer_release_of_a_configured_npm_server_is_told_and_taken_only_after_a_yes(
+    npm: Verdaccio, npm_user: User
+) -> None:
+    npm.publish(*npm_server("configured-news", "1.0.0", says="old"))
+    manifest, data = npm_server("configured-news", "1.2.0", says="new")
+    npm.publish({**manifest, "_npmUser": {"name": "alice"}}, data)
+    notes = {
+        "command": "npx",
+        "args": ["-y", "configured-news@1.0.0", "--limit", "1.0.0"],
+        "env": {"API_KEY": "mine"},
+        "note": "my own words",
+    }
+    floats = {"command": "npx", "args": ["-y", "floating-news"]}
+    text = json.dumps({"mcpServers": {"notes": notes, "floats": floats, "local": {"command": "python3"}}})
+    (npm_user.root / ".mcp.json").write_text(text)
+    npm_user.lock()
+    locked = npm_user.lock_bytes()
+
+    code, report = npm_user.ask("update")
+    assert (code, report["written"], report["unchecked"]) == (1, False, [])
+    (told,) = report["updates"]
+    assert told.pop("published_at").startswith("20")
+    assert told == {
+        "name": "notes",
+        "client": "claude",
+        "from": "1.0.0",
+        "to": "1.2.0",
+        "package": "configured-news",
+        "publisher": "alice",
+    }
+    changes = {row["code"]: row for row in report["changes"]}
+    assert set(changes) == {"newer_release", "selectedTarget_changes", "config_changes", "version_floats"}
+    assert changes["newer_release"]["message"].startswith("1.0.0 is locked for claude, 1.2.0 is the latest, published")
+    assert changes["newer_release"]["message"].endswith(" by alice")
+    assert (changes["version_floats"]["name"], "floating-news@1.2.3" in changes["version_floats"]["message"]) == (
+        "floats",
+        True,
+    )
+    assert npm_user.ask("outdated")[1]["entries"] == [
+        {
+            "name": "notes",
+            "client": "claude",
+            "locked": "1.0.0",
+            "latest": "1.2.0",
+            "outdated": True,
+            "problem": None,
+        }
+    ]
+    assert npm_user.lock_bytes() == locked
+    assert (npm_user.root / ".mcp.json").read_text() == text
+
+    code, report = npm_user.ask("update", "--yes", "--by", "me")
+    assert (code, report["written"]) == (0, True), report
+    # Only the one word that says which release is started is another one.
+    notes["args"] = ["-y", "configured-news@1.2.0", "--limit", "1.0.0"]
+    assert mcp_json(npm_user) == {"notes": notes, "floats": floats, "local": {"command": "python3"}}
+    assert npm_user.ask("ci")[0] == 0
+    offline = npm_user.run("prove", "notes", "--offline")
+    host = npm.url.split("/")[2]
+    assert (offline.code, f"could not be fetched ({host} not reached)" in offline.out) == (3, True)
+    assert "mine" not in npm_user.lock_bytes()["mcp-lock.json"].decode()
+    assert npm_user.ask("update")[1]["updates"] == []
+
+
+def test_an_enforced_configured_server_goes_on_being_enforced_at_its_newer_release(
+    npm: Verdaccio, npm_user: User
+) -> None:
+    npm.publish(*npm_server("enforced-news", "1.0.0", says="old"))
+    npm_user.locked(notes="npx -y enforced-news@1.0.0")
+    assert npm_user.run("enforce").code == 0
+    before = mcp_json(npm_user)
+    manifest, data = npm_server("enforced-news", "1.0.1", says="new")
+    npm.publish({**manifest, "_npmUser": {"name": "mallory"}}, data)
+
+    code, report = npm_user.ask("update")
+    assert (code, report["written"]) == (1, False)
+    assert "publisher_changed" in {row["code"] for row in report["changes"]}
+    assert started(npm_user) == "old"
+    code, report = npm_user.ask("update", "--yes", "--by", "me")
+    assert (code, report.get("configs"), report["written"]) == (0, None, True), report
+    assert mcp_json(npm_user) == before
+    assert (npm_user.ask("ci")[0], npm_user.run("fetch").code, started(npm_user)) == (0, 0, "new")
+
+
+def test_attack_a_configured_release_whose_bytes_are_a_lie_is_not_written_even_with_a_yes(
+    npm: Verdaccio, npm_user: User
+) -> None:
+    npm.publish(*npm_server("lying-news", "1.0.0", says="approved"))
+    npm_user.locked(notes="npx -y lying-news@1.0.0")
+    locked, config = npm_user.lock_bytes(), mcp_json(npm_user)
+    manifest, data = npm_server("lying-news", "1.0.1", says="new")
+    npm.publish(manifest, data)
+    npm.tarball_path(manifest).write_bytes(npm_server("lying-news", "1.0.1", says="evil")[1])
+    code, report = npm_user.ask("update", "--yes", "--by", "me")
+    assert (code, report["written"]) == (1, False)
+    assert "npm_integrity_mismatch" in {row["code"] for row in report["changes"]}
+    assert (npm_user.lock_bytes(), mcp_json(npm_user)) == (locked, config)
+
+
+def test_attack_a_latest_release_with_a_path_for_a_version_is_not_asked_for(npm: Verdaccio, npm_user: User) -> None:
+    manifest, data = npm_server("path-news", "1.0.0", says="approved")
+    npm.publish(manifest, data)
+    npm_user.configure(notes="npx -y path-news@1.0.0")
+    npm_user.lock()
+    locked = npm_user.lock_bytes()
+    document = json.loads(npm.packument_path(manifest).read_bytes())
+    document["dist-tags"]["latest"] = "9.0.0/../../evil"
+    document["versions"]["9.0.0/../../evil"] = document["versions"]["1.0.0"] | {"version": "9.0.0/../../evil"}
+    with scripted() as liar:
+        liar.answer = lambda _: Reply(body=json.dumps(document).encode(), headers={"content-type": "application/json"})
+        (npm_user.home / ".npmrc").write_text(f"registry=http://{liar.host}/\n")
+        code, report = npm_user.ask("update", "--yes", "--by", "me")
+        assert [each.path for each in liar.asked] == ["/path-news"]
+    assert (code, report["written"], report["updates"]) == (3, False, [])
+    assert [row["name"] for row in report["unchecked"]] == ["notes"]
+    assert npm_user.lock_bytes() == locked
+
+
+def test_registries_that_cannot_be_asked_are_named_server_by_server_and_nothing_is_lost(user: User) -> None:
+    with scripted() as gone:
+        nobody = gone.host
+    (user.home / ".npmrc").write_text(f"registry=http://{nobody}/\n")
+    user.variables["UV_DEFAULT_INDEX"] = f"http://{nobody}/simple/"
+    user.configure(one="npx -y one@1.0.0", two="uvx two@1.0", three=f"docker run -i --rm {nobody}/three:1.0")
+    user.lock()
+    locked = user.lock_bytes()
+    for more in (("--allow-private",), ("--offline", "--yes", "--by", "me")):
+        code, report = user.ask("update", *more)
+        assert (code, sorted(row["name"] for row in report["unchecked"])) == (3, ["one", "three", "two"])
+        assert (report["updates"], report["written"]) == ([], False)
+    assert user.ask("outdated", "--offline")[0] == 3
+    assert user.lock_bytes() == locked
+
+    proved = user.run("prove", "--allow-private")
+    assert proved.code == 3
+    told = (
+        f"the bytes of 3 servers could not be fetched ({nobody} not reached), so nothing about them changed in the lock"
+    )
+    assert proved.out.splitlines()[-1] == told
+    assert user.lock_bytes() == locked
+
+
+def test_a_newer_release_of_a_configured_python_server_is_told_and_written(wheels: Path, pip_user: User) -> None:
+    for version in ("1.0", "1.10", "2.0rc1"):
+        (wheels / wheel_name("configured-py", version)).write_bytes(
+            python_server("configured-py", version, says=version)
+        )
+    pip_user.locked(notes="uvx --from configured-py==1.0 configured-py")
+    code, report = pip_user.ask("update")
+    assert (code, [(row["from"], row["to"]) for row in report["updates"]]) == (1, [("1.0", "1.10")])
+    assert pip_user.run("update", "--yes", "--by", "me").code == 0
+    assert mcp_json(pip_user)["notes"]["args"] == ["--from", "configured-py==1.10", "configured-py"]
+    assert pip_user.ask("ci")[0] == 0
+    refused = pip_user.run("run", "notes")
+    assert (refused.code, "[BYTES_NOT_LOCKED]" in refused.err) == (1, True)
+
+
+@needs_registry
+def test_a_newer_tag_of_a_configured_image_is_told_and_written_with_its_digest(oci: DockerRegistry, user: User) -> None:
+    old, new = images.image("tag old"), images.image("tag new")
+    for tag, built in (("1.9", old), ("1.10", new), ("2", new), ("1.11-alpine", new), ("latest", new)):
+        images.push(oci, "acme/news", tag, built)
+    name = f"{oci.host}/acme/news"
+    user.configure(
+        tagged=f"docker run -i --rm {name}:1.9",
+        pinned=f"docker run -i --rm {name}:1.9@{old.digest}",
+        any=f"docker run {name}",
+    )
+    user.lock()
+    code, report = user.ask("update", "--allow-private", "--yes", "--by", "me")
+    assert (code, report["written"]) == (0, True), report
+    assert {row["name"]: (row["from"], row["to"]) for row in report["updates"]} == dict.fromkeys(
+        ("tagged", "pinned"), ("1.9", "1.10")
+    )
+    assert [row["name"] for row in report["changes"] if row["code"] == "version_floats"] == ["any"]
+    assert mcp_json(user)["tagged"]["args"][-1] == f"{name}:1.10"
+    assert mcp_json(user)["pinned"]["args"][-1] == f"{name}:1.10@{new.digest}"
+    assert user.ask("ci")[0] == 0
+
+
+def test_a_configuration_that_is_not_as_approved_is_not_written_over(npm: Verdaccio, npm_user: User) -> None:
+    for version in ("1.0.0", "1.0.1"):
+        npm.publish(*npm_server("touched-news", version, says=version))
+    npm_user.configure(notes="npx -y touched-news@1.0.0")
+    npm_user.lock()
+    locked = npm_user.lock_bytes()
+    npm_user.configure(notes="npx -y touched-news@1.0.0 --other")
+    config = mcp_json(npm_user)
+    code, report = npm_user.ask("update", "--yes", "--by", "me")
+    assert (code, report["written"], [row["name"] for row in report["configs"]]) == (1, False, ["notes"])
+    assert (npm_user.lock_bytes(), mcp_json(npm_user)) == (locked, config)
+
+
+def test_a_server_is_changed_where_it_stands_and_not_where_its_client_would_install_it(
+    npm: Verdaccio, npm_user: User
+) -> None:
+    """Claude Code keeps servers of single projects in the user's own file; a copy at its top would be for all."""
+    for version in ("1.0.0", "1.0.1"):
+        npm.publish(*npm_server("placed-news", version, says=version))
+    entry = {"type": "stdio", "command": "npx", "args": ["-y", "placed-news@1.0.0"]}
+    document = {"projects": {str(each): {"mcpServers": {"notes": entry}} for each in ("/other", npm_user.root)}}
+    (npm_user.home / ".claude.json").write_text(json.dumps(document))
+    npm_user.lock()
+
+    def kept() -> Any:
+        return json.loads((npm_user.home / ".claude.json").read_text())
+
+    assert npm_user.ask("update", "--yes", "--by", "me")[0] == 0
+    document["projects"][str(npm_user.root)] = {"mcpServers": {"notes": {**entry, "args": ["-y", "placed-news@1.0.1"]}}}
+    assert kept() == document
+    assert npm_user.ask("ci")[0] == 0
+    npm_user.prove()
+    assert npm_user.run("enforce").code == 0
+    found = kept()
+    started_by = found["projects"][str(npm_user.root)]["mcpServers"]["notes"]
+    assert (started_by["command"], started_by["args"][:2]) == ("pinwarden", ["run", "notes"])
+    assert (found["projects"]["/other"], set(found)) == (document["projects"]["/other"], {"projects"})

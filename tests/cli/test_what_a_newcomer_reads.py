@@ -42,14 +42,37 @@ class TestUpdates:
         assert [each["name"] for each in json.loads(outcome.out)["unchecked"]] == ["io.github.acme/npm-notes"]
         assert "1 of 1 entry come from a registry, 1 could not be looked up" in world.run("update", "--offline").out
 
-    def test_a_lock_of_configured_servers_has_nothing_to_look_up(self, world: World) -> None:
-        world.configure({"notes": NOTES})
+    def test_a_lock_of_programs_of_this_machine_has_nothing_to_look_up(self, world: World) -> None:
+        world.configure({"notes": {"command": "python3", "args": ["notes.py"]}})
         world.run("init")
         for command in ("update", "outdated"):
             outcome = world.run(command, "--offline")
             assert outcome.code == 0
             assert "0 of 1 entry come from a registry; there is nothing to look up" in outcome.out
-        assert "a configured server stays at the version in its configuration" in world.run("update", "--offline").out
+        told = "no releases are looked up of programs of this machine and addresses: notes"
+        assert told in world.run("update", "--offline").out
+
+
+class TestSlips:
+    @pytest.mark.parametrize(
+        "command",
+        ["run note", "approve note", "prove note", "update note", "fetch note", "enforce note", "remove note"],
+    )
+    def test_a_name_that_is_nearly_locked_is_suggested(self, world: World, command: str) -> None:
+        world.configure({"notes": NOTES})
+        assert world.run("init").code == 0
+        outcome = world.run(*command.split())
+        assert outcome.code == 1
+        assert "the lock has no entry for 'note', did you mean 'notes'? [SERVER_NOT_LOCKED]" in outcome.err
+
+    def test_a_file_in_place_of_a_server_is_not_said_to_be_missing(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        outcome = world.run("inspect", ".mcp.json")
+        assert (outcome.code, "'.mcp.json' is a file, and a server is asked for" in outcome.err) == (2, True)
+
+    def test_a_folder_in_place_of_a_server_s_file_is_not_said_to_be_missing(self, world: World) -> None:
+        outcome = world.run("contract", "explain", "--server", ".")
+        assert (outcome.code, "'.' is a folder, not a server's file" in outcome.err) == (2, True)
 
 
 class TestNextSteps:
@@ -237,6 +260,13 @@ class TestReportsForMachines:
             line.removeprefix("note: ") for line in text.splitlines() if line.startswith("note: ")
         ]
         assert "--registry looked up 0 of 1 entry" in facts["notes"]
+
+    def test_no_note_speaks_of_an_option_that_nobody_gave(self, world: World) -> None:
+        world.configure({"notes": world.serve(TOOL)})
+        assert world.run("init", "--allow-execute").code == 0
+        outcome = world.run("ci", "--live", "--allow-execute")
+        notes = [line for line in outcome.out.splitlines() if line.startswith("note: --")]
+        assert (outcome.code, notes) == (0, ["note: --live asked the servers of 1 of 1 entry"])
 
     def test_a_server_that_could_not_be_asked_was_not_asked(self, world: World) -> None:
         world.configure({"notes": world.serve(TOOL)})

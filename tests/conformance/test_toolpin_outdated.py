@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
+from pinwarden.adapters.environments.store import Store
+from pinwarden.adapters.net.fetch import Fetcher, FetchRules
+from pinwarden.flows.artifacts.closing import Workshop
+from pinwarden.flows.artifacts.sources import Sources
 from pinwarden.flows.lock.locking import LockWriting
 from pinwarden.flows.lock.updating import Wish, outdated, update
 from pinwarden.flows.project import Policies, Project
@@ -27,6 +31,13 @@ def world(tmp_path: Path, case: str) -> Project:
     return Project(root=tmp_path, lock=tmp_path / "mcp-lock.json", home=tmp_path / "home")
 
 
+def offline_shop(project: Project) -> Workshop:
+    """What looks up packages, and asks nobody."""
+    return Workshop(
+        sources=Sources.of(project), fetcher=Fetcher(FetchRules(offline=True), {}), store=Store(project.home / "store")
+    )
+
+
 def status(row: dict[str, Any]) -> str:
     """Our facts about an entry in ToolPin's word for them."""
     return "unknown" if row["problem"] else "update-available" if row["outdated"] else "current"
@@ -35,7 +46,8 @@ def status(row: dict[str, Any]) -> str:
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.name)
 def test_the_same_entries_are_behind_by_the_same_release(tmp_path: Path, path: Path) -> None:
     expected = json.loads(path.read_bytes())
-    report = outdated(world(tmp_path, path.name.split(".")[0]), offline=True)
+    project = world(tmp_path, path.name.split(".")[0])
+    report = outdated(project, offline_shop(project), offline=True)
     found = [
         (row["name"], row["client"], row["locked"], row["latest"] or "unknown", status(row))
         for row in report.facts["entries"]
@@ -52,7 +64,7 @@ def test_an_update_is_planned_from_and_to_the_same_version_and_nothing_is_writte
     expected = load("toolpin/drift/newer_release.update-dry-run.json")
     project = world(tmp_path, "newer_release")
     before = project.lock.read_bytes()
-    wish = Wish(names=[expected["serverName"]], agreed=False, shop=None)
+    wish = Wish(names=[expected["serverName"]], agreed=False, shop=offline_shop(project))
     report = update(project, wish, Policies(), LockWriting(now=clock(), offline=True))
     plans = {row["client"]: (row["name"], row["from"], row["to"]) for row in report.facts["updates"]}
     assert plans[expected["client"]] == (expected["targetName"], expected["fromVersion"], expected["toVersion"])

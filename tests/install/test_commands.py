@@ -38,7 +38,7 @@ def test_a_bundle_is_installed_from_an_export_and_run(desk: Desk) -> None:
     assert record["bundle"]["provenance"] == told["provenance"]
     assert record["approval"]["by"] == "me"
     approved = json.loads((desk.root / record["surface"]["file"]["path"]).read_bytes())
-    assert {tool["name"] for tool in approved["tools"]} == {"search_notes", "delete_note"}
+    assert {tool["name"] for tool in approved["tools"]} == {"search_notes", "write_note", "delete_note"}
     config = json.loads((desk.root / ".mcp.json").read_bytes())
     assert config["mcpServers"]["acme.notes"]["args"] == ["run", "acme.notes"]
     assert main(["ci"]) == 0
@@ -47,7 +47,7 @@ def test_a_bundle_is_installed_from_an_export_and_run(desk: Desk) -> None:
         assert main(command) == 0
     assert (desk.root / "mcp-lock.json").read_bytes() == before
     answers = [json.loads(line) for line in desk.started(stdin=QUESTIONS).stdout.splitlines()]
-    assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["search_notes", "delete_note"]
+    assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["search_notes", "write_note", "delete_note"]
 
 
 def test_what_was_installed_is_explained_and_held_against_the_live_server(

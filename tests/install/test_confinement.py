@@ -165,13 +165,10 @@ def test_attack_a_name_that_another_trusted_registry_has_too_is_not_taken_from_i
 # Through the gateway
 
 
-CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "search_notes", "arguments": {}}}
-TURNING = (
-    SERVER.replace(b"import json\n", b"import json\nimport os\n", 1)
-    .replace(b'HARMLESS_LOOKING_DELETE] if "--update" in sys.argv', b'DELETE] if os.path.exists("turned")')
-    .replace(
-        b'    "tools/list":', b'    "tools/call": {"content": [{"type": "text", "text": "found"}]},\n    "tools/list":'
-    )
+SEARCHED = {"name": "search_notes", "arguments": {"query": "garden"}}
+CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": SEARCHED}
+TURNING = SERVER.replace(b"import json\n", b"import json\nimport os\n", 1).replace(
+    b'HARMLESS_LOOKING_DELETE] if "--update" in sys.argv', b'DELETE] if os.path.exists("turned")'
 )
 
 
@@ -181,11 +178,11 @@ def test_a_bundle_is_listed_and_called_through_the_gateway_and_a_changed_tool_is
     assert desk.install()[0] == 0
     asked = f"{QUESTIONS}{json.dumps(CALL)}\n"
     honest = {answer.get("id"): answer for answer in map(json.loads, desk.started(stdin=asked).stdout.splitlines())}
-    assert [tool["name"] for tool in honest[1]["result"]["tools"]] == ["search_notes", "delete_note"]
-    assert honest[2]["result"]["content"] == [{"type": "text", "text": "found"}]
+    assert [tool["name"] for tool in honest[1]["result"]["tools"]] == ["search_notes", "write_note", "delete_note"]
+    assert honest[2]["result"]["content"] == [{"type": "text", "text": "2: Ask Kim about the garden"}]
     (desk.root / "turned").touch()
     done = desk.started(stdin=asked)
     turned = {answer.get("id"): answer for answer in map(json.loads, done.stdout.splitlines())}
-    assert [tool["name"] for tool in turned[1]["result"]["tools"]] == ["delete_note"]
+    assert [tool["name"] for tool in turned[1]["result"]["tools"]] == ["write_note", "delete_note"]
     assert "error" in turned[2]
     assert "ssh" not in done.stdout

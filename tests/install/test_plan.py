@@ -28,6 +28,7 @@ from pinwarden.documents.bundle.installer_policy import InstallerPolicy
 from pinwarden.documents.bundle.manifest import Entry
 from pinwarden.documents.bundle.signatures import signed, to_bytes
 from pinwarden.documents.registry import version
+from pinwarden.documents.registry.statement import YANK
 from pinwarden.flows.registry.authorizing import caller_of
 from pinwarden.flows.registry.changing import add_attestation
 from pinwarden.flows.registry.events import Change, log_changes
@@ -336,6 +337,38 @@ def test_attack_a_version_that_was_taken_back_is_not_installed_by_whatever_point
             [Change(tool="acme.notes", channel="yanked-1.0.0", version=version, reason="bad")],
         )
     assert user.code() == "VERSION_YANKED"
+
+
+def test_a_version_that_was_taken_back_is_told_with_when_and_why(user: User) -> None:
+    user.publish(FIRST)
+    assert user.world.change(YANK, tool="acme.notes", version="1.0.0", reason="it leaks").changed
+    judged = user.judge()
+    assert judged.refusal is not None
+    assert (judged.refusal.code, judged.exit_code, judged.lines[0].result) == ("VERSION_YANKED", 1, "failed")
+    why = judged.refusal.why
+    assert (why["version"], why["reason"], why["index"]) == ("1.0.0", "it leaks", 1)
+    assert judged.refusal.what == (
+        f"acme.notes 1.0.0 was taken back by its publisher at {why['yanked_at_utc']}: it leaks (event 1)"
+    )
+    assert user.code(tool="acme.nothing") == "POINTER_NOT_FOUND"
+    assert user.code(literal=True) == "POINTER_NOT_FOUND"
+
+
+def test_attack_a_mirror_cannot_say_of_a_version_that_it_was_taken_back(user: User) -> None:
+    """What is not proved by the log is not told: a mirror that hides a pointer only hides a pointer."""
+    user.publish(FIRST)
+    judged = user.judge(showing(user.world, **{POINTER: None}))
+    assert judged.refusal is not None
+    assert (judged.refusal.code, "log" in judged.refusal.why) == ("POINTER_NOT_FOUND", False)
+    user.world.change(YANK, tool="acme.notes", version="1.0.0", reason="it leaks")
+    path = next(path for path in copy_of(user.world, "log/tile/entries/000.p/3"))
+    entries = copy_of(user.world, path)[path]
+    swapped = entries.replace(b"it leaks", b"it shine")
+    assert swapped != entries
+    judged = user.judge(showing(user.world, **{path: swapped}))
+    assert judged.refusal is not None
+    assert (judged.refusal.code, "shine" in judged.refusal.what) == ("POINTER_NOT_FOUND", False)
+    assert judged.refusal.why["log"] in ("LOG_EVENT_INVALID", "LOG_PROOF_INVALID")
 
 
 def test_a_damaged_record_of_what_was_seen_is_an_error_and_stays_as_it_is(user: User) -> None:

@@ -163,6 +163,70 @@ def test_a_link_in_the_place_of_the_store_is_not_followed_to_write(run: Run, sto
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"\x00\xff\x80", "is no text, so no key"),
+        (b"hello", "is text, but no key"),
+        (b"ssh-ed25519 AAAAC3Nza someone", "is a public key of OpenSSH"),
+        (b"-----BEGIN CERTIFICATE-----\nAA==\n", "is a certificate"),
+        (b'{"kty": "OKP", "x": "AAAA"}', "is JSON"),
+        (LOG.encode(), "is a verifier key of a log, which is given as text"),
+        (b"x" * 70000, "is too large for a key"),
+    ],
+)
+def test_a_file_that_is_no_key_is_told_for_what_it_is(
+    run: Run, store: Path, tmp_path: Path, content: bytes, told: str
+) -> None:
+    file = tmp_path / "given"
+    file.write_bytes(content)
+    exit_code, error = run("add", str(file), "--role", "verifier")
+    assert (exit_code, error["error"]["code"], error["error"]["message"].partition("' ")[2]) == (3, "KEY_INVALID", told)
+    assert error["error"]["hint"].startswith("Expected is an Ed25519 public key")
+    assert not store.exists()
+
+
+def test_folders_missing_files_and_other_json_are_told_for_what_they_are(run: Run, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "other.json").write_text("{}")
+    for given, told in (("folder", "is a folder, not a key"), ("none", "there is no file"), ("other.json", "is JSON")):
+        code, error = run("add", str(tmp_path / given), "--role", "verifier")
+        assert (code, told in error["error"]["message"]) == (3, True), error
+    assert run("add", "a+b", "--role", "registry")[1]["error"]["hint"].startswith("A registry is given as name+id+key")
+    assert not store.exists()
+
+
+SECRET = MALLORY.pem().decode()
+
+
+@pytest.mark.parametrize("place", ["k.pem", "k.json", "with+plus", "as text", "pointer key", "jwk"])
+def test_attack_a_private_key_in_place_of_a_public_one_is_neither_kept_nor_shown(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    secret = '{"kty": "OKP", "d": "c2VjcmV0IHNlY3JldA", "x": "AAAA"}' if place == "jwk" else SECRET
+    file = tmp_path / place
+    file.write_text(secret)
+    words = [SECRET] if place == "as text" else [str(file)]
+    if place == "pointer key":
+        words = [LOG, "--pointer-key", str(file)]
+    assert main(["trust", "add", *words, "--role", "verifier"]) == 3
+    told = "".join(capsys.readouterr())
+    assert "is a private key" in told
+    assert "[KEY_INVALID]" in told
+    for line in (*SECRET.splitlines()[1:-1], "c2VjcmV0"):
+        assert line not in told
+    assert not store.exists()
+
+
+def test_the_public_key_beside_a_private_one_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "k.pem").write_text(SECRET)
+    (tmp_path / "k.pem.pub").write_bytes(MALLORY.public_key.pem())
+    hint = run("add", str(tmp_path / "k.pem"), "--role", "verifier")[1]["error"]["hint"]
+    assert hint.endswith(f"Its public key is in {tmp_path / 'k.pem.pub'}.")
+
+
 def test_the_store_is_the_users_and_not_the_projects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PINWARDEN_TRUST", raising=False)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)

@@ -85,7 +85,7 @@ def test_a_server_goes_from_its_folder_through_the_registry_into_a_sandbox(
     command = [sys.executable, "-m", "pinwarden", "run", "acme.notes"]
     done = subprocess.run(command, input=QUESTIONS, capture_output=True, text=True, timeout=60, check=False)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["search_notes", "delete_note"]
+    assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["search_notes", "write_note", "delete_note"]
 
     # The same trust file is what an auditor gives to bundle accept.
     known = parse_trust((tmp_path / "trust.json").read_bytes())

@@ -167,7 +167,8 @@ def outdated() -> Schema:
 
 
 def update() -> Schema:
-    newer = exactly({"name": FULL_TEXT, "client": LOCK_CLIENT, "from": TEXT, "to": TEXT})
+    said = {"package": FULL_TEXT, "published_at": TEXT, "publisher": FULL_TEXT}
+    newer = exactly({"name": FULL_TEXT, "client": LOCK_CLIENT, "from": TEXT, "to": TEXT}, said)
     told = exactly({"code": CODE, "name": FULL_TEXT, "message": TEXT})
     failed = exactly({"name": FULL_TEXT, "message": TEXT})
     members = {

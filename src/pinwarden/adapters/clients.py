@@ -18,7 +18,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.clients.table import CLIENTS, FOLDERS, Client, Place, System, client_of, installation_place
 
 if TYPE_CHECKING:
-    from pinwarden.documents.clients.config import ConfigFile
+    from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
 
 MAX_CONFIG_BYTES = 16 * 1024 * 1024
 """Claude Code keeps its history in the file that also names servers; such files reach some megabytes."""
@@ -109,6 +109,28 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
         return "unchanged"
     _write(path, before, after)
     return "created" if before is None else "updated"
+
+
+def exchange_entry(server: ConfiguredServer, entry: dict[str, Any]) -> Action:
+    """Exchange the entry of a server where it stands; the same name elsewhere in the file is another server."""
+    from pinwarden.core.pointer import steps_of
+    from pinwarden.documents.clients.config import config_with, format_of
+    from pinwarden.documents.clients.edit import with_entry_at
+
+    path, known = Path(server.path), client_of(server.client)
+    steps = tuple(steps_of(server.pointer))
+    usual = steps == (*known.root, server.name) or (known.spelling.named_list and steps[:-1] == known.root)
+    if usual:
+        return install_entry(path, known.id, server.name, config_with(known, server.name, entry))
+    _refuse_linked_folder(path, known)
+    before = _read_or_none(path)
+    if before is None or not steps:
+        raise PinwardenError("CONFIG_UNEDITABLE", f"{path} does not hold the server {server.name[:80]!a} any more")
+    after = with_entry_at(before, form=format_of(path.name), steps=steps, entry=entry)
+    if after == before:
+        return "unchanged"
+    _write(path, before, after)
+    return "updated"
 
 
 def remove_entry(path: Path, client: str, name: str) -> Action:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Project
 
 SIGNATURE_FILE = "mcp-lock.sig"
+MAX_PUBLIC_KEY = 64 * 1024
+"""Bytes of a file with a public key, which has about a hundred."""
 
 PASSPHRASE_VARIABLE = "PINWARDEN_KEY_PASSPHRASE"  # noqa: S105  # the name of a variable, not its value
 
@@ -159,9 +161,30 @@ def count(text: str) -> int:
     return number
 
 
-def _named_key(text: str) -> tuple[str, PublicKey]:
+def public_key_bytes(text: str, max_bytes: int = MAX_PUBLIC_KEY) -> bytes:
+    """The file that is said to hold a public key. A private key is refused, in a file or in place of its name."""
     from pinwarden.adapters.files import read_file
+    from pinwarden.documents.key_texts import EXPECTED, refuse_private
+
+    refuse_private(os.fsencode(text), "what was given")
+    path, shown = Path(text), f"{text[:200]!a}"
+    if path.is_dir():
+        raise PinwardenError("KEY_INVALID", f"{shown} is a folder, not a key", hint=EXPECTED)
+    if not path.exists():
+        raise PinwardenError("FILE_UNREADABLE", f"there is no file {shown}", hint=EXPECTED)
+    try:
+        data = read_file(path, max_bytes)
+    except PinwardenError as err:
+        if "larger" not in err.message:
+            raise
+        raise PinwardenError("KEY_INVALID", f"{shown} is too large for a key", hint=EXPECTED) from err
+    refuse_private(data, shown, f"{text[:200]}.pub" if Path(f"{text}.pub").is_file() else "")
+    return data
+
+
+def _named_key(text: str) -> tuple[str, PublicKey]:
     from pinwarden.core.keys import PublicKey
+    from pinwarden.documents.key_texts import not_a_key
 
     name, mark, rest = text.partition("=")
     if not mark or Path(text).is_file():
@@ -169,9 +192,9 @@ def _named_key(text: str) -> tuple[str, PublicKey]:
     if rest.startswith("did:"):
         key = PublicKey.from_did(rest)
         return name or key.did, key
-    data = read_file(Path(rest))
+    data = public_key_bytes(rest)
     try:
         key = PublicKey.parse(data.decode("ascii").strip())
-    except UnicodeDecodeError as err:
-        raise PinwardenError("KEY_INVALID", f"{rest[:200]!a} does not hold a public key") from err
+    except (UnicodeDecodeError, PinwardenError) as err:
+        raise not_a_key(data, f"{rest[:200]!a}") from err
     return name or Path(rest).stem, key

@@ -128,6 +128,12 @@ def _discovered(name: str) -> Target:
     ]
     if not found:
         unread = [f"; {project.shown(file.path)} could not be read: {file.problem}" for file in files if file.fault]
+        if Path(name).is_file():
+            raise PinwardenError(
+                "TARGET_INVALID",
+                f"{name[:80]!a} is a file, and a server is asked for",
+                hint="Give an https URL, a command after --, or a name from a client config, which --config names",
+            )
         why = "it is a directory" if Path(name).is_dir() else "there is no such file"
         raise _unknown(name, f"{why}, and no client config here names such a server" + "".join(unread))
     if any(target != found[0][0] for target, _ in found):

@@ -33,6 +33,7 @@ from pinwarden.documents.artifacts.artifact import (
     Problem,
     RegistrySignature,
 )
+from pinwarden.documents.artifacts.newest import Newest, newest_npm
 from pinwarden.documents.artifacts.npm_package import (
     INSTALL_SCRIPTS,
     NpmName,
@@ -114,6 +115,13 @@ def facts(
         attestations=attestations,
         problems=tarball.problems,
     )
+
+
+def newest(package: PackageName, fetcher: Fetcher, endpoint: Endpoint) -> Newest | None:
+    """The release that npm would install today; None if the registry has no such package."""
+    registry = _Registry(name=parse_name(package.name), version="", endpoint=endpoint, fetcher=fetcher)
+    body = registry.document(registry.name.in_url, _PACKUMENT_LIMITS)
+    return None if body is None else newest_npm(_json(body, _PACKUMENT_LIMITS), registry.name)
 
 
 def _unnamed_script(told: VersionDocument, tarball: _Tarball) -> set[str]:

@@ -33,6 +33,7 @@ from pinwarden.documents.artifacts.artifact import (
     PackageName,
     Problem,
 )
+from pinwarden.documents.artifacts.newest import Newest, newest_tag
 from pinwarden.documents.oci.manifest import (
     IMAGE_CONFIGS,
     IMAGE_LIMITS,
@@ -71,6 +72,20 @@ def facts(
     """What the registry gives out for a reference: index, manifest and config of every platform, and attestations."""
     registry = Registry(parse_reference(package.name), fetcher, endpoint)
     return image_facts(package, registry, Wish(), now=now, into=into)
+
+
+def newest(package: PackageName, fetcher: Fetcher, endpoint: Endpoint) -> Newest | None:
+    """The highest of the tags that are built like the one that is asked about, and what it points to now."""
+    registry = Registry(parse_reference(package.name), fetcher, endpoint)
+    tag = newest_tag(registry.tags(), registry.reference.tag or "")
+    if tag is None:
+        return None
+    if tag == registry.reference.tag:
+        return Newest(version=tag)
+    document = registry.document(tag)
+    if document is None or not document.proven:
+        raise unfetched("protocol", f"the registry lists the tag {tag}, and gives out no image for it")
+    return Newest(version=tag, digest=document.digest)
 
 
 def image_facts(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
-from urllib.parse import urljoin, urlsplit
 
-from pinwarden.adapters.artifacts.oci_registry import Registry
+from pinwarden.adapters.artifacts.oci_registry import NEXT_PAGE, Registry, next_query
 from pinwarden.adapters.net.fetch_failures import unfetched
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
@@ -32,7 +30,6 @@ SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 DSSE = "application/vnd.dsse.envelope.v1+json"
 _PREDICATE = "dev.sigstore.bundle.predicateType"
 _COSIGN_TAGS = (".sig", ".att")
-_NEXT = re.compile(r'<([^<>\s]{1,4096})>\s*;[^,]*\brel="?next"?')
 
 
 class Found(Record):
@@ -103,10 +100,11 @@ def _referrers(search: _Search) -> Iterator[Descriptor]:
         if count > IMAGE_LIMITS.referrers:
             break
         yield from listed
-        following = _NEXT.search(answer.headers.get("link", ""))
+        following = NEXT_PAGE.search(answer.headers.get("link", ""))
         if following is None:
             return
-        page = _query_of(following[1], search)
+        here = f"{search.registry.url}{search.registry.reference.name}/referrers/{search.subject}"
+        page = next_query(here, following[1])
     if count:
         raise PinwardenError("FETCH_LIMIT", f"more refers to {search.subject} than is looked at")
     if found := search.document(_tag(search.subject)):
@@ -114,15 +112,6 @@ def _referrers(search: _Search) -> Iterator[Descriptor]:
         if len(listed) > IMAGE_LIMITS.referrers:
             raise PinwardenError("FETCH_LIMIT", f"more refers to {search.subject} than is looked at")
         yield from listed
-
-
-def _query_of(target: str, search: _Search) -> str:
-    """The next page is the same list with another query, and nothing else."""
-    here = f"{search.registry.url}{search.registry.reference.name}/referrers/{search.subject}"
-    following = urlsplit(urljoin(here, target))
-    if following._replace(query="", fragment="").geturl() != here or not following.query:
-        raise unfetched("protocol", "the registry's list of referrers goes on at another place")
-    return following.query
 
 
 def _index(body: bytes, content_type: str) -> ImageIndex:

@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urljoin, urlsplit
 
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.net.fetch import Answer, Fetcher, Received, Wanted
@@ -24,7 +24,7 @@ from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.oci.challenge import Challenge, may_answer_to, parse_challenges
 from pinwarden.documents.oci.docker_config import IDENTITY, Credential
 from pinwarden.documents.oci.manifest import ACCEPTED, IMAGE_LIMITS, OCI_INDEX, Descriptor
-from pinwarden.documents.oci.reference import Reference, parse_digest
+from pinwarden.documents.oci.reference import TAG, Reference, parse_digest
 from pinwarden.documents.target import Address
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 _TOKEN_LIMITS = Limits(max_bytes=1024 * 1024, max_depth=16)
 _NO_SUCH_ROUTE = frozenset({400, 405, 406, 501})
+_TAGS_PER_PAGE = 1000
+_TAG_PAGES = 50  # images that are built anew every day have some thousand tags
+NEXT_PAGE = re.compile(r'<([^<>\s]{1,4096})>\s*;[^,]*\brel="?next"?')
+"""Where a list goes on, in the header that says so."""
 Got = TypeVar("Got")
 
 
@@ -101,6 +105,21 @@ class Registry:
             return self._get("tags/list?n=1", "application/json", IMAGE_LIMITS.document_bytes).found
         except PinwardenError:
             return True  # it does not say
+
+    def tags(self) -> tuple[str, ...]:
+        """Every tag of the image, page after page. A list that does not end is an error, not a shorter list."""
+        found: list[str] = []
+        query = f"n={_TAGS_PER_PAGE}"
+        for _ in range(_TAG_PAGES):
+            answer = self._get(f"tags/list?{query}", "application/json", IMAGE_LIMITS.document_bytes)
+            if not answer.found:
+                return ()
+            found += _tags_in(answer)
+            following = NEXT_PAGE.search(answer.headers.get("link", ""))
+            if following is None:
+                return tuple(found)
+            query = next_query(self._url("tags/list"), following[1])
+        raise PinwardenError("FETCH_LIMIT", f"{self.reference.name} has more tags than are looked at")
 
     def referrers(self, digest: Digest, page: str = "") -> Answer | None:
         """One page (a query) of the list of what refers to a digest; None where the registry has no such list."""
@@ -244,6 +263,27 @@ def _document(answer: Answer, expected: Digest | None) -> Document:
         claim=claim,
         false_digests=tuple(dict.fromkeys(false)),
     )
+
+
+def next_query(here: str, target: str) -> str:
+    """The next page is the same list with another query, and nothing else."""
+    following = urlsplit(urljoin(here, target))
+    if following._replace(query="", fragment="").geturl() != here or not following.query:
+        raise unfetched("protocol", "a list of the registry goes on at another place")
+    return following.query
+
+
+def _tags_in(answer: Answer) -> list[str]:
+    try:
+        value: Any = strict_json.parse(answer.body, Limits(max_bytes=IMAGE_LIMITS.document_bytes))
+    except PinwardenError as err:
+        raise unfetched("protocol", f"the registry's list of tags cannot be read: {err}") from err
+    tags = value.get("tags", ()) if isinstance(value, dict) else None
+    if tags is None and isinstance(value, dict):
+        return []  # some registries say so that there are none
+    if not isinstance(tags, list | tuple):
+        raise unfetched("protocol", "the registry's list of tags is not a list")
+    return [tag for tag in tags if isinstance(tag, str) and TAG.fullmatch(tag)]
 
 
 def _realm_address(realm: str) -> Address:

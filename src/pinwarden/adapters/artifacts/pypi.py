@@ -25,6 +25,7 @@ from pinwarden.documents.artifacts.artifact import (
     PackageName,
     Problem,
 )
+from pinwarden.documents.artifacts.newest import Newest, newest_python
 from pinwarden.documents.artifacts.provenance_pep740 import LIMITS as PROVENANCE_LIMITS
 from pinwarden.documents.artifacts.provenance_pep740 import parse_provenance
 from pinwarden.documents.artifacts.python_index import DOCUMENT_LIMITS, ReleaseFile, disagree, distinct_files
@@ -98,6 +99,20 @@ def facts(  # noqa: PLR0913  the interface of all artifact adapters, and which f
         attestations=tuple(each for found, _ in stated for each in found),
         problems=(*_index_problems(release, torn, witness), *of_bytes),
     )
+
+
+def newest(package: PackageName, fetcher: Fetcher, index: Endpoint) -> Newest | None:
+    """The release that installers would take today; None if the index has no such package."""
+    name = normalized_name(package.name)
+    page = _simple_page(fetcher, index, name)
+    found = newest_python(page.files, name, package.version) if page is not None else None
+    if found is None or same_version(found.version, package.version):
+        return found
+    witness = _json_release(fetcher, index, name, found.version)
+    if witness is None:
+        return found
+    uploaded = min((file.uploaded_at for file in witness.files if file.uploaded_at), default=None)
+    return replace(found, publisher=witness.publisher, published_at=found.published_at or uploaded)
 
 
 # The two interfaces

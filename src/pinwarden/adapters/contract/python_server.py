@@ -57,7 +57,8 @@ def python_server(text: str) -> PythonServer:
     if path.is_dir() and (path / "__init__.py").is_file():
         path = path / "__init__.py"
     if not path.is_file():
-        raise PinwardenError("SERVER_OBJECT_UNKNOWN", f"there is no file {path_text[:200]!a}")
+        what = "a folder, not a server's file" if path.is_dir() else "not there"
+        raise PinwardenError("SERVER_OBJECT_UNKNOWN", f"{path_text[:200]!a} is {what}")
     if path.suffix != ".py" or (mark and not all(part.isidentifier() for part in name.split("."))):
         raise PinwardenError("USAGE", "--server takes path/to/server.py or path/to/server.py:object")
     path = path.resolve()

@@ -24,7 +24,7 @@ from urllib3.response import BaseHTTPResponse
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.net.connections import DEADLINE, guarded_connections, proxied_connections, tls_context
 from pinwarden.adapters.net.fetch_cache import FetchCache
-from pinwarden.adapters.net.fetch_failures import first_cause, too_large, unfetched, unreached
+from pinwarden.adapters.net.fetch_failures import first_cause, too_large, unasked, unfetched, unreached
 from pinwarden.adapters.net.network_guard import NetworkRules, address_refused, places_of
 from pinwarden.adapters.net.proxies import check_without_looking_up, proxy_for
 from pinwarden.core.digest import Digest
@@ -285,7 +285,7 @@ class Fetcher:
         """One request, tried again after failures that may pass. What the bytes are is never a reason to try again."""
         address = Address.parse(wanted.url)
         if self._rules.offline:
-            raise unfetched("offline", f"{address} was not asked, because --offline was given")
+            raise unasked(address)
         limits = self._rules.limits
         deadline = time.monotonic() + limits.total_seconds
         DEADLINE.set(deadline)

@@ -22,8 +22,24 @@ def too_large(address: Address, allowed: int) -> PinwardenError:
     return PinwardenError("FETCH_LIMIT", f"{address} is larger than {allowed} bytes", data={"allowed": allowed})
 
 
+def unasked(address: Address) -> PinwardenError:
+    """Nobody may be asked."""
+    return PinwardenError(
+        "FETCH_FAILED",
+        f"{address} was not asked, because --offline was given",
+        hint="Run it again without --offline.",
+        data={"reason": "offline", "host": address.host_header},
+    )
+
+
 def unreached(err: Exception, address: Address) -> PinwardenError:
     """What a failure of the network or of TLS means for whoever asked."""
+    told = _unreached(err, address)
+    # Whoever sums several failures up names the hosts.
+    return PinwardenError(told.code, told.message, data={**told.data, "host": address.host_header})
+
+
+def _unreached(err: Exception, address: Address) -> PinwardenError:
     cause = first_cause(err)
     if isinstance(cause, ssl.SSLError):
         why = getattr(cause, "verify_message", "") or cause.reason or "TLS failed"

@@ -41,6 +41,15 @@ _UNDERSTOOD = frozenset(
         ExtensionOID.CERTIFICATE_POLICIES,
     }
 )
+# All that the library raises for a certificate which it does not understand; they have no base of their own.
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 _PURPOSES = (ExtendedKeyUsageOID.CODE_SIGNING, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)
 
 
@@ -63,7 +72,7 @@ def load_certificate(der: bytes) -> Certified:
         certificate = x509.load_der_x509_certificate(der)
         # Raise here, in one place, if they cannot be read; nothing is decided without them.
         _ = certificate.extensions, certificate.subject, certificate.issuer, certificate.public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as err:
+    except _UNREADABLE as err:
         raise PinwardenError("SIGNATURE_INVALID", "a certificate cannot be read") from err
     return Certified(certificate=certificate, der=der, issuer=issuer, subject=subject, serial=serial)
 
@@ -77,7 +86,7 @@ def load_anchors(paths: Iterable[Path]) -> tuple[Certified, ...]:
             several = x509.load_pem_x509_certificates(data) if b"-----BEGIN" in data else None
             encoded = [data] if several is None else [each.public_bytes(Encoding.DER) for each in several]
             found += [load_certificate(each) for each in encoded]
-        except (ValueError, PinwardenError) as err:
+        except (*_UNREADABLE, PinwardenError) as err:
             raise PinwardenError("FILE_UNREADABLE", f"{path} holds no usable certificates") from err
     return tuple(found)
 

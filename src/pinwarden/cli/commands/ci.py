@@ -56,6 +56,7 @@ def run(args: Namespace) -> int:
     gate = Gate(
         now=now(),
         registries=project.registries(offline=args.offline) if args.registry or args.live else None,
+        registry_wanted=args.registry,
         probe=probe,
         configs=not args.no_configs,
         scope=args.scope,

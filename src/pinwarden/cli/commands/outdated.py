@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from pinwarden.cli.fetch_arguments import workshop
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_offline_argument, add_project_arguments, project_of
 
@@ -11,6 +12,8 @@ from pinwarden.cli.project_arguments import add_offline_argument, add_project_ar
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
     add_offline_argument(parser)
+    parser.add_argument("--allow-private", action="store_true", help="allow any host in a private network")
+    parser.add_argument("--allow-plain-http", action="store_true", help="allow addresses without encryption")
     add_project_arguments(parser)
     add_format_argument(parser)
 
@@ -19,4 +22,7 @@ def run(args: Namespace) -> int:
     """Look up and report."""
     from pinwarden.flows.lock.updating import outdated
 
-    return emit(outdated(project_of(args), offline=args.offline), args.format)
+    project = project_of(args)
+    with workshop(args, project, "looking up releases") as shop:
+        report = outdated(project, shop, offline=args.offline)
+    return emit(report, args.format)

@@ -1,8 +1,9 @@
 """Propose a policy for the gateway from what it observed, for example in a week under enforcement = "audit".
 
 Each definition is allowed by its digest, with how long it was seen and how often it was called. What reads like an
-attack, changed while it was observed, was offered twice, rejected or withheld is left out and explained. The policy
-goes to stdout, or with --output to a new file; nothing uses it before you put it into pinwarden.toml.
+attack, changed while it was observed, was offered twice, rejected or withheld is left out and explained. In a project
+with a lock it covers the servers of that lock, elsewhere all that were observed. The policy goes to stdout, or with
+--output to a new file; nothing uses it before you put it into pinwarden.toml.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.progress import Progress
+from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.core.errors import PinwardenError
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -21,18 +24,27 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--server", action="append", default=[], metavar="NAME", help="only for this server; repeatable"
     )
+    parser.add_argument(
+        "--all", action="store_true", help="for all servers that were observed, of whatever project or command"
+    )
     parser.add_argument("--only-called", action="store_true", help="leave out what nobody called while it was watched")
     parser.add_argument("--output", "-o", default="-", metavar="FILE", help="a file that does not exist yet (stdout)")
+    add_project_arguments(parser)
     add_state_argument(parser)
     add_format_argument(parser)
 
 
 def run(args: Namespace) -> int:
     """Propose and report."""
-    from pinwarden.flows.policy.generate import generate_policy
+    from pinwarden.flows.policy.generate import Coverage, generate_policy, locked_servers
 
-    with state_from(args) as state, Progress("reading what was observed"):
-        made = generate_policy(state, tuple(args.server), only_called=args.only_called)
+    if args.all and args.server:
+        raise PinwardenError("USAGE", "--all and --server contradict each other")
+    project = project_of(args)
+    named = tuple(args.server)
+    covered = Coverage(servers=named) if named or args.all else locked_servers(project)
+    with state_from(args, project) as state, Progress("reading what was observed"):
+        made = generate_policy(state, covered, only_called=args.only_called)
     if args.output != "-":
         from pinwarden.adapters.files import create_file
 

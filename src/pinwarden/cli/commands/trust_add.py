@@ -8,6 +8,7 @@ old one in the same step. The store is PINWARDEN_TRUST, or a file in your folder
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pinwarden.core.note import NoteKey
 
 _IDENTITY_BYTES = 64 * 1024
+_REGISTRY_KEY = "A registry is given as name+id+key, which pinwarden registry serve prints, or as its registry.json."
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -78,14 +80,39 @@ def run(args: Namespace) -> int:
 def _keys(args: Namespace) -> tuple[PublicKey | None, NoteKey | None]:
     """A registry has a key with a name in it; everybody else has a plain one."""
     from pinwarden.cli.key_arguments import public_keys
-    from pinwarden.core.note import NoteKey
 
     pointer = next(iter(public_keys([args.pointer_key]).values())) if args.pointer_key else None
     if args.key.endswith(".json"):
-        from pinwarden.adapters.files import read_file
-        from pinwarden.documents.registry.version import parse_identity
-
-        return pointer, parse_identity(read_file(Path(args.key), _IDENTITY_BYTES)).note_key
-    if "+" in args.key and not args.key.startswith("did:"):
-        return pointer, NoteKey.parse(args.key)
+        return pointer, _identity_key(args.key)
+    if "+" in args.key and not args.key.startswith("did:") and not Path(args.key).exists():
+        return pointer, _log_key(args.key)
     return next(iter(public_keys([args.key]).values())), None
+
+
+def _identity_key(file: str) -> NoteKey:
+    """The key of the log in a registry's own description of itself."""
+    from pinwarden.cli.key_arguments import public_key_bytes
+    from pinwarden.documents.key_texts import shape_of
+    from pinwarden.documents.registry.version import parse_identity
+
+    data = public_key_bytes(file, _IDENTITY_BYTES)
+    try:
+        return parse_identity(data).note_key
+    except PinwardenError as err:
+        what = "damaged JSON" if shape_of(data) == "JSON" and err.code.startswith("JSON_") else shape_of(data)
+        message = f"{file[:200]!a} is {what}, not the registry.json of a registry: {err.message}"
+        raise PinwardenError(err.code, message, hint=_REGISTRY_KEY) from err
+
+
+def _log_key(text: str) -> NoteKey:
+    """A registry's verifier key, as text."""
+    from pinwarden.core.note import NoteKey
+    from pinwarden.documents.key_texts import refuse_private
+
+    refuse_private(os.fsencode(text), "what was given")
+    try:
+        return NoteKey.parse(text)
+    except PinwardenError as err:
+        raise PinwardenError(
+            err.code, f"not the verifier key of a registry: {err.message}", hint=_REGISTRY_KEY
+        ) from err

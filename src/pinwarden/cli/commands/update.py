@@ -56,7 +56,7 @@ def run(args: Namespace) -> int:
     project = project_of(args)
     writing = writing_of(args, approves=args.yes)
     with workshop(args, project, "resolving") as shop:
-        wish = Wish(names=args.server, agreed=args.yes, shop=None if args.offline else shop)
+        wish = Wish(names=args.server, agreed=args.yes, shop=shop)
         report = update(project, wish, load_policies(project), writing)
         report = _with_bundles(args, project, writing, report)
     return emit(report, args.format)

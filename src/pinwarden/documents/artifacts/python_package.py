@@ -87,14 +87,31 @@ def belongs_to(file_name: str, project: str, version: str) -> bool:
     return False
 
 
+def file_version(file_name: str, project: str) -> Version | None:
+    """The version that a wheel or source archive of a project is of; None for other files."""
+    project = normalized_name(project)
+    if file_name.endswith(".whl"):
+        found = _wheel_version(file_name)
+        return found[1] if found is not None and found[0] == project else None
+    for ending in _SDIST_ENDINGS:
+        if file_name.endswith(ending):
+            versions = map(_version, _after_project(file_name.removesuffix(ending), project))
+            return next((version for version in versions if version is not None), None)
+    return None
+
+
 def _wheel_belongs(file_name: str, project: str, wanted: Version) -> bool:
+    return _wheel_version(file_name) == (project, wanted)
+
+
+def _wheel_version(file_name: str) -> tuple[str, Version] | None:
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:
         name, version, _, _ = parse_wheel_filename(file_name)
     except InvalidWheelFilename:
-        return False
-    return name == project and version == wanted
+        return None
+    return name, version
 
 
 def _after_project(stem: str, project: str) -> list[str]:

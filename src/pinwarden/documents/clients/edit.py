@@ -42,6 +42,19 @@ def with_entry(data: bytes, *, form: Format, client: Client, name: str, fragment
     return _checked(edited, form, expected).encode()
 
 
+def with_entry_at(data: bytes, *, form: Format, steps: tuple[str, ...], entry: dict[str, Any]) -> bytes:
+    """The configuration with the server at one place exchanged, wherever in a JSON file its client looks for it."""
+    before = read_document(data, f"x.{form}")
+    expected = deepcopy(before)
+    holder: Any = expected
+    for step in steps[:-1]:
+        holder = holder.get(step) if type(holder) is dict else None
+    if form != "json" or type(holder) is not dict or steps[-1] not in holder:
+        raise PinwardenError("CONFIG_UNEDITABLE", f"the server at /{'/'.join(steps)[:120]} is not edited there")
+    holder[steps[-1]] = entry
+    return _checked(put(decode(data), steps, entry), form, expected).encode()
+
+
 def without_entry(data: bytes, *, form: Format, client: Client, name: str) -> bytes:
     """The configuration without that server."""
     before = read_document(data, f"x.{form}")

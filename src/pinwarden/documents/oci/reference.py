@@ -21,7 +21,8 @@ _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 # A part of a name, as the distribution specification has it; its separators cannot make a path climb.
 _PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+"""What the distribution specification takes for a tag."""
 _DIGEST = re.compile(r"(sha256):[0-9a-f]{64}|(sha512):[0-9a-f]{128}")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -75,7 +76,7 @@ def parse_reference(text: str) -> Reference:
     digest = parse_digest(digest_text) if at else None
     host, path = _split_host(rest)
     name, colon, tag = path.partition(":")
-    if colon and not _TAG.fullmatch(tag):
+    if colon and not TAG.fullmatch(tag):
         _refuse(text, "its tag is malformed")
     if not all(_PART.fullmatch(part) for part in name.split("/")):
         _refuse(text, "its name is not lower-case letters, digits and single separators")

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
-from pinwarden.adapters.clients import install_entry
+from pinwarden.adapters.clients import exchange_entry
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.documents.clients.config import ConfiguredServer, config_with
@@ -27,6 +26,8 @@ from pinwarden.documents.lock.locked_launch import LAUNCH, LockedLaunch, launch_
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
+from pinwarden.flows.config.view import view_of
+from pinwarden.flows.lock.not_locked import not_locked
 from pinwarden.flows.report import Report, Row, advice, counted, row_facts
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.masking import lockable_entry
@@ -50,8 +51,8 @@ def enforce(project: Project, names: Sequence[str], now: str) -> Report:
     refuse_if_tampered(verify(lock))
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
-        raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {unknown[0][:120]!a}")
-    servers = [server for file in project.configs() for server in file.servers]
+        raise not_locked(lock.entries, unknown[0])
+    servers = view_of(project, (), project.configs()).servers  # not those of the user's other projects
     done: list[dict[str, str]] = []
     rows: list[Row] = []
     failures: list[tuple[str, PinwardenError]] = []
@@ -111,7 +112,7 @@ def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredSer
     if server is None:
         return {**told, "action": "locked only"}
     raw = with_command(server.entry, client, words)
-    action = install_entry(Path(server.path), client.id, entry.name, config_with(client, entry.name, raw))
+    action = exchange_entry(server, raw)
     return {**told, "file": project.shown(server.path), "action": action}
 
 

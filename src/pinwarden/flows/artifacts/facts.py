@@ -8,6 +8,7 @@ from typing import Any
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.artifacts.artifact import ArtifactFacts, PackageName
+from pinwarden.documents.artifacts.newest import Newest
 from pinwarden.documents.launch.values import Launched
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_launch import LockedLaunch, locked_launch
@@ -51,6 +52,26 @@ def facts_of(package: PackageName, shop: Workshop, *, now: str) -> ArtifactFacts
             return cargo.facts(package, fetcher, sources.cargo(), now=now)
         case _:
             raise PinwardenError("NOTHING_TO_RUN", f"{package.ecosystem} has no registry to ask")
+
+
+def newest_of(package: PackageName, shop: Workshop) -> Newest | None:
+    """The newest release of a package at the registry that this user's client is set to; None if that has none."""
+    sources, fetcher = shop.sources, shop.fetcher
+    match package.ecosystem:
+        case "npm":
+            from pinwarden.adapters.artifacts import npm
+
+            return npm.newest(package, fetcher, sources.npm(package.name))
+        case "pypi":
+            from pinwarden.adapters.artifacts import pypi
+
+            return pypi.newest(package, fetcher, sources.pypi())
+        case "oci":
+            from pinwarden.adapters.artifacts import oci
+
+            return oci.newest(package, fetcher, sources.image(package.name, by_project=True))
+        case _:
+            raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.ecosystem} packages are not looked up")
 
 
 def registry_asked(package: PackageName, shop: Workshop) -> str | None:

@@ -95,7 +95,9 @@ def chosen_entries(project: Project, names: Sequence[str]) -> list[Entry]:
             found.setdefault((entry.name, *_what_it_starts(entry)), entry)
     for name in names:
         if not any(entry.name == name for entry in found.values()):
-            raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
+            from pinwarden.flows.lock.not_locked import not_locked
+
+            raise not_locked(lock.entries, name)
     return list(found.values())
 
 

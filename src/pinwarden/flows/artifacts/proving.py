@@ -6,7 +6,7 @@ dependencies of the same one, come in through ``update``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinwarden.adapters import lock_store
@@ -94,16 +94,32 @@ def prove(
     exit_code = EXIT_CLEAN
     if open_rows:
         exit_code = EXIT_UNCHECKED if all(row.code == UNCHECKED for row in open_rows) else EXIT_REFUSED
-    open_ones = counted(len({row.name for row in open_rows}), "server")
     return Report(
         command="prove",
         subject=project.lock.name,
-        summary=f"the bytes of {counted(len(done), 'server')} are pinned, of {open_ones} not",
+        summary=_summary(done, open_rows, failures),
         exit_code=exit_code,
         rows=tuple(rows),
         notes=advice(failures),
         facts={"servers": done, "findings": [row_facts(row) for row in rows]},
     )
+
+
+def _summary(
+    done: Sequence[Mapping[str, Any]], open_rows: Sequence[Row], failures: Sequence[tuple[str, PinwardenError]]
+) -> str:
+    """What was pinned now, what was refused, and what nobody could look at: that says nothing about earlier pins."""
+    missed = {row.name for row in open_rows if row.code == UNCHECKED}
+    refused = {row.name for row in open_rows} - missed
+    parts = [f"the bytes of {counted(len(done), 'server')} are pinned"] if done or not missed else []
+    parts += [f"of {counted(len(refused), 'server')} refused"] if refused else []
+    if missed:
+        hosts = dict.fromkeys(str(err.data["host"]) for _, err in failures if "host" in err.data)
+        why = f" ({', '.join(hosts)} not reached)" if hosts else ""
+        whose = counted(len(missed), "server")
+        what = f"of {whose} could not be fetched{why}" if parts else f"the bytes of {whose} could not be fetched{why}"
+        parts.append(f"{what}, so nothing about them changed in the lock")
+    return "; ".join(parts)
 
 
 def _failure(entry: Entry, err: PinwardenError) -> Row:

@@ -141,8 +141,12 @@ def release_rows(entry: Entry, latest: ServerEntry, shop: Workshop, now: str) ->
     kind = str(entry.selected_target.get("registryType") or "")
     target = next((each for each in latest.packages if each.registry_type == kind), None)
     wanted = declared_package(target) if target is not None else None
-    if wanted is None:
-        return
+    if wanted is not None:
+        yield from package_rows(entry, wanted, shop, now)
+
+
+def package_rows(entry: Entry, wanted: PackageName, shop: Workshop, now: str) -> Iterator[Row]:
+    """The same for a release that is named."""
     try:
         before = _as_pinned(entry, facts_of(package_of(entry)[0], shop, now=now))
         after = facts_of(wanted, shop, now=now)

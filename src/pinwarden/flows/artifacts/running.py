@@ -151,7 +151,9 @@ def find_entry(project: Project, name: str, client: str | None) -> Entry:
     refuse_if_tampered(verify(lock))
     found = [each for each in lock.entries if each.name == name and client in (None, each.client)]
     if not found:
-        raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
+        from pinwarden.flows.lock.not_locked import not_locked  # a server that is there starts without it
+
+        raise not_locked(lock.entries, name)
     if len({(locked_launch(each).command, _pinned(each)) for each in found}) > 1:
         raise PinwardenError(
             "USAGE",

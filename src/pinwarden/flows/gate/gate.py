@@ -21,6 +21,8 @@ class Gate(Record):
     now: str
     registries: Registries | None = None
     """If given, each locked version is looked up again, and its metadata must still say what was approved."""
+    registry_wanted: bool = False
+    """Whether somebody asked for that; otherwise it comes with another check."""
     probe: ProbeOptions | None = None
     """If given, the live servers are asked, and their surfaces compared with the approved ones."""
     configs: bool = True

@@ -160,8 +160,10 @@ def _not_looked_at(lock: Lock, gate: Gate, in_vain: _Names) -> Iterator[str]:
         yield f"{hashed} of {entries} entries have only ToolPin's hashes of their tools, which leave much out"
     yield from _unseen_texts(lock)
     asked = _asked(lock, gate, in_vain)
-    if gate.registries is not None:
-        yield f"--registry looked up {asked['registry']} of {counted(entries, 'entry', 'entries')}"
+    # --live looks up what came from a registry as well; of a lock without such entries there is nothing to tell.
+    if gate.registries is not None and (gate.registry_wanted or asked["registry"]):
+        option = "--registry" if gate.registry_wanted else "--live"
+        yield f"{option} looked up {asked['registry']} of {counted(entries, 'entry', 'entries')}"
     if gate.workshop is not None:
         yield f"--bytes fetched and hashed the artifacts of {asked['bytes']} of {counted(entries, 'entry', 'entries')}"
     if gate.probe is None:

@@ -155,7 +155,7 @@ class _Plan:
                 literal=question.literal,
             )
         except PinwardenError as err:
-            self._stop(err, err.exit_code, 1)
+            self._stop(self._why_none(err), err.exit_code, 1)
         try:
             pointer, key_id = self._first_steps(submission)
         except PinwardenError as err:
@@ -172,6 +172,16 @@ class _Plan:
             submission, descriptor=papers.descriptor, manifest=papers.manifest, attestations=papers.attestations
         )
         return filled, root
+
+    def _why_none(self, err: PinwardenError) -> PinwardenError:
+        """A pointer that is not there may have been taken away; the log says so, and why."""
+        question, log = self._question, self._source.log
+        if err.code != "POINTER_NOT_FOUND" or question.literal or log is None or not question.trusted.roots:
+            return err
+        from pinwarden.flows.install.taken_back import why_no_pointer
+
+        asked = question.tool, question.channel
+        return why_no_pointer(err, log, question.trusted, question.trust_path, asked, question.now)
 
     def _first_steps(self, submission: Submission) -> tuple[dict[str, Any], str]:
         """Whose pointer it is. A key that nobody knows may be the new one of a registry that is trusted: its log says.

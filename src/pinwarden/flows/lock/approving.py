@@ -12,6 +12,7 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.surface import Surface, parse
 from pinwarden.flows.compare import compare_surfaces
 from pinwarden.flows.lock.locking import Approver, approve_surface
+from pinwarden.flows.lock.not_locked import not_locked
 from pinwarden.flows.report import Report, counted
 
 if TYPE_CHECKING:
@@ -25,11 +26,8 @@ def locked_entry(project: Project, name: str, client: str | None = None) -> Entr
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
     found = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
     if not found:
-        raise PinwardenError(
-            "SERVER_NOT_LOCKED",
-            f"the lock has no entry for {name[:120]!a}",
-            hint="A server that is configured is locked with pinwarden init --accept NAME; see pinwarden list.",
-        )
+        hint = "A server that is configured is locked with pinwarden init --accept NAME; see pinwarden list."
+        raise not_locked(lock.entries, name, hint)
     if len(found) > 1:
         clients = ", ".join(entry.client for entry in found)
         raise PinwardenError("USAGE", f"{name[:120]!a} is locked for {clients}", hint="Name one of them with --client")

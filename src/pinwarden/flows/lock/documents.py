@@ -58,11 +58,9 @@ def entries_named(lock: Lock, text: str) -> tuple[Entry, ...]:
     found = tuple(entry for entry in lock.entries if text in (entry.name, entry_key(entry.name, entry.client)))
     if found:
         return found
-    from pinwarden.rules.config.near_names import near_name
+    from pinwarden.flows.lock.not_locked import not_locked
 
-    near = near_name(text, (entry.name for entry in lock.entries))
-    meant = f", did you mean {near[:120]!a}?" if near else ""
-    raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {text[:120]!a}{meant}")
+    raise not_locked(lock.entries, text)
 
 
 def digest_of(lock: Lock | NeutralLock) -> str | None:

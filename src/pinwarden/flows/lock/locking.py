@@ -23,6 +23,7 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock, without
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.documents.surface import TOOL, Surface
+from pinwarden.flows.lock.not_locked import not_locked
 from pinwarden.flows.lock.surface_files import in_own_files
 from pinwarden.flows.policy.rules import broken_rules
 from pinwarden.flows.report import Report, Row
@@ -89,7 +90,7 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     artifact = _look_at_bytes(entry, wanted, writing)
     plans = [_plan(entry, client, wanted, seen, artifact, writing.now) for client in wanted.clients]
     for plan in plans:
-        _refuse_forbidden(policies, plan, writing.now, entry.published_at)
+        refuse_forbidden(policies, plan, writing.now, entry.published_at)
     made = [_entry(plan, seen, project, writing, entry.published_at) for plan in plans]
     write_entries(project, made, seen, writing)
     findings = tuple(
@@ -111,7 +112,8 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     )
 
 
-def _refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> None:
+def refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> None:
+    """Stop at the first entry that a policy does not let in, with all that speaks against it."""
     broken = [rule for rule in broken_rules(policies, plan, now, published_at=published_at) if rule.refuses]
     if broken:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
@@ -172,7 +174,7 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
             entry.key for entry in old.entries if entry.name == name and (not clients or entry.client in clients)
         )
         if not gone:
-            raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}")
+            raise not_locked(old.entries, name)
         return lock_store.LockWrite(lock=without(old, gone, now))
 
     lock_store.update(project.lock, change)
@@ -273,11 +275,12 @@ def _entry(
     made = lock_entry.with_integrity(lock_entry.Entry(key=key, document=plan))
     if writing.plain_v2:
         return made
-    extension = _extension(seen, project, plan["name"], writing)
+    extension = extension_for(seen, project, plan["name"], writing)
     return extended(made, replace(extension, others={PUBLISHED: published_at}) if published_at else extension)
 
 
-def _extension(seen: Surface | None, project: Project, name: str, writing: LockWriting) -> Extension:
+def extension_for(seen: Surface | None, project: Project, name: str, writing: LockWriting) -> Extension:
+    """Our record of an entry that is locked now: its approved text, and who approved it."""
     approver = writing.approver
     return Extension(
         surface=None if seen is None else pin_surface(seen, surface_file(project, name)),

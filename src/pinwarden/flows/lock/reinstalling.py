@@ -9,19 +9,19 @@ starts nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
-from pinwarden.adapters.clients import install_entry
+from pinwarden.adapters.clients import exchange_entry
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.documents.clients.config import ConfiguredServer, config_with
+from pinwarden.documents.clients.config import ConfiguredServer
 from pinwarden.documents.clients.table import Client, client_of
 from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.locked_launch import LAUNCH
 from pinwarden.documents.lock.record import extension_of
+from pinwarden.flows.config.view import view_of
 from pinwarden.flows.report import Row
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.masking import lockable_entry
@@ -44,7 +44,7 @@ class Installed:
 
     def __init__(self, project: Project, entries: Sequence[Entry]) -> None:
         self._project = project
-        servers = [server for file in project.configs() for server in file.servers]
+        servers = view_of(project, (), project.configs()).servers  # not those of the user's other projects
         self._before = {(entry.name, entry.client): (entry, _of(entry, servers)) for entry in entries}
 
     def follow(self, name: str, client: str, shop: Workshop | None, now: str) -> Row | None:
@@ -53,19 +53,23 @@ class Installed:
         if server is None:
             return None  # it was only locked, and never installed there
         known = client_of(client)
-        if not _is_as_approved(entry, server, known):
-            return _row(name, f"{client} has it configured otherwise than it was approved; that was left as it is")
+        if not is_as_approved(entry, server, known):
+            return not_updated(
+                name, f"{client} has it configured otherwise than it was approved; that was left as it is"
+            )
         extension = extension_of(entry)
         enforced = extension is not None and LAUNCH in extension.others
         if enforced and not self._proved(name, shop, now):
-            return _row(name, f"{client} starts it through pinwarden run, and its new bytes are not pinned: prove it")
+            return not_updated(
+                name, f"{client} starts it through pinwarden run, and its new bytes are not pinned: prove it"
+            )
         fresh = _locked(self._project, name, client)
         merged = with_fresh_start(server.entry, locked_config(fresh.key, fresh.document).entry)
         from pinwarden.flows.artifacts.enforcing import enforce
 
-        install_entry(Path(server.path), known.id, name, config_with(known, name, merged))
+        exchange_entry(server, merged)
         if enforced and enforce(self._project, [name], now).exit_code != EXIT_CLEAN:
-            return _row(name, f"{client} does not start it through pinwarden run any more: enforce it")
+            return not_updated(name, f"{client} does not start it through pinwarden run any more: enforce it")
         return None
 
     def _proved(self, name: str, shop: Workshop | None, now: str) -> bool:
@@ -95,7 +99,8 @@ def _of(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer |
     return next((each for each in servers if each.name == entry.name and each.client == client.id), None)
 
 
-def _is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bool:
+def is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bool:
+    """Whether a server stands in its client's file as it was approved."""
     approved = locked_config(entry.key, entry.document).entry
     changes = compare_entries(entry.name, approved, lockable_entry(server.entry), client)
     return all(change.severity == "info" for change in changes)
@@ -109,7 +114,8 @@ def _locked(project: Project, name: str, client: str) -> Entry:
     return entry
 
 
-def _row(name: str, message: str) -> Row:
+def not_updated(name: str, message: str) -> Row:
+    """What is told about a configuration that stays at the older release."""
     return Row(
         code=NOT_UPDATED,
         level=REINSTALLING_KINDS[NOT_UPDATED].severity,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
@@ -12,17 +12,21 @@ from pinwarden.documents.lock.configured import SOURCE, UNLISTED
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.flows.lock.locking import LockWriting, Wanted, lock_from_registry
+from pinwarden.flows.lock.not_locked import not_locked
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted
 from pinwarden.rules.finding_kinds import Kinds, kind_table
 from pinwarden.rules.versions import compare_versions
 
 if TYPE_CHECKING:
+    from pinwarden.documents.lock.lockfile import Lock
     from pinwarden.flows.artifacts.closing import Workshop
     from pinwarden.flows.artifacts.renewing import Renewal
+    from pinwarden.flows.lock.configured_releases import Following, Release
     from pinwarden.flows.project import Policies, Project
 
 NOTHING_TO_LOOK_UP = "there is nothing to look up"
-NOTHING_CHANGED = "nothing was changed; add --yes to update the lock"
+_PASSING = ("generatedAt", "pinwarden", "serverVersion")  # that a release has another version is told anyway
+NOTHING_CHANGED = "nothing was changed; add --yes to update the lock and the clients' configurations"
 
 
 UPDATE_KINDS: Kinds = kind_table(
@@ -32,7 +36,10 @@ UPDATE_KINDS: Kinds = kind_table(
         ("capabilityManifest_changes", "A newer release declares other secrets, hosts or transports."),
         ("tier_changes", "A newer release has another tier."),
     ),
-    info=(("newer_release", "There is a newer release than the locked one."),),
+    info=(
+        ("newer_release", "There is a newer release than the locked one."),
+        ("version_floats", "A configuration names no single release, so another may be started any day."),
+    ),
 )
 
 
@@ -44,31 +51,35 @@ class Newer(Record):
     problem: str | None = None
 
     @property
+    def locked(self) -> str:
+        """The release in the lock."""
+        return self.entry.version
+
+    @property
     def is_newer(self) -> bool:
         """Whether the latest release is not the locked one but a later one."""
         return self.latest is not None and compare_versions(self.latest.version or "", self.entry.version) > 0
 
 
-def outdated(project: Project, *, offline: bool) -> Report:
+def outdated(project: Project, shop: Workshop, *, offline: bool) -> Report:
     """The report of ``pinwarden outdated``."""
-    looked = _look_up(project, [], offline=offline)
+    looked = _look_up(project, [], shop, offline=offline)
     found = looked.entries
     rows = [_row(each) for each in found if each.is_newer or each.problem]
     behind = sum(each.is_newer for each in found)
-    failed = len(looked.failed)
     return Report(
         command="outdated",
         subject=project.lock.name,
         summary=looked.in_words(f"{behind} with a newer release"),
-        exit_code=EXIT_UNCHECKED if failed else EXIT_CLEAN,
-        rows=tuple(rows),
+        exit_code=EXIT_UNCHECKED if looked.failed else EXIT_CLEAN,
+        rows=(*rows, *looked.floating_rows),
         facts={
             "entries": [
                 {
                     "name": each.entry.name,
                     "client": each.entry.client,
-                    "locked": each.entry.version,
-                    "latest": each.latest.version if each.latest else None,
+                    "locked": each.locked,
+                    "latest": _version(each) if each.latest else None,
                     "outdated": each.is_newer,
                     "problem": each.problem,
                 }
@@ -84,26 +95,31 @@ class Wish(Record):
     names: Sequence[str]
     """In the lock; none means all."""
     agreed: bool
-    shop: Workshop | None
-    """If given, the bytes that are pinned are looked at, too."""
+    shop: Workshop
+    """Where releases are looked up, and the bytes that are pinned are looked at, unless that is offline."""
 
 
 def update(project: Project, wish: Wish, policies: Policies, writing: LockWriting) -> Report:
-    """Show what newer releases, newer dependencies and moved tags would change; write it if that was agreed to."""
-    agreed = wish.agreed
-    looked = _look_up(project, wish.names, offline=writing.offline)
+    """Show what newer releases, newer dependencies and moved tags would change; write it if that was agreed to.
+
+    1. Look up the newest releases.
+    2. Say what they, and newer dependencies of the others, would change.
+    3. Write what was agreed to, but nothing whose bytes are not what somebody says they are.
+    """
+    looked = _look_up(project, wish.names, wish.shop, offline=writing.offline)
     found = [each for each in looked.entries if each.is_newer]
-    rows = tuple(row for each in found for row in _differences(each, writing.now))
+    following = _following(looked, project, policies, writing, wish)
+    rows = tuple(row for each in found for row in _differences(each, following, writing.now))
     failed = tuple(_row(each) for each in looked.failed)
-    renewed = _renewals(project, wish, found, writing.now)
-    releases = tuple(_release_rows(wish, found, writing.now))
+    renewed = _renewals(project, wish, found, writing)
+    releases = tuple(_release_rows(wish, found, writing))
     bytes_rows = (*(row for each in renewed for row in each.rows), *releases)
     failed += tuple(row for row in bytes_rows if row.code == UNCHECKED)
-    rows += tuple(row for row in bytes_rows if row.code != UNCHECKED)
+    failed = tuple({(row.name, row.message): row for row in failed}.values())  # each reason once
+    rows += (*(row for row in bytes_rows if row.code != UNCHECKED), *looked.floating_rows)
     bad = {row.name for row in releases if row.level == "critical"}
     offered = [each for each in renewed if each.offered]
-    critical = any(row.level == "critical" for row in bytes_rows)
-    refused = critical or (bool(found or offered) and not agreed)
+    refused = any(row.level == "critical" for row in bytes_rows) or (bool(found or offered) and not wish.agreed)
     report = Report(
         command="update",
         subject=project.lock.name,
@@ -112,29 +128,32 @@ def update(project: Project, wish: Wish, policies: Policies, writing: LockWritin
         rows=(*failed, *rows),
         notes=tuple(_untold(looked, renewed)),
         facts={
-            "updates": [
-                {"name": each.entry.name, "client": each.entry.client, "from": each.entry.version, "to": _version(each)}
-                for each in found
-            ],
+            "updates": [_update_facts(each) for each in found],
             "renewals": [each.entry.name for each in offered],
-            "written": agreed and bool(offered or any(each.entry.name not in bad for each in found)),
+            "written": False,
             "changes": [{"code": row.code, "name": row.name, "message": row.message} for row in rows],
             "unchecked": [{"name": row.name, "message": row.message} for row in failed],
         },
     )
-    if not agreed:
+    if not wish.agreed:
         nothing = (NOTHING_CHANGED,) if found or offered else ()
         return replace(report, notes=(*report.notes, *nothing))
-    left = _write_releases(project, [each for each in found if each.entry.name not in bad], wish, policies, writing)
-    if offered:
-        from pinwarden.flows.artifacts.renewing import write_renewal
-
-        for renewal in offered:
-            write_renewal(project, renewal, writing.now)
+    good = [each for each in found if each.entry.name not in bad]
+    left = _write_releases(project, good, wish, policies, writing, following)
+    _write_renewals(project, offered, writing.now)
+    facts = {**report.facts, "written": lock_store.read(project.lock) != looked.lock}
     if not left:
-        return report
-    facts = {**report.facts, "configs": [{"name": row.name, "message": row.message} for row in left]}
+        return replace(report, facts=facts)
+    facts["configs"] = [{"name": row.name, "message": row.message} for row in left]
     return replace(report, rows=(*report.rows, *left), facts=facts, exit_code=EXIT_REFUSED)
+
+
+def _update_facts(each: Newer | Release) -> dict[str, Any]:
+    facts = {"name": each.entry.name, "client": each.entry.client, "from": each.locked, "to": _version(each)}
+    if isinstance(each, Newer) or each.latest is None:
+        return facts
+    said = {"published_at": each.latest.published_at, "publisher": each.latest.publisher}
+    return {**facts, "package": each.runs.identity, **{name: value for name, value in said.items() if value}}
 
 
 def _untold(looked: _Looked, renewed: Sequence[Renewal]) -> Iterator[str]:
@@ -142,12 +161,28 @@ def _untold(looked: _Looked, renewed: Sequence[Renewal]) -> Iterator[str]:
     same = sum(not each.rows for each in renewed)
     if same:
         yield f"the pinned bytes of {counted(same, 'server')} are what they would be today, with all dependencies"
-    if looked.configured:
-        yield "a configured server stays at the version in its configuration; write another, then run pinwarden init"
+    if looked.unlisted:
+        yield f"no releases are looked up of programs of this machine and addresses: {', '.join(looked.unlisted)}"
 
 
-def _write_releases(
-    project: Project, found: Sequence[Newer], wish: Wish, policies: Policies, writing: LockWriting
+def _following(
+    looked: _Looked, project: Project, policies: Policies, writing: LockWriting, wish: Wish
+) -> Following | None:
+    """What brings configurations up to newer releases of their packages, where a configuration names one."""
+    if not looked.releases:
+        return None
+    from pinwarden.flows.lock.configured_releases import Following
+
+    return Following(project, policies, writing, wish.shop)
+
+
+def _write_releases(  # noqa: PLR0913, PLR0917  all that a release is locked with
+    project: Project,
+    found: Sequence[Newer | Release],
+    wish: Wish,
+    policies: Policies,
+    writing: LockWriting,
+    following: Following | None,
 ) -> list[Row]:
     """Lock the newer releases, and let the clients' configurations follow; tells where that was not possible.
 
@@ -157,9 +192,14 @@ def _write_releases(
         return []
     from pinwarden.flows.lock.reinstalling import Installed
 
-    installed = Installed(project, [each.entry for each in found])
+    listed = [each for each in found if isinstance(each, Newer)]
+    installed = Installed(project, [each.entry for each in listed])
     left: list[Row] = []
     for each in found:
+        if not isinstance(each, Newer):
+            row = following.follow(each) if following is not None else None
+            left += [row] if row is not None else []
+            continue
         wanted = Wanted(
             name=each.entry.name,
             clients=(each.entry.client,),
@@ -168,53 +208,87 @@ def _write_releases(
             source=each.entry.source,
         )
         lock_from_registry(project, wanted, policies, writing)
-        row = installed.follow(each.entry.name, each.entry.client, wish.shop, writing.now)
+        shop = None if writing.offline else wish.shop
+        row = installed.follow(each.entry.name, each.entry.client, shop, writing.now)
         left += [row] if row is not None else []
     return left
 
 
-def _renewals(project: Project, wish: Wish, found: Sequence[Newer], now: str) -> list[Renewal]:
+def _renewals(project: Project, wish: Wish, found: Sequence[Newer | Release], writing: LockWriting) -> list[Renewal]:
     """What the pinned bytes would be today; not of servers that get another release anyway."""
-    if wish.shop is None:
+    if writing.offline:
         return []
     from pinwarden.flows.artifacts.renewing import renewals
 
     newer = frozenset(each.entry.name for each in found)
-    return renewals(project, wish.names, wish.shop, now, without=newer)
+    return renewals(project, wish.names, wish.shop, writing.now, without=newer)
 
 
-def _release_rows(wish: Wish, found: Sequence[Newer], now: str) -> Iterator[Row]:
+def _write_renewals(project: Project, offered: Sequence[Renewal], now: str) -> None:
+    if not offered:
+        return
+    from pinwarden.flows.artifacts.renewing import write_renewal
+
+    for renewal in offered:
+        write_renewal(project, renewal, now)
+
+
+def _release_rows(wish: Wish, found: Sequence[Newer | Release], writing: LockWriting) -> Iterator[Row]:
     """Who published the newer releases of servers whose bytes are pinned, each once."""
-    if wish.shop is None:
+    if writing.offline:
         return
     from pinwarden.flows.artifacts.gate import has_bytes
-    from pinwarden.flows.artifacts.renewing import release_rows
+    from pinwarden.flows.artifacts.renewing import package_rows, release_rows
 
     told: set[str] = set()
     for each in found:
-        if each.latest is not None and has_bytes(each.entry) and each.entry.name not in told:
-            told.add(each.entry.name)
-            yield from release_rows(each.entry, each.latest, wish.shop, now)
+        if each.latest is None or not has_bytes(each.entry) or each.entry.name in told:
+            continue
+        told.add(each.entry.name)
+        if isinstance(each, Newer):
+            yield from release_rows(each.entry, each.latest, wish.shop, writing.now)
+        else:
+            yield from package_rows(each.entry, each.package, wish.shop, writing.now)
 
 
 class _Looked(Record):
     """What the registries said, and of how many entries they can know."""
 
-    entries: tuple[Newer, ...]
-    """Those that come from a registry."""
+    lock: Lock
+    servers: tuple[Newer, ...]
+    """Those that a registry of servers was asked about."""
+    releases: tuple[Release, ...]
+    """Those that a configuration takes from a registry of packages."""
     wanted: int
     """All that were asked about."""
-    configured: bool
-    """Whether some of those were found in a configuration."""
+    unlisted: tuple[str, ...]
+    """Names of configured servers that come from no registry."""
 
     @property
-    def failed(self) -> tuple[Newer, ...]:
+    def entries(self) -> tuple[Newer | Release, ...]:
+        """All that have a locked release."""
+        return (*self.servers, *(each for each in self.releases if not each.floats))
+
+    @property
+    def failed(self) -> tuple[Newer | Release, ...]:
         """Those that could not be looked up."""
         return tuple(each for each in self.entries if each.problem is not None)
 
+    @property
+    def floating_rows(self) -> tuple[Row, ...]:
+        """What is told of those whose configuration names no release."""
+        level = UPDATE_KINDS["version_floats"].severity
+        return tuple(
+            Row(code="version_floats", level=level, entity="server", name=each.entry.name, path="", message=each.hint)
+            for each in self.releases
+            if each.floats
+        )
+
     def in_words(self, outcome: str) -> str:
         """How many were looked up, and what came of it."""
+        floating = len(self.releases) + len(self.servers) - len(self.entries)
         known = f"{len(self.entries)} of {counted(self.wanted, 'entry', 'entries')} come from a registry"
+        known += f" at a locked version and {floating} at any" if floating else ""
         if not self.entries:
             return f"{known}; {NOTHING_TO_LOOK_UP}"
         if not self.failed:
@@ -223,36 +297,66 @@ class _Looked(Record):
         return f"{known}, {len(self.failed)} could not be looked up{answered}"
 
 
-def _look_up(project: Project, names: Sequence[str], *, offline: bool) -> _Looked:
+def _look_up(project: Project, names: Sequence[str], shop: Workshop, *, offline: bool) -> _Looked:
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
-        raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {unknown[0][:120]!a}")
-    registries = project.registries(offline=offline)
-    found: list[Newer] = []
+        raise not_locked(lock.entries, unknown[0])
     wanted = [entry for entry in lock.entries if not names or entry.name in names]
+    configured = [entry for entry in wanted if entry.source == SOURCE]
+    releases = _configured_releases(configured, shop)
+    packaged = {each.entry.key for each in releases}
+    return _Looked(
+        lock=lock,
+        servers=tuple(_listed(project, wanted, offline=offline)),
+        releases=releases,
+        wanted=len(wanted),
+        unlisted=tuple(dict.fromkeys(entry.name for entry in configured if entry.key not in packaged)),
+    )
+
+
+def _listed(project: Project, wanted: Sequence[Entry], *, offline: bool) -> Iterator[Newer]:
+    """What registries of servers have of entries that came from one."""
+    registries = project.registries(offline=offline)
     for entry in wanted:
         if entry.source in UNLISTED:
             continue
         try:
             latest = from_value(registries.find(entry.name, None, entry.source))
         except PinwardenError as err:
-            found.append(Newer(entry=entry, latest=None, problem=err.message))
+            yield Newer(entry=entry, latest=None, problem=err.message)
             continue
-        found.append(Newer(entry=entry, latest=latest))
-    configured = any(entry.source == SOURCE for entry in wanted)
-    return _Looked(entries=tuple(found), wanted=len(wanted), configured=configured)
+        yield Newer(entry=entry, latest=latest)
 
 
-def _differences(each: Newer, now: str) -> list[Row]:
+def _configured_releases(configured: Sequence[Entry], shop: Workshop) -> tuple[Release, ...]:
+    if not configured:
+        return ()
+    from pinwarden.flows.lock.configured_releases import releases_of
+
+    return tuple(releases_of(configured, shop))
+
+
+def _differences(each: Newer | Release, following: Following | None, now: str) -> list[Row]:
     """What the newer release says about itself that the locked one did not."""
-    from pinwarden.rules.plan import install_plan
+    if isinstance(each, Newer):
+        from pinwarden.rules.plan import install_plan
 
-    if each.latest is None:
-        return []
-    plan: dict[str, Any] = install_plan(each.latest, each.entry.client, now=now)
+        if each.latest is None:
+            return []
+        return _plan_rows(each, install_plan(each.latest, each.entry.client, now=now))
+    from pinwarden.flows.lock.reinstalling import not_updated
+
+    try:
+        fresh = following.fresh(each)[1].document if following is not None else each.entry.document
+    except PinwardenError as err:
+        return [_row(each), not_updated(each.entry.name, f"{each.entry.client}: {err.message}")]
+    return _plan_rows(each, fresh)
+
+
+def _plan_rows(each: Newer | Release, plan: Mapping[str, Any]) -> list[Row]:
     old = each.entry.document
     rows = [_row(each)]
     for member, what in (
@@ -284,22 +388,23 @@ def _differences(each: Newer, now: str) -> list[Row]:
     return rows
 
 
-def _row(each: Newer) -> Row:
+def _row(each: Newer | Release) -> Row:
     if each.problem:
         code, level, message = UNCHECKED, "review", each.problem
     else:
         code, level = "newer_release", UPDATE_KINDS["newer_release"].severity
-        message = f"{each.entry.version} is locked for {each.entry.client}, {_version(each)} is the latest"
+        message = f"{each.locked} is locked for {each.entry.client}, {_version(each)} is the latest"
+        message += "" if isinstance(each, Newer) else each.told
     return Row(code=code, level=level, entity="server", name=each.entry.name, path="", message=message)
 
 
-def _version(each: Newer) -> str:
+def _version(each: Newer | Release) -> str:
     return (each.latest.version if each.latest else None) or "?"
 
 
 def _lasting(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _lasting(member) for name, member in value.items() if name not in ("generatedAt", "pinwarden")}
+        return {name: _lasting(member) for name, member in value.items() if name not in _PASSING}
     return value
 
 

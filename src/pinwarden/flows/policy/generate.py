@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.adapters import lock_store
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN
 from pinwarden.core.record import Record
@@ -23,6 +24,7 @@ from pinwarden.store.reviews import REJECTED, STATES, Review
 
 if TYPE_CHECKING:
     from pinwarden.flows.gateway.state import GatewayState
+    from pinwarden.flows.project import Project
 
 _HEAD = """\
 # A policy for the gateway, proposed from what it observed. Read it before you use it: it allows what is listed here
@@ -52,9 +54,36 @@ class Generated(Record):
     report: Report
 
 
-def generate_policy(state: GatewayState, servers: tuple[str, ...] = (), *, only_called: bool = False) -> Generated:
+class Coverage(Record):
+    """Which servers a policy is for."""
+
+    servers: tuple[str, ...] = ()
+    """By name; none means all."""
+    lock: str | None = None
+    """The lock that names them, where nobody else did."""
+
+    def covers(self, server: str) -> bool:
+        """Whether a server is one of them."""
+        return (not self.servers and self.lock is None) or server in map(kept_name, self.servers)
+
+
+def locked_servers(project: Project) -> Coverage:
+    """The servers of this project, as its lock names them; all that were observed, where there is no lock."""
+    lock = lock_store.read(project.lock)
+    if lock is None:
+        return Coverage()
+    return Coverage(servers=tuple(dict.fromkeys(entry.name for entry in lock.entries)), lock=project.lock.name)
+
+
+def generate_policy(
+    state: GatewayState,
+    covered: Coverage = Coverage(),  # noqa: B008  a frozen value
+    *,
+    only_called: bool = False,
+) -> Generated:
     """Propose a policy for these servers, or for all that were observed."""
-    observed = _observations(state, servers)
+    every = _observations(state)
+    observed = [each for each in every if covered.covers(each.server)]
     proposal = propose(observed, only_called=only_called)
     text = policy_text(proposal)
     policy = parse_policy(text.encode())  # what is proposed can be read back, whatever the servers call their tools
@@ -72,11 +101,11 @@ def generate_policy(state: GatewayState, servers: tuple[str, ...] = (), *, only_
     told = f"{counted(len(proposal.allow), 'definition')} proposed, {len(proposal.left_out)} left out"
     report = Report(
         command="policy generate",
-        subject=", ".join(servers) or "all servers",
+        subject=covered.lock or ", ".join(covered.servers) or "all servers",
         summary=told,
         exit_code=EXIT_CLEAN,
         rows=rows,
-        notes=_notes(observed, servers),
+        notes=tuple(_notes(observed, covered, {each.server for each in every})),
         facts={
             "policy": text,
             "digest": policy.digest.sri,
@@ -90,10 +119,18 @@ def generate_policy(state: GatewayState, servers: tuple[str, ...] = (), *, only_
     return Generated(text=text, report=report)
 
 
-def _notes(observed: Sequence[Observation], servers: tuple[str, ...]) -> tuple[str, ...]:
+def _notes(observed: Sequence[Observation], covered: Coverage, every: Collection[str]) -> Iterator[str]:
     seen = {each.server for each in observed}
-    missing = [f"nothing of {name[:120]} was observed yet" for name in servers if name not in seen] if seen else []
-    return (*missing, *(() if observed else (_NOTHING_OBSERVED,)))
+    if seen and covered.lock is None:
+        yield from (f"nothing of {name[:120]} was observed yet" for name in covered.servers if name not in seen)
+    if not observed:
+        yield _NOTHING_OBSERVED
+    others = len(set(every) - seen)
+    if covered.lock is not None and others:
+        yield (
+            f"{counted(others, 'other server')} that {covered.lock} does not name left out; --server NAME covers one, "
+            "--all covers everything that was observed"
+        )
 
 
 def policy_text(proposal: Proposal) -> str:
@@ -146,13 +183,13 @@ def _sum(allowed: Sequence[Observation]) -> str:
     return f"{counted(len(allowed), 'definition')}, {counted(calls, 'call')}{never}"
 
 
-def _observations(state: GatewayState, servers: tuple[str, ...]) -> list[Observation]:
+def _observations(state: GatewayState) -> list[Observation]:
     uses = _Uses(state)
     reviews = {(each.server, each.entity, each.item, each.digest): each for each in state.reviews.listed(STATES)}
-    sightings = [each for each in state.observed.all() if not servers or each.server in servers]
+    sightings = state.observed.all()
     seen = [_observation(each, uses, reviews) for each in sightings]
     known = {(each.server, each.entity, each.item) for each in sightings}
-    return [*seen, *(each for each in uses.unlisted(known) if not servers or each.server in servers)]
+    return [*seen, *uses.unlisted(known)]
 
 
 class _Used(Record):

@@ -24,7 +24,7 @@ from pinwarden.documents.registry.log_state import LIMITS, LogState
 from pinwarden.documents.registry.names import is_inside
 from pinwarden.documents.registry.version import Identity, parse_identity
 from pinwarden.flows.report import Report, Row, counted
-from pinwarden.rules.log_following import Head, check_direction, follow, verified_head
+from pinwarden.rules.log_following import Head, check_direction, event_in, follow, verified_head
 from pinwarden.rules.log_keys import expected_changes, is_signed, refuse_ended
 
 _MOST_BUNDLE = TILE_WIDTH * (2 + 0xFFFF)
@@ -118,6 +118,21 @@ def _entries(files: RegistryFiles, start: int, stop: int) -> Iterator[bytes]:
         if len(entries) < width:
             raise PinwardenError("LOG_PROOF_INVALID", f"the registry does not show all entries up to {stop}")
         yield from entries[max(0, start - index * TILE_WIDTH) :]
+
+
+def logged_event(files: RegistryFiles, followed: Followed, seq: int) -> LogEvent:
+    """One event of a log that was followed to its head, read again and proved to be where it is said to be."""
+    from pinwarden.core.tlog import inclusion_proof, leaf_hash, verify_inclusion
+
+    head = followed.head.checkpoint
+
+    def fetch(level: int, index: int, width: int) -> bytes:
+        return files.get(f"{layout.LOG}/{tile_path(level, index, width)}")
+
+    entry = next(_entries(files, seq, head.size))
+    proof = inclusion_proof(seq, head.size, TileNodes(head.size, fetch).read)
+    verify_inclusion(leaf_hash(entry), seq, head.size, head.root, proof)
+    return event_in(entry, followed.state.log_id, followed.state.key_for(seq), seq)
 
 
 def load_state(path: Path) -> LogState | None:
