@@ -70,9 +70,27 @@ def test_attack_a_value_that_leads_elsewhere_or_allows_more_is_seen(name: str, b
 
 @pytest.mark.parametrize(
     "name",
-    "OPENSSL_CONF PYTHONPYCACHEPREFIX PYTHONWARNINGS CORECLR_PROFILER_PATH YARN_YARN_PATH UV_ENV_FILE LD_DEBUG_OUTPUT "
-    "NODE_COMPILE_CACHE GIT_ASKPASS LUA_INIT_5_4 BUNDLE_GEMFILE DOTNET_ADDITIONAL_DEPS GCONV_PATH UV_OVERRIDE "
-    "COREPACK_NPM_REGISTRY PLAYWRIGHT_DOWNLOAD_HOST CONTAINERS_CONF BASH_FUNC_node%% TS_NODE_PROJECT".split(),
+    [
+        "OPENSSL_CONF",
+        "PYTHONPYCACHEPREFIX",
+        "PYTHONWARNINGS",
+        "CORECLR_PROFILER_PATH",
+        "YARN_YARN_PATH",
+        "UV_ENV_FILE",
+        "LD_DEBUG_OUTPUT",
+        "NODE_COMPILE_CACHE",
+        "GIT_ASKPASS",
+        "LUA_INIT_5_4",
+        "BUNDLE_GEMFILE",
+        "DOTNET_ADDITIONAL_DEPS",
+        "GCONV_PATH",
+        "UV_OVERRIDE",
+        "COREPACK_NPM_REGISTRY",
+        "PLAYWRIGHT_DOWNLOAD_HOST",
+        "CONTAINERS_CONF",
+        "BASH_FUNC_node%%",
+        "TS_NODE_PROJECT",
+    ],
 )
 def test_attack_another_value_of_a_variable_that_decides_what_is_loaded_is_critical(name: str) -> None:
     before, after = ({**RUN, "env": {name: value}} for value in ("/opt/approved", "/tmp/evil"))

@@ -24,6 +24,7 @@ MAX_CONFIG_BYTES = 16 * 1024 * 1024
 """Claude Code keeps its history in the file that also names servers; such files reach some megabytes."""
 
 MAX_FILES_PER_PLACE = 200  # a folder of configuration blocks holds a handful
+MAX_AGENTS = 2000  # collections of agents are shared, and hold hundreds
 
 Action = Literal["created", "updated", "unchanged", "removed", "missing"]
 
@@ -219,8 +220,9 @@ def _names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
         return [], None
     except OSError as err:
         return [], f"the folder cannot be listed: {err.strerror or err}"
-    if len(names) > MAX_FILES_PER_PLACE:
-        return names[:MAX_FILES_PER_PLACE], f"{len(names)} files, of which {MAX_FILES_PER_PLACE} are read"
+    most = MAX_AGENTS if ending == ".md" else MAX_FILES_PER_PLACE
+    if len(names) > most:
+        return names[:most], f"{len(names)} files, of which {most} are read"
     return names, None
 
 

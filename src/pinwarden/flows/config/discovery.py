@@ -207,6 +207,9 @@ def _why_not(server: ConfiguredServer) -> str | None:
         return server.problem or "its entry cannot be used"
     if not server.name or len(server.name) > 200:
         return "its name is empty or too long"
+    launched = what_runs(server.target)
+    if not (launched.via or launched).identity:
+        return "its command does not say what to run"
     if any(map(is_secret_name, (server.name, *names_in(server.entry)))):
         return "a secret stands where a name is expected, of the server, a member or a variable; names are written down"
     if _secret_in_the_open(server.entry):
