@@ -155,7 +155,14 @@ def test_so_many_files_that_the_last_is_not_read(world: World) -> None:
 
 @pytest.mark.parametrize(
     "file",
-    [".MCP.json", ".Cursor/mcp.json", ".cursor/MCP.JSON", ".Continue/mcpServers/x.json", ".continue/mcpServers/x.JSON"],
+    [
+        ".MCP.json",
+        ".mcp\u200c.json",
+        ".Cursor/mcp.json",
+        ".cursor/MCP.JSON",
+        ".Continue/mcpServers/x.json",
+        ".continue/mcpServers/x.JSON",
+    ],
 )
 def test_a_file_whose_name_differs_only_in_case(world: World, file: str) -> None:
     world.write(".mcp.json", {"mcpServers": {"notes": OK}})
@@ -163,6 +170,19 @@ def test_a_file_whose_name_differs_only_in_case(world: World, file: str) -> None
     servers: Any = [{"name": "x", **EVIL}] if "ontinue" in file else {"x": EVIL}
     world.write(file, {"mcpServers": servers})
     assert world.codes() == {"rogue_entry"}
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["MCP-lock.json", "mcp-lock.json.", "mcp-lock\u200d.json", "Mcp-Lock.surfaces/a", "PINWARDEN.toml", ".Toolpin/x"],
+)
+def test_attack_a_second_lock_or_policy_that_takes_the_place_of_the_first_where_case_is_ignored(
+    world: World, file: str
+) -> None:
+    world.write(".mcp.json", {"mcpServers": {"notes": OK}})
+    world.lock()
+    world.write(file, "{}")
+    assert world.codes() == {"name_collision"}
 
 
 def test_a_second_spelling_of_the_projects_folder(world: World) -> None:

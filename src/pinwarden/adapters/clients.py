@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.adapters.files import read_file, write_atomically
+from pinwarden.core.alike_names import folded_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.clients.table import CLIENTS, FOLDERS, Client, Place, System, client_of, installation_place
 
@@ -213,9 +214,9 @@ def _matching(pattern: Path) -> Iterator[tuple[Path, str | None]]:
 
 def _names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
     """The names in a folder that end like the pattern, and why there may be more of them than could be seen."""
-    ending = pattern.removeprefix("*").casefold()
+    ending = folded_name(pattern.removeprefix("*"))
     try:
-        names = sorted(each.name for each in folder.iterdir() if each.name.casefold().endswith(ending))
+        names = sorted(each.name for each in folder.iterdir() if folded_name(each.name).endswith(ending))
     except (FileNotFoundError, NotADirectoryError):
         return [], None
     except OSError as err:
@@ -239,12 +240,12 @@ def _spellings(path: Path, project: Path, listed: dict[Path, list[str]]) -> Iter
     yield path
     spelt = [project]
     for step in path.relative_to(project).parts:
-        wanted = step.casefold()
+        wanted = folded_name(step)
         spelt = [
             folder / name
             for folder in spelt
             for name in ([step] if step.startswith("*.") else _listed(folder, listed))
-            if wanted in ("*", name.casefold())
+            if wanted in ("*", folded_name(name))
         ]
     for other in spelt[:MAX_FILES_PER_PLACE]:
         meant = Path(*(at if step == "*" else step for at, step in zip(other.parts, path.parts, strict=True)))
