@@ -53,10 +53,11 @@ def discover(
             pattern = folders.fill_in(place.path)
             for written in _spellings(pattern, project, listed) if place.scope == "project" else (pattern,):
                 for path, problem in _matching(written):
+                    known = path.absolute()  # the project may be the home folder, in another spelling
                     if problem is not None:
-                        found[path] = _unseen(path, client, place, problem)
-                    elif path not in found and _is_there(path):
-                        found[path] = load(path, client, place, within=(project, home))
+                        found[known] = _unseen(path, client, place, problem)
+                    elif known not in found and _is_there(path):
+                        found[known] = load(path, client, place, within=(project, home))
     return list(found.values())
 
 
