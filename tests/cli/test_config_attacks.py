@@ -383,6 +383,29 @@ def test_attack_settings_that_bring_servers_or_take_consent_away(
     assert world.codes() == {code}
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"type": "promptString", "id": "script", "default": "./evil.js"},
+        {"type": "promptString", "id": "script"},
+        {"type": "pickString", "id": "script", "options": ["./evil.js"], "default": "./server.js"},
+        {"type": "command", "id": "script", "command": "evil.run"},
+    ],
+)
+def test_attack_another_answer_is_proposed_to_what_decides_what_is_started(world: World, asked: dict[str, Any]) -> None:
+    servers = {"servers": {"notes": {"command": "node", "args": ["${input:script}"], "env": {"T": "${input:token}"}}}}
+    token = {"type": "promptString", "id": "token", "password": True, "default": "hunter2"}
+    approved = {"type": "promptString", "id": "script", "default": "./server.js"}
+    world.write(".vscode/mcp.json", {"inputs": [approved, token], **servers})
+    world.lock()
+    assert "hunter2" not in (world.root / "mcp-lock.json").read_text()
+    world.write(".vscode/mcp.json", {"inputs": [approved, {**token, "default": "swordfish"}], **servers})
+    assert world.run("ci").code == 0
+    world.write(".vscode/mcp.json", {"inputs": [asked, token], **servers})
+    assert world.codes() == {"answers_changed"}
+    world.lock()
+
+
 def test_a_secret_offered_as_the_answer_to_a_question_of_vs_code(world: World) -> None:
     token = {"type": "promptString", "id": "token", "password": True}
     server = {"servers": {"notes": {**OK, "env": {"TOKEN": "${input:token}"}}}}

@@ -50,6 +50,8 @@ class DeclaredInput(Record):
     """The client hides what is typed."""
     literals: tuple[str, ...] = field(repr=False)
     """What the file offers as an answer: the default, and what can be picked. It may hold secrets."""
+    command: str | None = None
+    """The command of the client that gives the answer, where nobody is asked."""
 
 
 class ConfigFile(Record):
@@ -240,6 +242,7 @@ def _inputs(document: Mapping[str, Any], client: Client, place: Place) -> Iterat
                     pointer=_pointer((*steps, str(number))),
                     password=each.get("password") is True,
                     literals=tuple(text for text in (each.get("default"), *picked) if type(text) is str),
+                    command=str(each.get("command"))[:200] if each.get("type") == "command" else None,
                 )
 
 
