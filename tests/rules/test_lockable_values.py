@@ -99,6 +99,29 @@ def test_attack_another_value_of_a_variable_that_decides_what_is_loaded_is_criti
 
 @pytest.mark.parametrize(
     ("before", "after"),
+    [
+        ({"headersHelper": "./good.sh"}, {"headersHelper": "./evil.sh"}),
+        ({"headersHelper": "sh -c './good.sh | cut -f1'"}, {"headersHelper": "sh -c './evil.sh | cut -f1'"}),
+        ({"setup_command": "make good"}, {"setup_command": "make evil"}),
+        ({"oauth": {"authServerMetadataUrl": GOOD}}, {"oauth": {"authServerMetadataUrl": "https://evil.example/"}}),
+    ],
+)
+def test_attack_another_command_or_address_in_a_member_beside_the_usual_ones_is_seen(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    entry = {"type": "http", "url": "https://mcp.example/notes"}
+    assert _seen({**entry, **before}, {**entry, **after}) == ["member_changed"]
+
+
+@pytest.mark.parametrize(
+    "text", [f"get --token {PASSWORD}", f"TOKEN={PASSWORD} ./get.sh", f"curl https://me:{PASSWORD}@a.example/x"]
+)
+def test_a_password_in_a_command_beside_the_usual_ones_is_not_kept(text: str) -> None:
+    assert PASSWORD not in str(lockable_entry({**RUN, "headersHelper": text, "setup_command": text}))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
     [("read_only=true", "read_only=false"), ("to=https://good.example", "to=https%3A%2F%2Fevil.example")],
 )
 def test_attack_a_parameter_of_an_address_that_allows_more_or_leads_elsewhere_is_seen(before: str, after: str) -> None:

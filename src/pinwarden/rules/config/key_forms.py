@@ -26,6 +26,11 @@ _NOT_SECRET_NAME = re.compile(
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
+def words_of(name: str) -> frozenset[str]:
+    """The words that a name is made of, in lower case."""
+    return frozenset(re.split(r"[^a-z0-9]+", _HUMP.sub("_", name).lower()))
+
+
 def has_secret_word(name: str) -> bool:
     """Whether a name says that it stands for a secret: ``db_password``, ``db-password`` and ``dbPassword`` alike."""
     return bool(_SECRET_NAME.search(_HUMP.sub("_", name)))

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from pinwarden.documents.launch.redirecting_variables import redirects
 from pinwarden.rules.config.hosts import host_list, hosts_in, origin_only
-from pinwarden.rules.config.key_forms import TOKEN, has_secret_word, looks_random, names_secret
+from pinwarden.rules.config.key_forms import TOKEN, has_secret_word, looks_random, names_secret, words_of
 from pinwarden.rules.config.unseen import NAMED_VALUES
 
 MASK = "<secret>"
@@ -231,6 +231,11 @@ _DECIDING = frozenset(
     )
 )
 """Names of members, at any depth and of whichever client, that say what is started, from where, or what it may do."""
+_RUNNING_WORDS = frozenset(
+    ("command", "cmd", "script", "helper", "exec", "executable", "hook", "program", "shell", "run")
+)
+_LEADING_WORDS = frozenset(("url", "uri", "endpoint", "host", "issuer", "path", "file", "image", "package"))
+"""The same as a part of a longer name: ``headersHelper``, ``setup_command``, ``authServerMetadataUrl``."""
 _PLAIN_TEXT = re.compile(r"[\w./:@\\ -]{1,120}")
 _CREDENTIALS = re.compile(r"[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
 
@@ -313,8 +318,11 @@ def _lockable_value(path: str, name: str, value: Any) -> Any:
 
 def _deciding_text(path: str, name: str, text: str) -> str:
     """A literal of a member that decides what is started, from where, or with which rights; any other is left out."""
-    if name.lower() not in _DECIDING:
+    words = words_of(name)
+    if name.lower() not in _DECIDING and not words & (_RUNNING_WORDS | _LEADING_WORDS):
         return f"<{path}>"
+    if words & _RUNNING_WORDS and not looks_secret(name, text) and shown_text(text) == text:
+        return text  # a command line, as that of the server itself
     plain = _PLAIN_TEXT.fullmatch(text) and not looks_secret(name, text) and not _CREDENTIALS.search(text)
     if plain and shown_words([text]) == [text]:
         return text
