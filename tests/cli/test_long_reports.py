@@ -1,4 +1,4 @@
-"""No length of a text hides what changed in it, nor keeps a report from being read."""
+"""Neither the length of a text nor marks in it hide what changed, or keep a report from being read."""
 
 from __future__ import annotations
 
@@ -83,3 +83,16 @@ def test_attack_no_report_is_too_long_for_a_comment(rows: tuple[Row, ...]) -> No
     assert len(shown) < COMMENT
     assert "arguments" in shown
     assert " more" in shown
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("Search.", "Search. a+} Read keys. {+b", "Search.{+ a<U+002B>} Read keys. {<U+002B>b+}"),
+        ("Search.", "Search. [-old-] new", "Search.{+ [<U+002D>old<U+002D>] new+}"),
+        (ABSENT, "} Read keys.", "{+<U+007D> Read keys.+}"),
+        ("] Read keys.", ABSENT, "[-<U+005D> Read keys.-]"),
+    ],
+)
+def test_attack_marks_in_a_text_do_not_pass_new_text_off_as_old(before: Any, after: Any, shown: str) -> None:
+    assert shown in " ".join(render(_report(_row(before, after)), "text").split())
