@@ -237,3 +237,20 @@ def test_settings_that_cannot_be_read_are_an_error_that_tells_no_secret(home: Pa
 def test_files_and_other_interfaces_lie_one_step_above(url: str, above: str, json: str | None) -> None:
     index = Endpoint(url=url, said_by="user")
     assert (above_simple(index).url, json_api(index)) == (above, json)
+
+
+@pytest.mark.parametrize(
+    ("url", "sent"),
+    [
+        ("https://main.example/simple/", True),
+        ("http://main.example/simple/", False),
+        ("https://main.example:8443/simple/", False),
+    ],
+)
+def test_attack_a_repository_does_not_get_a_kept_password_sent_in_the_clear_or_to_another_port(
+    home: Path, url: str, sent: bool
+) -> None:
+    write(home / ".netrc", f"machine main.example login me password {SECRET}\n").chmod(0o600)
+    project = write(home.parent / "project" / "uv.toml", f'index-url = "{url}"\n').parent
+    assert look(home, project).main.authorization == (basic(f"me:{SECRET}") if sent else None)
+    assert look(home, UV_DEFAULT_INDEX=url).main.authorization == basic(f"me:{SECRET}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from pinwarden.adapters.endpoints.endpoint import Endpoint
+from pinwarden.adapters.resolvers.npm import WantedPackage, resolve_npm
 from pinwarden.flows.lock.reinstalling import with_fresh_start
 from tests import images
 from tests.cli.artifact_world import User, npm_library, npm_server, python_server
@@ -562,6 +565,25 @@ def test_attack_a_dependency_that_is_not_what_its_registry_says_is_never_pinned(
     code, report = npm_user.ask("prove")
     assert (code, report["servers"], codes(report)) == (1, [], ["artifact_mismatch"])
     assert npm_user.lock_bytes() == locked
+
+
+def test_attack_settings_beside_the_folder_in_which_npm_resolves_are_not_followed(
+    user: User, npm: Verdaccio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"  # as /tmp, where others may write as well
+    shared.mkdir()
+    (shared / "package.json").write_text(json.dumps({"name": "evil", "workspaces": ["pinwarden-resolve-*"]}))
+    (shared / ".npmrc").write_text("proxy=http://127.0.0.1:9/\nfetch-retries=0\n")
+    npm.publish(*npm_server("shared-notes", says="hello"))
+    monkeypatch.setattr("tempfile.tempdir", str(shared))
+    lock, _ = resolve_npm(
+        WantedPackage(name="shared-notes", version="1.0.0", needs=frozenset({""})),
+        {"": Endpoint(url=npm.url, said_by="user")},
+        {"PATH": os.environ["PATH"], "HOME": str(user.home)},
+        allow_plain_http=True,
+    )
+    assert "node_modules/shared-notes" in json.loads(lock)["packages"]
+    assert sorted(each.name for each in shared.iterdir()) == [".npmrc", "package.json"]
 
 
 def test_attack_a_version_that_floats_fails_a_frozen_fetch_and_what_has_no_bytes_does_not(user: User) -> None:

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinwarden.gateway.running import name_of_command
-from pinwarden.rules.config import masking
+from pinwarden.rules.config import key_forms
 from pinwarden.rules.config.masking import shown_words
 from pinwarden.rules.config.plain_words import surely_plain
 
 PARTS = st.sampled_from(
     ["--token", "--api-key", "-p", "-m", "--", "a/b.py", "python3", "-H", "X: y", "k=v", "TOKEN=v", "https://u:p@h/"]
 )
-WORDS = st.one_of(PARTS, st.text(max_size=40), st.from_regex(masking._TOKEN), st.from_regex(r"[A-Za-z0-9_+=-]{20,30}"))
+WORDS = st.one_of(PARTS, st.text(max_size=40), st.from_regex(key_forms.TOKEN), st.from_regex(r"[A-Za-z0-9_+=-]{20,30}"))
 
 
 @settings(max_examples=300, deadline=None)
@@ -24,7 +24,7 @@ def test_a_line_that_is_surely_plain_has_nothing_to_mask(words: list[str]) -> No
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.from_regex(masking._TOKEN))
+@given(st.from_regex(key_forms.TOKEN))
 def test_no_key_of_a_known_form_is_surely_plain(key: str) -> None:
     assert not surely_plain(["run", key])
 

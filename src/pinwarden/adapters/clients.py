@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.adapters.files import read_file, write_atomically
+from pinwarden.core.alike_names import folded_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.clients.table import CLIENTS, FOLDERS, Client, Place, System, client_of, installation_place
 
@@ -24,6 +25,7 @@ MAX_CONFIG_BYTES = 16 * 1024 * 1024
 """Claude Code keeps its history in the file that also names servers; such files reach some megabytes."""
 
 MAX_FILES_PER_PLACE = 200  # a folder of configuration blocks holds a handful
+MAX_AGENTS = 2000  # collections of agents are shared, and hold hundreds
 
 Action = Literal["created", "updated", "unchanged", "removed", "missing"]
 
@@ -51,10 +53,11 @@ def discover(
             pattern = folders.fill_in(place.path)
             for written in _spellings(pattern, project, listed) if place.scope == "project" else (pattern,):
                 for path, problem in _matching(written):
+                    known = path.absolute()  # the project may be the home folder, in another spelling
                     if problem is not None:
-                        found[path] = _unseen(path, client, place, problem)
-                    elif path not in found and _is_there(path):
-                        found[path] = load(path, client, place, within=(project, home))
+                        found[known] = _unseen(path, client, place, problem)
+                    elif known not in found and _is_there(path):
+                        found[known] = load(path, client, place, within=(project, home))
     return list(found.values())
 
 
@@ -234,15 +237,16 @@ def _matching(pattern: Path) -> Iterator[tuple[Path, str | None]]:
 
 def _names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
     """The names in a folder that end like the pattern, and why there may be more of them than could be seen."""
-    ending = pattern.removeprefix("*").casefold()
+    ending = folded_name(pattern.removeprefix("*"))
     try:
-        names = sorted(each.name for each in folder.iterdir() if each.name.casefold().endswith(ending))
+        names = sorted(each.name for each in folder.iterdir() if folded_name(each.name).endswith(ending))
     except (FileNotFoundError, NotADirectoryError):
         return [], None
     except OSError as err:
         return [], f"the folder cannot be listed: {err.strerror or err}"
-    if len(names) > MAX_FILES_PER_PLACE:
-        return names[:MAX_FILES_PER_PLACE], f"{len(names)} files, of which {MAX_FILES_PER_PLACE} are read"
+    most = MAX_AGENTS if ending == ".md" else MAX_FILES_PER_PLACE
+    if len(names) > most:
+        return names[:most], f"{len(names)} files, of which {most} are read"
     return names, None
 
 
@@ -259,12 +263,12 @@ def _spellings(path: Path, project: Path, listed: dict[Path, list[str]]) -> Iter
     yield path
     spelt = [project]
     for step in path.relative_to(project).parts:
-        wanted = step.casefold()
+        wanted = folded_name(step)
         spelt = [
             folder / name
             for folder in spelt
             for name in ([step] if step.startswith("*.") else _listed(folder, listed))
-            if wanted in ("*", name.casefold())
+            if wanted in ("*", folded_name(name))
         ]
     for other in spelt[:MAX_FILES_PER_PLACE]:
         meant = Path(*(at if step == "*" else step for at, step in zip(other.parts, path.parts, strict=True)))

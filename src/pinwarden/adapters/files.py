@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from pinwarden.core.alike_names import folded_name
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS
@@ -27,6 +28,22 @@ def file_digest(path: Path, algorithm: str = "sha256") -> Digest:
     """The digest of a regular file of any size, in constant memory."""
     with open_regular(path) as stream:
         return Digest.of_stream(stream, algorithm)
+
+
+def twins_of(paths: Iterable[Path]) -> Iterator[Path]:
+    """Other files beside these that some file system takes for them."""
+    by_folder: dict[Path, set[str]] = {}
+    for path in paths:
+        by_folder.setdefault(path.parent, set()).add(path.name)
+    for folder, names in by_folder.items():
+        try:
+            found = sorted(each.name for each in folder.iterdir())
+        except FileNotFoundError:
+            continue
+        except OSError as err:
+            raise PinwardenError("FILE_UNREADABLE", f"{folder}: {err.strerror or err}") from err
+        meant = {folded_name(name) for name in names}
+        yield from (folder / each for each in found if each not in names and folded_name(each) in meant)
 
 
 @contextmanager

@@ -12,10 +12,14 @@ if TYPE_CHECKING:
     from pinwarden.rules.config.findings import ConfigFinding
 
 _LONGEST = 400  # characters of a value that is not text
+_LONGEST_ALONE = 2000  # of one that has nothing beside it, such as a server that nobody approved
 
 
 def row_of(change: Change, *, whole: bool = False) -> Row:
     """A change as a row of a report; ``whole`` where somebody approves by it, who has to see all of it."""
+    before, after = _text_of(change.before), _text_of(change.after)
+    if not whole and not isinstance(change.before, str) and not isinstance(change.after, str):
+        before, after = _shortened(before, after)
     return Row(
         code=change.kind,
         level=change.severity,
@@ -23,8 +27,8 @@ def row_of(change: Change, *, whole: bool = False) -> Row:
         name=change.name,
         path=change.path,
         message=change.reason,
-        before=_shown(change.before, whole),
-        after=_shown(change.after, whole),
+        before=before,
+        after=after,
     )
 
 
@@ -41,13 +45,21 @@ def finding_row(project: Project, finding: ConfigFinding) -> Row:
     )
 
 
-def _shown(value: Any, whole: bool) -> str | None:
+def _shortened(before: str | None, after: str | None) -> tuple[str | None, str | None]:
+    if max(len(before or ""), len(after or "")) <= _LONGEST:
+        return before, after
+    from pinwarden.rules.drift.text_diff import cut_within, without_common
+
+    if before is not None and after is not None:
+        return without_common(before, after, _LONGEST)
+    return before and cut_within(before, _LONGEST_ALONE), after and cut_within(after, _LONGEST_ALONE)
+
+
+def _text_of(value: Any) -> str | None:
     if value is ABSENT:
         return None
     if isinstance(value, str):
         return value
     from json import dumps
 
-    text = dumps(value, ensure_ascii=False)
-    more = len(text) - _LONGEST
-    return text if whole or more <= 0 else f"{text[:_LONGEST]}… ({more} more characters)"
+    return dumps(value, ensure_ascii=False)

@@ -15,7 +15,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Origin, Settings
 from pinwarden.adapters.files import read_file
@@ -290,7 +290,6 @@ def _endpoint(
 ) -> Endpoint:
     try:
         parts = urlsplit(named.url)
-        host = parts.hostname or ""
         userinfo, _, place = parts.netloc.rpartition("@")
         url = urlunsplit((parts.scheme.lower(), place, f"{parts.path.rstrip('/')}/", parts.query, ""))
         Address.parse(url)
@@ -301,7 +300,7 @@ def _endpoint(
     user, colon, password = userinfo.partition(":")
     pair = (unquote(user), unquote(password)) if userinfo else None
     if pair is None or not colon:
-        pair = _named_credential(named, found, variables) or pair or passwords.get(host)
+        pair = _named_credential(named, found, variables) or pair or _kept_password(named, parts, passwords)
     return Endpoint(
         url=url,
         said_by=named.said_by,
@@ -309,6 +308,15 @@ def _endpoint(
         authorization=None if pair is None else _basic(*pair),
         ca_file=found.certificates,
     )
+
+
+def _kept_password(
+    named: _Named, parts: SplitResult, passwords: Mapping[str, tuple[str, str]]
+) -> tuple[str, str] | None:
+    """What the user keeps for a host. A repository could ask for it in the clear, or at another door, to listen."""
+    if named.said_by == "project" and (parts.scheme.lower() != "https" or parts.port not in (None, 443)):
+        return None
+    return passwords.get(parts.hostname or "")
 
 
 def _named_credential(named: _Named, found: _Found, variables: Mapping[str, str]) -> tuple[str, str] | None:

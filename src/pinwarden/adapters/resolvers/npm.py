@@ -70,6 +70,8 @@ def resolve_npm(
             *("--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"),
             *("--lockfile-version=3", "--omit-lockfile-registry-resolved=false", "--install-links=false"),
             *("--include=optional", "--omit=dev", "--loglevel=error", *_named(addresses)),
+            # Whoever may write beside the folder could call it a workspace, and npm would take settings from there.
+            "--no-workspaces",
             *(("--fetch-retries=0",) if refused else ()),  # what is nowhere is not there a minute later either
         )
         try:

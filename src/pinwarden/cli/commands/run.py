@@ -189,4 +189,6 @@ def _can_confine(args: Namespace) -> bool:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"pinwarden: {text}\n")
+    from pinwarden.core.visible import inert_in_log, show_invisible  # what is said may hold the name of a planted file
+
+    sys.stderr.write(inert_in_log(f"pinwarden: {show_invisible(text)}\n"))

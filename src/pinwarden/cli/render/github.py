@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pinwarden.core.visible import show_invisible
+from pinwarden.rules.drift.text_diff import cut_within, without_common
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
@@ -41,7 +42,10 @@ def _row(row: Row) -> str:
             if row.column is not None:
                 properties["col"] = str(row.column)
     properties["title"] = " ".join(part for part in (row.level + ":", row.entity, row.name, row.path) if part)
-    texts = (("before", row.before), ("after", row.after), ("text", row.excerpt))
+    before, after = row.before, row.after
+    if before is not None and after is not None:
+        before, after = without_common(before, after, _MAX_TEXT)
+    texts = (("before", before), ("after", after), ("text", row.excerpt))
     said = [f"{name}: {_cut(text)}" for name, text in texts if text]
     return _command(_COMMANDS[row.level], properties, f"{row.message} ({row.code})", *said)
 
@@ -61,4 +65,4 @@ def _escaped_property(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
+    return cut_within(text, _MAX_TEXT)

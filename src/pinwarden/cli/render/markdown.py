@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pinwarden.core.visible import inert_in_log, show_invisible
-from pinwarden.rules.drift.text_diff import text_diff
+from pinwarden.rules.drift.text_diff import cut_within, text_diff
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
@@ -15,26 +15,60 @@ if TYPE_CHECKING:
 _SIGNS = {"critical": "🛑 critical", "review": "🔍 review", "warning": "⚠️ warning", "info": "ℹ️ info"}  # noqa: RUF001
 _WWW = re.compile(r"(www)\.", re.IGNORECASE)  # GitHub makes a link of it without any scheme
 _MAX_ROWS = 200  # comments have a size limit; what is left out is said
+_MAX_COMMENT = 60_000  # GitHub takes 65,536 characters, and posts nothing of a longer comment
+_MAX_TABLE = 40_000
+_MAX_CELL = 600
+_MAX_NOTES = 20
+_MAX_PIECE = 2000  # of a text that stayed, went or came; marks take up more room than the text itself
 
 
 def render(report: Report) -> str:
     """A heading, a table, and the changed texts below it."""
-    lines = [f"### Pinwarden {report.command}: {_safe(report.subject)}", "", f"**{_safe(report.summary)}**", ""]
-    shown = report.rows[:_MAX_ROWS]
+    lines = [
+        f"### Pinwarden {report.command}: {_safe(_cell(report.subject))}",
+        "",
+        f"**{_safe(_cell(report.summary))}**",
+        "",
+    ]
+    table = _rows(report.rows[:_MAX_ROWS])
+    shown = report.rows[: len(table)]
     if shown:
-        lines += ["| | what | where | why |", "|---|---|---|---|"]
-        lines += [
-            f"| {_SIGNS[row.level]} | {_safe(row.entity)} {_quoted(row.name)} | {_where(row)} "
-            f"| {_safe(row.message)} (`{row.code}`) |"
-            for row in shown
-        ]
-        lines.append("")
-    if len(report.rows) > _MAX_ROWS:
-        lines += [f"…and {len(report.rows) - _MAX_ROWS} more.", ""]
-    for row in shown:
-        lines += _texts(row)
-    lines += [f"> {_safe(note)}" for note in report.notes]
-    return "\n".join(lines).rstrip() + "\n"
+        lines += ["| | what | where | why |", "|---|---|---|---|", *table, ""]
+    if len(report.rows) > len(shown):
+        lines += [f"…and {len(report.rows) - len(shown)} more.", ""]
+    notes = [f"> {_safe(_cell(note))}" for note in report.notes[:_MAX_NOTES]]
+    return "\n".join([*_within_size(lines, [_texts(row) for row in shown], notes), *notes]).rstrip() + "\n"
+
+
+def _rows(rows: tuple[Row, ...]) -> list[str]:
+    """As many rows of the table as there is room for beside the texts."""
+    lines: list[str] = []
+    room = _MAX_TABLE
+    for row in rows:
+        what = f"{_safe(_cell(row.entity))} {_quoted(_cell(row.name))}"
+        line = f"| {_SIGNS[row.level]} | {what} | {_where(row)} | {_safe(_cell(row.message))} (`{row.code}`) |"
+        room -= len(line) + 1
+        if room < 0:
+            break
+        lines.append(line)
+    return lines
+
+
+def _cell(text: str) -> str:
+    return cut_within(text, _MAX_CELL)
+
+
+def _within_size(lines: list[str], texts: list[list[str]], notes: list[str]) -> list[str]:
+    """The table, and as many of the texts below it as a comment has room for."""
+    room = _MAX_COMMENT - sum(len(line) + 1 for line in (*lines, *notes))
+    left_out = 0
+    for each in filter(None, texts):
+        room -= sum(len(line) + 1 for line in each)
+        if room < 0 or left_out:
+            left_out += 1
+        else:
+            lines += each
+    return [*lines, f"…and {left_out} more texts, which are too long for a comment.", ""] if left_out else lines
 
 
 def render_error(err: PinwardenError, command: str) -> str:
@@ -46,7 +80,7 @@ def render_error(err: PinwardenError, command: str) -> str:
 def _where(row: Row) -> str:
     """The file with its line, and the place in it or in the item."""
     file = "" if row.file is None else row.file if row.line is None else f"{row.file}:{row.line}"
-    return " ".join(_quoted(place) for place in (file, row.path) if place)
+    return " ".join(_quoted(_cell(place)) for place in (file, row.path) if place)
 
 
 def _quoted(text: str) -> str:
@@ -59,12 +93,13 @@ def _texts(row: Row) -> list[str]:
         return []
     marks = {"equal": ("", ""), "delete": ("<del>", "</del>"), "insert": ("<ins>", "</ins>")}
     if row.before is not None and row.after is not None:
-        body = "".join(_safe(text).join(marks[operation]) for operation, text in text_diff(row.before, row.after))
+        pieces = [(operation, cut_within(text, _MAX_PIECE)) for operation, text in text_diff(row.before, row.after)]
+        body = "".join(_safe(text).join(marks[operation]) for operation, text in pieces)
     elif row.before is not None:
-        body = _safe(row.before).join(marks["delete"])
+        body = _safe(cut_within(row.before, _MAX_PIECE)).join(marks["delete"])
     else:
-        body = _safe(row.after or "").join(marks["insert"])
-    places = "".join(f" <code>{_safe(text)}</code>" for text in (row.name, row.path) if text)
+        body = _safe(cut_within(row.after or "", _MAX_PIECE)).join(marks["insert"])
+    places = "".join(f" <code>{_safe(_cell(text))}</code>" for text in (row.name, row.path) if text)
     return [f"<details><summary>{_safe(row.entity)}{places}</summary>", "", body, "", "</details>", ""]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -52,9 +53,9 @@ def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     if row.before is not None and row.after is not None:
         lines += _wrapped(_inline(row.before, row.after), width, colour=colour)
     elif row.before is not None:
-        lines += _wrapped(f"[-{show_invisible(row.before)}-]", width, colour=colour)
+        lines += _wrapped(_marked("delete", show_invisible(row.before)), width, colour=colour)
     elif row.after is not None:
-        lines += _wrapped("{+" + show_invisible(row.after) + "+}", width, colour=colour)
+        lines += _wrapped(_marked("insert", show_invisible(row.after)), width, colour=colour)
     elif row.excerpt:
         lines += _wrapped(f"> {show_invisible(row.excerpt)}", width)
     return lines
@@ -74,8 +75,17 @@ def _inline(before: str, after: str) -> str:
     """Like ``git diff --word-diff``: removed text in [-…-], added text in {+…+}."""
     from pinwarden.rules.drift.text_diff import text_diff
 
-    marks = {"equal": ("", ""), "delete": ("[-", "-]"), "insert": ("{+", "+}")}
-    return "".join(text.join(marks[operation]) for operation, text in text_diff(before, after))
+    return "".join(_marked(operation, text) for operation, text in text_diff(before, after))
+
+
+_MARKS = {"equal": ("", ""), "delete": ("[-", "-]"), "insert": ("{+", "+}")}
+_FORGED = re.compile(r"(?<=\[)-|-(?=\])|(?<=\{)\+|\+(?=\})|^[\]}]")
+
+
+def _marked(operation: str, text: str) -> str:
+    """A stretch of text between its marks. What would be read as a mark in it is spelt out: it could end the stretch
+    early, and let new text pass for text that was there before."""
+    return _FORGED.sub(lambda found: f"<U+{ord(found[0]):04X}>", text).join(_MARKS[operation])
 
 
 def _wrapped(text: str, width: int, *, colour: bool = False) -> list[str]:

@@ -50,6 +50,8 @@ class DeclaredInput(Record):
     """The client hides what is typed."""
     literals: tuple[str, ...] = field(repr=False)
     """What the file offers as an answer: the default, and what can be picked. It may hold secrets."""
+    command: str | None = None
+    """The command of the client that gives the answer, where nobody is asked."""
 
 
 class ConfigFile(Record):
@@ -95,6 +97,12 @@ def read_document(data: bytes, path: str) -> Any:
     return {} if document is None else document
 
 
+def _front_matter(data: bytes) -> dict[str, Any]:
+    from pinwarden.documents.clients.front_matter import read_front_matter
+
+    return read_front_matter(data)
+
+
 def _read_json(data: bytes) -> Any:
     from pinwarden.core.strict_json import parse
     from pinwarden.documents.clients.jsonc import decode, read
@@ -110,7 +118,7 @@ def _read_json(data: bytes) -> Any:
 def read_config(data: bytes, *, client: Client, place: Place, path: str, link: str | None = None) -> ConfigFile:
     """A configuration file and its servers. It never raises: what is wrong is said in the result."""
     try:
-        document = read_document(data, path)
+        document = _front_matter(data) if place.agents else read_document(data, path)
         if type(document) is not dict:
             raise PinwardenError("CONFIG_INVALID", "the file does not hold an object")
         servers = () if place.settings else tuple(_servers(document, client, place, path))
@@ -221,8 +229,9 @@ def _servers(document: Mapping[str, Any], client: Client, place: Place, path: st
 def _inputs(document: Mapping[str, Any], client: Client, place: Place) -> Iterator[DeclaredInput]:
     if client.spelling.inputs is None:
         return
-    for root in (place.root or client.root, *place.more_roots):
-        for declared, steps in _at(document, (*root[:-1], client.spelling.inputs), dotted=place.dotted):
+    roots = (place.root or client.root, *place.more_roots)
+    for holder in dict.fromkeys((*root[:-1], client.spelling.inputs) for root in roots):
+        for declared, steps in _at(document, holder, dotted=place.dotted):
             for number, each in enumerate(declared if type(declared) is list else ()):
                 if type(each) is not dict:
                     continue
@@ -233,6 +242,7 @@ def _inputs(document: Mapping[str, Any], client: Client, place: Place) -> Iterat
                     pointer=_pointer((*steps, str(number))),
                     password=each.get("password") is True,
                     literals=tuple(text for text in (each.get("default"), *picked) if type(text) is str),
+                    command=str(each.get("command"))[:200] if each.get("type") == "command" else None,
                 )
 
 

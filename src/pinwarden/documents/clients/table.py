@@ -94,6 +94,8 @@ class Place(Record):
     """A path of members may be written as one member with dots in it, as in the settings of VS Code."""
     may_be_one_server: bool = False
     """A file without the member that holds servers is itself one, and is called like the file."""
+    agents: bool = False
+    """The file describes an agent, in Markdown, and what stands above the text may bring servers."""
 
 
 class Spelling(Record):
@@ -141,11 +143,21 @@ _AMAZON_Q = ("mcp.json", "default.json", "agents/*.json", "cli-agents/*.json")
 
 
 def _project(path: str, *, installs: bool = False) -> Place:
-    return Place(scope="project", path="{project}/" + path, installs=installs)
+    return Place(scope="project", path="{project}/" + path, installs=installs, more_roots=_other_words(path))
 
 
 def _global(path: str, *, installs: bool = False) -> Place:
     return Place(scope="global", path=path, installs=installs)
+
+
+def _other_words(path: str) -> tuple[tuple[str, ...], ...]:
+    """Visual Studio reads the files of other clients as well, and calls what is in them ``servers``."""
+    return (("servers",),) if path in (".mcp.json", ".cursor/mcp.json") else ()
+
+
+def _agents(scope: Scope, folder: str) -> tuple[Place, ...]:
+    """Agents of a client, each in a file of its own, and in folders of them."""
+    return tuple(Place(scope=scope, path=f"{folder}/{files}", agents=True) for files in ("*.md", "*/*.md"))
 
 
 def _vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tuple[str, ...]) -> Place:
@@ -166,6 +178,14 @@ def _blocks(scope: Scope, folder: str) -> tuple[Place, ...]:
     )
 
 
+def _assistants(scope: Scope, folder: str) -> tuple[Place, ...]:
+    """Continue's assistants, later called agents: each a whole configuration of its own."""
+    kinds = [(kind, form) for kind in ("assistants", "agents") for form in ("yaml", "yml")]
+    return tuple(Place(scope=scope, path=f"{folder}/{kind}/*.{form}") for kind, form in kinds)
+
+
+_OLD_CONTINUE = (("experimental", "modelContextProtocolServers"),)
+
 _TABLE: tuple[Client, ...] = (
     Client(
         id="claude",
@@ -181,6 +201,8 @@ _TABLE: tuple[Client, ...] = (
             Place(scope="global", path="{claude}/settings.json", settings=True),
             Place(scope="global", path="{claude}/settings.local.json", settings=True),
             Place(scope="global", path="{managed_claude}/managed-settings.json", settings=True),
+            *_agents("project", "{project}/.claude/agents"),
+            *_agents("global", "{claude}/agents"),
         ),
     ),
     Client(
@@ -203,7 +225,7 @@ _TABLE: tuple[Client, ...] = (
         root=("servers",),
         spelling=Spelling(inputs="inputs"),
         places=(
-            _project(".vscode/mcp.json", installs=True),
+            Place(scope="project", path="{project}/.vscode/mcp.json", installs=True, more_roots=(_SERVERS,)),
             _global("{roaming}/Code/User/mcp.json", installs=True),
             _global("{roaming}/Code - Insiders/User/mcp.json"),
             _global("{roaming}/VSCodium/User/mcp.json"),
@@ -230,7 +252,12 @@ _TABLE: tuple[Client, ...] = (
         title="Codex",
         root=("mcp_servers",),
         spelling=Spelling(headers=("http_headers",), off=("enabled", False)),
-        places=(_project(".codex/config.toml", installs=True), _global("{codex}/config.toml", installs=True)),
+        places=(
+            _project(".codex/config.toml", installs=True),
+            _global("{codex}/config.toml", installs=True),
+            _project(".codex/agents/*.toml"),
+            _global("{codex}/agents/*.toml"),
+        ),
     ),
     Client(
         id="opencode",
@@ -275,12 +302,15 @@ _TABLE: tuple[Client, ...] = (
         places=(
             _global("{continue}/config.yaml", installs=True),
             _global("{continue}/config.yml"),
-            _global("{continue}/config.json"),
+            Place(scope="global", path="{continue}/config.json", more_roots=_OLD_CONTINUE),
             _project(".continue/config.yaml"),
             _project(".continue/config.yml"),
-            _project(".continue/config.json"),
+            Place(scope="project", path="{project}/.continue/config.json", more_roots=_OLD_CONTINUE),
             *_blocks("project", "{project}/.continue/mcpServers"),
             *_blocks("global", "{continue}/mcpServers"),
+            *_assistants("project", "{project}/.continue"),
+            *_assistants("global", "{continue}"),
+            Place(scope="project", path="{project}/.continuerc.json", more_roots=_OLD_CONTINUE),
         ),
     ),
     Client(
@@ -294,6 +324,8 @@ _TABLE: tuple[Client, ...] = (
             _global("{managed_gemini}/settings.json"),
             _project(".gemini/extensions/*/gemini-extension.json"),
             _global("{home}/.gemini/extensions/*/gemini-extension.json"),
+            *_agents("project", "{project}/.gemini/agents"),
+            *_agents("global", "{home}/.gemini/agents"),
         ),
     ),
     Client(
@@ -351,7 +383,50 @@ _TABLE: tuple[Client, ...] = (
         title="GitHub Copilot CLI",
         root=_SERVERS,
         spelling=Spelling(),
-        places=(_project(".github/mcp.json"), _global("{copilot}/mcp-config.json")),
+        places=(
+            _project(".github/mcp.json"),
+            _global("{copilot}/mcp-config.json"),
+            *_agents("project", "{project}/.github/agents"),
+            *_agents("global", "{copilot}/agents"),
+        ),
+    ),
+    Client(
+        id="visual-studio",
+        title="Visual Studio",
+        root=_SERVERS,  # a lock has no word of its own for this client, and writes what it finds as for any other
+        spelling=Spelling(inputs="inputs"),
+        places=(
+            Place(scope="project", path="{project}/.vs/mcp.json", more_roots=(("servers",),)),
+            Place(scope="global", path="{home}/.mcp.json", more_roots=(("servers",),)),
+        ),
+    ),
+    Client(
+        id="kilo",
+        title="Kilo Code",
+        root=_SERVERS,
+        spelling=Spelling(consent=("alwaysAllow",)),
+        places=(_project(".kilocode/mcp.json"), *_extension("kilocode.kilo-code", "mcp_settings.json")),
+    ),
+    Client(
+        id="qwen",
+        title="Qwen Code",
+        root=_SERVERS,
+        spelling=Spelling(url=("httpUrl", "url"), url_transport="sse", consent=("trust",)),
+        places=(_project(".qwen/settings.json"), _global("{home}/.qwen/settings.json")),
+    ),
+    Client(
+        id="trae",
+        title="Trae",
+        root=_SERVERS,
+        spelling=Spelling(),
+        places=(_project(".trae/mcp.json"),),
+    ),
+    Client(
+        id="factory",
+        title="Factory Droid",
+        root=_SERVERS,
+        spelling=Spelling(),
+        places=(_project(".factory/mcp.json"), _global("{home}/.factory/mcp.json")),
     ),
     Client(
         id="generic",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.record import extension_of
@@ -24,6 +25,10 @@ CONFIGURED_IN = "configuredIn"
 """The member of our record that says in which file of which client a server was found."""
 
 
+ANSWERS = "answers"
+"""The member beside these that says what the file proposed as answers to its own questions."""
+
+
 def uncovered(name: str, members: Sequence[str]) -> str:
     """The note about members of a configuration whose text a lock does not hold."""
     more = f" and {len(members) - _MOST_NAMED} more" if len(members) > _MOST_NAMED else ""
@@ -37,3 +42,11 @@ def configured_in(entry: Entry) -> Mapping[str, str] | None:
     where = extension.others.get(CONFIGURED_IN) if extension else None
     known = ("client", "scope", "file")
     return where if isinstance(where, dict) and all(isinstance(where.get(name), str) for name in known) else None
+
+
+def approved_answers(entry: Entry) -> Mapping[str, Any]:
+    """What the file of an entry proposed as answers when it was approved, by the question."""
+    extension = extension_of(entry)
+    where = extension.others.get(CONFIGURED_IN) if extension else None
+    answers = where.get(ANSWERS) if isinstance(where, dict) else None
+    return answers if isinstance(answers, dict) else {}

@@ -22,7 +22,7 @@ from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, con
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import what_runs
 from pinwarden.documents.lock import entry as lock_entry
-from pinwarden.documents.lock.configured import CONFIGURED_IN, NO_RELEASE, SOURCE, uncovered
+from pinwarden.documents.lock.configured import ANSWERS, CONFIGURED_IN, NO_RELEASE, SOURCE, uncovered
 from pinwarden.documents.lock.extension import Approval, Extension, extended, pin_surface, surface_path
 from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.lock.shape import LOCK_CLIENTS
@@ -35,6 +35,7 @@ from pinwarden.flows.lock.locking import with_earlier_pins
 from pinwarden.flows.lock.surface_files import in_own_files
 from pinwarden.flows.report import Report, Row, counted, row_facts, weight
 from pinwarden.flows.rows import finding_row
+from pinwarden.rules.config.answers import proposed_answers
 from pinwarden.rules.config.findings import FINDING_KINDS, findings_in, server_findings
 from pinwarden.rules.config.kinds import CONFIG_KINDS
 from pinwarden.rules.config.masking import (
@@ -207,6 +208,9 @@ def _why_not(server: ConfiguredServer) -> str | None:
         return server.problem or "its entry cannot be used"
     if not server.name or len(server.name) > 200:
         return "its name is empty or too long"
+    launched = what_runs(server.target)
+    if not (launched.via or launched).identity:
+        return "its command does not say what to run"
     if any(map(is_secret_name, (server.name, *names_in(server.entry)))):
         return "a secret stands where a name is expected, of the server, a member or a variable; names are written down"
     if _secret_in_the_open(server.entry):
@@ -275,6 +279,7 @@ def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now
                     "client": each.server.client,
                     "scope": each.server.scope,
                     "file": project.shown(each.server.path),
+                    **_answers(discovery.files, each.server),
                 }
             },
         )
@@ -287,6 +292,12 @@ def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now
         return lock_store.LockWrite(lock=relock(old, made, now), files=files)
 
     lock_store.update(project.lock, change)
+
+
+def _answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str, Any]:
+    inputs = [each for file in files if file.path == server.path for each in file.inputs]
+    answers = proposed_answers(server, inputs)
+    return {ANSWERS: answers} if answers else {}
 
 
 def entry_of(server: ConfiguredServer, now: str) -> lock_entry.Entry:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.record import replace
 from pinwarden.documents.clients.table import client_of
+from pinwarden.documents.lock.configured import approved_answers
 from pinwarden.flows.config.view import ConfigView, FoundEntry
+from pinwarden.rules.config.answers import proposed_answers
 from pinwarden.rules.config.doctor import DoctorIssue, IssueKind, Stranger, diagnose, repeated, strangers
-from pinwarden.rules.config.drift import compare_entries
+from pinwarden.rules.config.drift import compare_answers, compare_entries
 from pinwarden.rules.config.masking import lockable_entry
 from pinwarden.rules.drift.changes import INFO
 
@@ -40,8 +42,10 @@ def _found_issues(project: Project, view: ConfigView) -> Iterator[DoctorIssue]:
         if server is None:
             yield _issue(each, "missing", f"missing {each.client} config entry for {each.entry.name}")
             continue
-        changes = compare_entries(
-            each.entry.name, each.locked.entry, lockable_entry(server.entry), client_of(each.client)
+        answers = proposed_answers(server, file.inputs if file else ())
+        changes = (
+            *compare_entries(each.entry.name, each.locked.entry, lockable_entry(server.entry), client_of(each.client)),
+            *compare_answers(each.entry.name, approved_answers(each.entry), answers),
         )
         if any(change.severity != INFO for change in changes):
             message = f"client config entry differs from {project.lock.name}"

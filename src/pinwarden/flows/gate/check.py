@@ -14,7 +14,14 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.flows.gate.configs import config_rows
-from pinwarden.flows.gate.integrity import digest_rows, forged_rows, lock_rows, signature_rows_of, stripped_rows
+from pinwarden.flows.gate.integrity import (
+    collision_rows,
+    digest_rows,
+    forged_rows,
+    lock_rows,
+    signature_rows_of,
+    stripped_rows,
+)
 from pinwarden.flows.gate.registry import registry_rows
 from pinwarden.flows.gate.report import gate_report, has_closures
 from pinwarden.flows.policy.rules import ONLY_RECORDED, broken_rules, counts_records
@@ -50,6 +57,7 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
         *lock_rows(project, lock, texts, gate),
         *digest_rows(project, lock, gate),
         *stripped_rows(project, lock),
+        *collision_rows(project),
         *(forged_rows(project, lock) if policies.any else ()),
     ]
     signed = signature_rows_of(project, lock, policies, gate)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters import lock_store
+from pinwarden.adapters.files import twins_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.documents.lock import lockfile
@@ -25,6 +26,7 @@ LOCK_KINDS: Kinds = kind_table(
     critical=(
         ("digest_mismatch", "The lock is not the one whose digest was kept elsewhere."),
         ("digest_partial", "The digest that was kept elsewhere does not cover the approved texts."),
+        ("name_collision", "Another file here has the same name on systems that ignore case, and may take its place."),
         ("record_stripped", "Our record of an entry is gone: who approved it, where it is configured, what it says."),
     )
 )
@@ -97,6 +99,29 @@ def stripped_rows(project: Project, lock: Lock) -> Iterator[Row]:
                 message="our record of this entry is gone: who approved it, where it is configured, what it says",
                 file=project.shown(project.lock),
             )
+
+
+def collision_rows(project: Project) -> Iterator[Row]:
+    """Second spellings of the lock, of what lies beside it, and of the policies.
+
+    Where case is ignored only one of two such files is there after a checkout, and it need not be the one that was
+    checked here.
+    """
+    from pinwarden.flows.project import OWN_POLICY, TOOLPIN_POLICY
+
+    lock = project.lock
+    beside = (lock.with_name(lock_store.surfaces_folder(lock)), lock.with_name(lock_store.closures_folder(lock)))
+    policies = (project.root / OWN_POLICY, project.root / TOOLPIN_POLICY.parent, project.root / TOOLPIN_POLICY)
+    for twin in twins_of((lock, *beside, *policies)):
+        yield Row(
+            code="name_collision",
+            level=LOCK_KINDS["name_collision"].severity,
+            entity="lock",
+            name="",
+            path="",
+            message=f"{twin.name!a} stands for another file where case is ignored, and may take its place",
+            file=project.shown(twin),
+        )
 
 
 def forged_rows(project: Project, lock: Lock) -> Iterator[Row]:

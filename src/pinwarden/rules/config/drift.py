@@ -62,6 +62,14 @@ def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple
     return in_order(_changes(pair))
 
 
+def compare_answers(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
+    """The change between what was proposed as answers when a server was approved, and what is proposed now."""
+    if same(dict(before), dict(after)):
+        return ()
+    row = _Row(name=name, field="inputs", path="/inputs")
+    return (row.change("answers_changed", dict(before) or ABSENT, dict(after) or ABSENT),)
+
+
 def unknown_entry(server: ConfiguredServer, names: Iterable[str], packages: Iterable[str] = ()) -> Change:
     """The change that a server without approval is; ``names`` and ``packages`` are those that have one."""
     near = near_name(server.name, names)

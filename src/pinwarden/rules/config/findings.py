@@ -15,6 +15,7 @@ from pinwarden.documents.clients.spelled import fields_of
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import DANGERS, what_runs
 from pinwarden.documents.launch.redirecting_variables import redirects
+from pinwarden.rules.config.masking import shown_name
 from pinwarden.rules.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change
 from pinwarden.rules.drift.json_values import same, step
 from pinwarden.rules.finding_kinds import Kinds, kind_table
@@ -45,8 +46,10 @@ FINDING_KINDS: Kinds = kind_table(
         ("command_setting", "The settings name a command that is run without asking."),
         ("variables_set", "The settings set a variable that decides where code, packages or answers come from."),
         ("calls_unasked", "Calls to this server pass without asking the user."),
+        ("plugins_enabled", "The settings bring plugins, which may start servers and commands that nobody approved."),
     ),
     info=(
+        ("calls_allowed", "The settings let tools of servers be called without asking the user."),
         ("relative_path", DANGERS["relative_path"]),
         ("floating", "The entry does not say which release is run, so it changes without notice."),
         ("servers_disabled", "The settings keep servers from being started."),
@@ -81,9 +84,11 @@ def file_findings(file: ConfigFile) -> Iterator[ConfigFinding]:
         yield _of_file(file, "config_link", "", "it leads to another place")
     if file.fault is not None:
         yield _of_file(file, f"config_{file.fault}", "", file.problem or "")
-    if file.settings and type(file.document) is dict:
-        for code, pointer, detail in _settings(file.document, file.scope):
-            yield _of_file(file, code, pointer, detail)
+    if type(file.document) is not dict:
+        return
+    found = _settings(file.document, file.scope) if file.settings else _settings_beside(file)
+    for code, pointer, detail in found:
+        yield _of_file(file, code, pointer, detail)
 
 
 def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:
@@ -146,6 +151,8 @@ _SETTINGS = (
     "env",
     "hooks",
     "permissions",
+    "enabledPlugins",
+    "extraKnownMarketplaces",
     "apiKeyHelper",
     "awsAuthRefresh",
     "awsCredentialExport",
@@ -163,7 +170,7 @@ def _settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, st
     for member, code in (("enabledMcpjsonServers", "servers_enabled"), ("disabledMcpjsonServers", "servers_disabled")):
         names = document.get(member)
         if type(names) is list and names:
-            yield code, f"/{member}", ", ".join(str(name)[:80] for name in names[:20])
+            yield code, f"/{member}", _named(names)
     env = document.get("env")
     for name in sorted(env) if type(env) is dict else ():
         if redirects(name):
@@ -175,10 +182,51 @@ def _settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, st
     permissions = document.get("permissions")
     if type(permissions) is dict and permissions.get("defaultMode") == "bypassPermissions":
         yield "permissions_bypassed", "/permissions/defaultMode", ""
+    allowed = permissions.get("allow") if type(permissions) is dict else None
+    tools = [rule for rule in allowed if str(rule).startswith("mcp__")] if type(allowed) is list else []
+    if tools:
+        yield "calls_allowed", "/permissions/allow", _named(tools)
+    for member in ("enabledPlugins", "extraKnownMarketplaces"):
+        plugins = document.get(member)
+        wanted = [name for name, on in plugins.items() if on is not False] if type(plugins) is dict else plugins
+        if wanted:
+            yield "plugins_enabled", f"/{member}", _named(wanted) if type(wanted) is list else ""
     if scope == "project":
         for member in _COMMAND_SETTINGS:
             if document.get(member):
                 yield "command_setting", f"/{member}", member
+
+
+def _named(names: list[Any]) -> str:
+    return ", ".join(shown_name(str(name)[:80]) for name in names[:20])
+
+
+_GEMINI_COMMANDS = (
+    *(("tools", "discoveryCommand"), ("tools", "callCommand"), ("mcp", "serverCommand")),
+    *(("toolDiscoveryCommand",), ("toolCallCommand",), ("mcpServerCommand",)),
+)
+_VSCODE_CONSENT = ("chat.tools.autoApprove", "chat.tools.global.autoApprove")
+_VSCODE_SETTINGS = ((), ("settings",), ("customizations", "vscode", "settings"))
+
+
+def _settings_beside(file: ConfigFile) -> Iterator[tuple[str, str, str]]:
+    """The same for settings that stand in one file with servers."""
+    if file.client in ("gemini", "qwen") and file.scope == "project":
+        for path in _GEMINI_COMMANDS:
+            if _member_at(file.document, path):
+                yield "command_setting", "".join(f"/{each}" for each in path), path[-1]
+    if file.client == "vscode":
+        for holder in _VSCODE_SETTINGS:
+            settings = _member_at(file.document, holder)
+            for member in _VSCODE_CONSENT:
+                if _member_at(settings, (member,)) is True or _member_at(settings, tuple(member.split("."))) is True:
+                    yield "permissions_bypassed", "".join(f"/{each}" for each in (*holder, member)), member
+
+
+def _member_at(value: Any, path: tuple[str, ...]) -> Any:
+    for member in path:
+        value = value.get(member) if type(value) is dict else None
+    return value
 
 
 def _kind_of_setting(value: Any) -> Any:
@@ -198,7 +246,8 @@ def _servers_of(file: ConfigFile) -> Iterator[ConfigFinding]:
 def _of_file(file: ConfigFile, code: str, pointer: str, detail: str) -> ConfigFinding:
     kind = FINDING_KINDS[code]
     # A setting in the user's own file was made by the user; in a repository it was made by whoever wrote that.
-    own = file.settings and file.scope == "global" and code not in ("config_unreadable", "config_invalid")
+    decided = file.settings or code == "permissions_bypassed"
+    own = decided and file.scope == "global" and code not in ("config_unreadable", "config_invalid")
     return ConfigFinding(
         code=code,
         severity=INFO if own else kind.severity,

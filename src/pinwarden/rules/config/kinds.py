@@ -41,6 +41,7 @@ CONFIG_KINDS: Kinds = kind_table(
         ("entry_enabled", "An approved entry that was switched off is now started."),
         ("consent_widened", "More calls pass without asking the user."),
         ("unlocked_entry", "The server is approved for another client or scope, and not for this one."),
+        ("answers_changed", "The file proposes another answer to a question that decides what is started."),
         ("member_changed", "Something else about the entry is different."),
     ),
     info=(

@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from pinwarden.documents.launch.redirecting_variables import redirects
+from pinwarden.rules.config.hosts import host_list, hosts_in, origin_only
+from pinwarden.rules.config.key_forms import TOKEN, has_secret_word, looks_random, names_secret, words_of
 from pinwarden.rules.config.unseen import NAMED_VALUES
 
 MASK = "<secret>"
@@ -18,25 +21,6 @@ MASK = "<secret>"
 LONGEST_SHOWN = 4096
 """Longer text is not shown, nor searched for secrets in every way: nobody reads it, and searching takes its time."""
 
-_TOKEN = re.compile(
-    r"gh[opsur]_[A-Za-z0-9]{6,}|github_pat_\w{6,}|glpat-[\w-]{6,}|sk-[A-Za-z0-9_-]{8,}|sk_(?:live|test)_\w{6,}|"
-    r"rk_(?:live|test)_\w{6,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[abeprs]-[\w-]{6,}|xapp-[\w-]{6,}|AIza[\w-]{8,}|"
-    r"ya29\.[\w.-]{6,}|npm_[A-Za-z0-9]{20,}|pypi-[\w-]{20,}|hf_[A-Za-z0-9]{10,}|dop_v1_\w{6,}|SG\.[\w.-]{10,}|"
-    r"ntn_\w{10,}|secret_[A-Za-z0-9]{20,}|lin_api_\w{6,}|shpat_\w{6,}|dckr_pat_[\w-]{6,}|figd_[\w-]{6,}|"
-    r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|-----BEGIN [A-Z ]*PRIVATE KEY-----"
-)
-"""Forms that services give their keys, so that scanners can find them."""
-
-_SECRET_NAME = re.compile(
-    r"(?:^|[_\-.])(?:api[_-]?)?(?:key|keys|token|secret|secrets|password|passwd|passphrase|pass|pwd|pw|pat|sig|signature|auth|authorization|"
-    r"bearer|credential|credentials|cookie|dsn|private[_-]?key|access[_-]?key|connection[_-]?string)s?(?:$|[_\-.])|"
-    r"apikey|accesstoken|authtoken|secretkey|privatekey|clientsecret",
-    re.IGNORECASE,
-)
-_NOT_SECRET_NAME = re.compile(
-    r"(?:^|[_-])(?:max|min|limit|count|ttl|timeout|length|size|budget|file|path|dir|id|url|header|type|name)s?$",
-    re.IGNORECASE,
-)
 _REFERENCE = re.compile(
     r"(?:[A-Za-z][A-Za-z-]{0,15} )?"  # the scheme of an Authorization header
     r"(?:<[^<>\s]+>|\$\{[^{}]+\}|\$\{\{[^{}]+\}\}|\{(?:env|file):[^{}]+\}|\$[A-Z_][A-Z0-9_]*|%[A-Za-z_]\w*%|"
@@ -55,13 +39,15 @@ _PLAIN_WORD = re.compile(
     r"development|staging|test|local|utf-?8|[a-z]{2}[_-][A-Z]{2}|[0-9]{1,5})",
     re.IGNORECASE,
 )
-_OPTION = re.compile(r"(--?[A-Za-z][\w-]*|[A-Za-z_]\w*)=(.*)", re.DOTALL)
-_HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]*):\s*(\S.*)", re.DOTALL)
+_OPTION = re.compile(r"(--?[A-Za-z][\w.-]*|[A-Za-z_][\w.]*)=(.*)", re.DOTALL)
+_HEADER = re.compile(r"((?:--?|/)?[A-Za-z][A-Za-z0-9-]*):\s*(\S.*)", re.DOTALL)
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s'\";&|]+)"
 _IN_TEXT = (
     re.compile(r"(--?[A-Za-z][\w-]*)(=|\s+)" + _VALUE),
-    re.compile(r"(\b[A-Za-z_][\w-]*)(=|:\s*)" + _VALUE),
+    re.compile(r"(\b[A-Za-z_][\w.-]*)([\"']?(?:=|:\s*))" + _VALUE),
 )
+_PARTS = re.compile(r"[\s;&?{\"']")  # a command line, a connection string, a query, an object: names and values inside
+_LOGIN = re.compile(r"([^\s/@:='\"]+):[^\s/@]+@(?=[A-Za-z0-9.-]+:[0-9]{1,5}(?:/|$))")  # user:password@host:port
 _SCHEME = re.compile(r"\b(Bearer|Basic|Token)(\s+)" + _VALUE, re.IGNORECASE)
 _ADDRESS_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 _RUN = re.compile(r"(sha(?:256|512):|[@#])?([A-Za-z0-9_+=-]{24,})")
@@ -86,9 +72,9 @@ def looks_secret(name: str, value: str) -> bool:
         return False
     if len(value) > LONGEST_SHOWN:
         return True
-    if _TOKEN.search(value) or _looks_random(value) or MASK in shown_address(value):
+    if TOKEN.search(value) or looks_random(value) or MASK in shown_address(value):
         return True
-    return bool(_SECRET_NAME.search(name)) and not _NOT_SECRET_NAME.search(name)
+    return names_secret(name)
 
 
 def is_secret_name(name: str) -> bool:
@@ -97,7 +83,7 @@ def is_secret_name(name: str) -> bool:
     Names have words in them: what has the prefix of a token must also hold a long run with a digit.
     """
     runs = [run for run in re.findall(r"[A-Za-z0-9]{16,}", name[:LONGEST_SHOWN]) if re.search(r"[0-9]", run)]
-    return bool(runs) and (bool(_TOKEN.search(name[:LONGEST_SHOWN])) or any(map(_looks_random, runs)))
+    return bool(runs) and (bool(TOKEN.search(name[:LONGEST_SHOWN])) or any(map(looks_random, runs)))
 
 
 def shown_name(name: str) -> str:
@@ -160,7 +146,7 @@ def _names_secret(word: str) -> bool:
     """Whether a word is an option whose value, in the next word, is a secret."""
     if len(word) > LONGEST_SHOWN or not word.startswith("-") or "=" in word:
         return False
-    return bool(_SECRET_NAME.search(word.lstrip("-"))) and not _NOT_SECRET_NAME.search(word)
+    return names_secret(word.lstrip("-"))
 
 
 def _shown_word(word: str, inside: int = 0) -> str:
@@ -193,12 +179,12 @@ def shown_text(text: str) -> str:
         return f"<{len(text)} characters>"
     if _ADDRESS.match(text) and not re.search(r"\s", text):
         return shown_address(text)
-    if re.search(r"\s", text):
+    if _PARTS.search(text):
         text = _ADDRESS_IN_TEXT.sub(lambda found: shown_address(found[0]), text)
         text = _SCHEME.sub(lambda found: found[0] if is_reference(found[3]) else f"{found[1]}{found[2]}{MASK}", text)
         for pattern in _IN_TEXT:
             text = pattern.sub(_masked_assignment, text)
-    return _TOKEN.sub(MASK, _RUN.sub(_masked_run, text))
+    return TOKEN.sub(MASK, _RUN.sub(_masked_run, _LOGIN.sub(rf"\1:{MASK}@", text)))
 
 
 def _masked_assignment(found: re.Match[str]) -> str:
@@ -209,7 +195,7 @@ def _masked_assignment(found: re.Match[str]) -> str:
 def _masked_run(found: re.Match[str]) -> str:
     """Digests and commits say what is run and are no secrets."""
     named = found[1] is not None and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{128}", found[2])
-    return found[0] if named or not _looks_random(found[2]) else (found[1] or "") + MASK
+    return found[0] if named or not looks_random(found[2]) else (found[1] or "") + MASK
 
 
 def shown_address(url: str) -> str:
@@ -224,17 +210,9 @@ def shown_address(url: str) -> str:
     host, slash, path = rest.partition("/")
     if "@" in host:
         host = f"{MASK}@{host.rpartition('@')[2]}"
-    segments = [MASK if _looks_random(part) or _TOKEN.search(part) else part for part in path.split("/")]
+    segments = [MASK if looks_random(part) or TOKEN.search(part) else part for part in path.split("/")]
     tail = (f"?{MASK}" if query else "") + (f"#{MASK}" if hashed else "")
     return f"{scheme}://{host}{slash}{'/'.join(segments)}{tail}"
-
-
-def _looks_random(text: str) -> bool:
-    """A long run without words: letters of both cases with digits, or hexadecimal digits."""
-    if re.fullmatch(r"[0-9a-fA-F]{32,}", text):
-        return True
-    plain = re.fullmatch(r"[A-Za-z0-9_+=-]{24,}", text)
-    return bool(plain) and all(re.search(kind, text) for kind in (r"[a-z]", r"[A-Z]", r"[0-9]"))
 
 
 _URLS = ("url", "serverUrl", "httpUrl")
@@ -253,6 +231,11 @@ _DECIDING = frozenset(
     )
 )
 """Names of members, at any depth and of whichever client, that say what is started, from where, or what it may do."""
+_RUNNING_WORDS = frozenset(
+    ("command", "cmd", "script", "helper", "exec", "executable", "hook", "program", "shell", "run")
+)
+_LEADING_WORDS = frozenset(("url", "uri", "endpoint", "host", "issuer", "path", "file", "image", "package"))
+"""The same as a part of a longer name: ``headersHelper``, ``setup_command``, ``authServerMetadataUrl``."""
 _PLAIN_TEXT = re.compile(r"[\w./:@\\ -]{1,120}")
 _CREDENTIALS = re.compile(r"[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
 
@@ -335,12 +318,15 @@ def _lockable_value(path: str, name: str, value: Any) -> Any:
 
 def _deciding_text(path: str, name: str, text: str) -> str:
     """A literal of a member that decides what is started, from where, or with which rights; any other is left out."""
-    if name.lower() not in _DECIDING:
+    words = words_of(name)
+    if name.lower() not in _DECIDING and not words & (_RUNNING_WORDS | _LEADING_WORDS):
         return f"<{path}>"
+    if words & _RUNNING_WORDS and not looks_secret(name, text) and shown_text(text) == text:
+        return text  # a command line, as that of the server itself
     plain = _PLAIN_TEXT.fullmatch(text) and not looks_secret(name, text) and not _CREDENTIALS.search(text)
     if plain and shown_words([text]) == [text]:
         return text
-    return _origin_only(path, text) if _ADDRESS.match(text) and not re.search(r"\s", text) else f"<{path}>"
+    return origin_only(path, text) if _ADDRESS.match(text) and not re.search(r"\s", text) else f"<{path}>"
 
 
 def _lockable_variable(name: str, value: Any) -> Any:
@@ -350,18 +336,42 @@ def _lockable_variable(name: str, value: Any) -> Any:
     if type(value) in (dict, list):
         return _lockable_value(name, name, value)
     text = str(value)
-    if not text or is_exact_reference(text):
+    if not text or is_exact_reference(text) or _SWITCH.fullmatch(text):
         return value
-    secret_name = _SECRET_NAME.search(name) and not name.upper().startswith("GIT_CONFIG_")
+    secret_name = has_secret_word(name) and not name.upper().startswith("GIT_CONFIG_")
     if redirects(name) and not secret_name and not name.upper().endswith("HEADERS"):
         return _shown_word(_CREDENTIALS.sub(f"<{name}>@", text)) if "://" not in text else shown_text(text)
     if _ADDRESS.match(text) and not re.search(r"\s", text):
-        return _origin_only(name, text)
-    return _only_references(name, text)
+        return _address_in_value(name, text)
+    if _is_plain_path(name, text):
+        return text
+    return host_list(name, text) or _only_references(name, text)
 
 
+def _address_in_value(name: str, url: str) -> str:
+    """Whom an address leads to, which further ones are in it, and which variables are."""
+    origin = origin_only(name, url)
+    if origin == f"<{name}>":
+        return _only_references(name, url)
+    return " ".join((f"{origin}{_references(url)}", *list(hosts_in(url))[1:]))
+
+
+def _is_plain_path(name: str, text: str) -> bool:
+    """Whether a value is a path by its name and by its form. Which file a server takes its settings from is no secret,
+    and such a file often says what to start: a profile of a cloud, a cluster, a compiler."""
+    return bool(_SAYS_PATH.search(name) and _PLAIN_PATH.fullmatch(text)) and not looks_secret(name, text)
+
+
+_SAYS_PATH = re.compile(
+    r"(?:^|_)(?:path|file|dir|dirs|directory|folder|home|root|config|conf|prefix|store|cache|bin|exe|executable|program|"
+    r"command|shell|socket|cert|certs|bundle|profile|workspace|virtual_env|install)$|^[a-z]+config$",
+    re.IGNORECASE,
+)
+_PLAIN_PATH = re.compile(r"(?=.*[/\\~])[\w./\\:${}~ +@-]{1,400}")
+_SWITCH = re.compile(r"true|false|yes|no|on|off|enabled|disabled|0|1", re.IGNORECASE)
+"""No secret has so little to say, and a server that was approved for reading must not begin to write unseen."""
 _INSERTED = re.compile(
-    r"\$\{(?:env:|input:)?[A-Za-z_][\w.-]*(?::-)?\}|\{env:[A-Za-z_]\w*\}|\$\{\{ ?secrets\.[A-Za-z_]\w* ?\}\}"
+    r"\$\{(?:env:|input:)?[A-Za-z_][\w.-]*(?=:-[^{}]*\}|\})|\{env:[A-Za-z_]\w*\}|\$\{\{ ?secrets\.[A-Za-z_]\w* ?\}\}"
 )
 _PERHAPS_INSERTED = re.compile(r"\$\{|\{(?:env|file):|\$[A-Z_][A-Z0-9_]{2,}|^\s*\$[A-Za-z_]\w*\s*$|%[A-Za-z_]\w{2,}%")
 
@@ -369,29 +379,32 @@ _PERHAPS_INSERTED = re.compile(r"\$\{|\{(?:env|file):|\$[A-Z_][A-Z0-9_]{2,}|^\s*
 def _only_references(name: str, text: str) -> str:
     """What a value refers to, with the literal text around it left out: ``user:${OTHER}`` is ``<USER>${OTHER}``.
 
-    Which variables a server gets has to be seen. Where a reference has a form that a password could have by chance
-    only that there is one is said.
+    Which variables a server gets, and which hosts it is led to, has to be seen. Where a reference has a form that a
+    password could have by chance only that there is one is said.
     """
     if len(text) > LONGEST_SHOWN:
         return f"<{name}>"
-    named = "".join(_INSERTED.findall(text))
-    perhaps = "${?}" if _PERHAPS_INSERTED.search(_INSERTED.sub(" ", text)) else ""
-    return f"<{name}>{named}{perhaps}"
+    return " ".join((f"<{name}>{_references(text)}", *hosts_in(text)))
 
 
-def _origin_only(name: str, url: str) -> str:
-    """A server that is led to another host is another server, so the host stays."""
-    scheme, _, rest = url.partition("://")
-    host = re.split(r"[/?#\\]", rest.rpartition("@")[2], maxsplit=1)[0]
-    plain = re.fullmatch(r"[A-Za-z0-9.:\[\]-]{1,253}", host) and not _looks_random(host) and not _TOKEN.search(host)
-    known = scheme.lower() in ("http", "https", "ws", "wss")
-    return f"{scheme}://{host}/<{name}>" if plain and known else f"<{name}>"
+def _references(text: str) -> str:
+    """The variables that a text refers to; of what stands for one that is not set, only that there is something."""
+    if len(text) > LONGEST_SHOWN:
+        return ""
+    named = "".join(map(_reference, _INSERTED.finditer(text)))
+    return named + ("${?}" if _PERHAPS_INSERTED.search(_INSERTED.sub(" ", text)) else "")
+
+
+def _reference(found: re.Match[str]) -> str:
+    if not found[0].startswith("${") or found[0].endswith("}"):
+        return found[0]
+    return f"{found[0]}:-}}" if found.string.startswith(":-", found.end()) else f"{found[0]}}}"
 
 
 def _lockable_address(member: str, url: str) -> str:
     place, mark, query = url.partition("?")
     if not _ADDRESS.match(place) and not _begins_with_reference(place):
-        return url if is_exact_reference(url) else f"<{member}>"
+        return url if is_exact_reference(url) else _only_references(member, url)
     query = query.partition("#")[0]
     place = place.partition("#")[0]
     return f"{place}{mark}{'&'.join(_lockable_parameter(part) for part in query.split('&'))}" if query else place
@@ -409,4 +422,8 @@ def _lockable_parameter(text: str) -> str:
     name, mark, value = text.partition("=")
     if not mark:
         return text if is_exact_reference(text) or not text else "<query>"
-    return text if not value or is_exact_reference(value) else f"{name}=<{name}>"
+    if not value or is_exact_reference(value) or _SWITCH.fullmatch(value):
+        return text
+    plain = unquote(value)
+    whole = _ADDRESS.match(plain) and not re.search(r"\s", plain)
+    return f"{name}={(_address_in_value if whole else _only_references)(name, plain).replace(' ', '+')}"

@@ -26,5 +26,5 @@ def _left_out(path: str, name: str, value: Any) -> Iterator[str]:
     elif type(value) is list:
         for place, part in enumerate(value):
             yield from _left_out(f"{path}.{place}", name, part)
-    elif value == f"<{path}>" or (type(value) is str and value.endswith(f"/<{path}>")):
+    elif type(value) is str and (value.startswith(f"<{path}>") or value.endswith(f"/<{path}>")):
         yield path

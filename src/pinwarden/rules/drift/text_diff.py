@@ -37,6 +37,34 @@ def text_diff(before: str, after: str) -> list[Piece]:
     return [Piece(operation, _shown(operation, text)) for operation, text in _merged(_steps(before, after))]
 
 
+def without_common(before: str, after: str, longest: int) -> tuple[str, str]:
+    """Two texts of which at least one is too long to be shown, with what they have in common left out.
+
+    Cutting both at the same length would show two equal texts, if they differ only further on.
+    """
+    if max(len(before), len(after)) <= longest:
+        return before, after
+    sides: dict[str, list[str]] = {"delete": [], "insert": []}
+    for operation, text in text_diff(before, after):
+        for side in ("delete", "insert") if operation == "equal" else (operation,):
+            sides[side].append(_ends(text, _COMMON) if operation == "equal" else text)
+    return cut_within("".join(sides["delete"]), longest), cut_within("".join(sides["insert"]), longest)
+
+
+_COMMON = 120  # characters around a difference that say where it is
+
+
+def cut_within(text: str, longest: int) -> str:
+    """A text that has at most about so many characters: its beginning and its end, and how much is between them."""
+    return text if len(text) <= longest else _ends(text, longest)
+
+
+def _ends(text: str, longest: int) -> str:
+    half = longest // 2
+    left_out = len(text) - 2 * half
+    return text if left_out <= half else f"{text[:half]}… ({left_out} more characters) …{text[-half:]}"
+
+
 def _shown(operation: Operation, text: str) -> str:
     line_end = "\n" if operation == "equal" else "<U+000A>\n"
     return line_end.join(map(show_invisible, text.split("\n")))

@@ -1,0 +1,37 @@
+"""What a file proposes as answers to its own questions, where the answer decides what is started or contacted.
+
+VS Code asks its user for ``${input:id}`` and fills in what the file proposes: whoever confirms it starts that. Answers
+that only fill variables and headers are secrets by their nature, and are left to the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pinwarden.core.patterns import pattern
+from pinwarden.documents.clients.config import ConfiguredServer, DeclaredInput
+from pinwarden.rules.config.masking import addresses_of, looks_secret, words_in_the_open
+
+_ASKED = pattern(r"\$\{input:([^{}]{1,200})\}")
+_LONGEST = 400
+
+
+def proposed_answers(server: ConfiguredServer, inputs: Iterable[DeclaredInput]) -> dict[str, list[str]]:
+    """By the question, what its file proposes. Nothing that may be a secret is among it."""
+    if not inputs:
+        return {}
+    words = [word for words in words_in_the_open(server.entry) for word in words]
+    asked = {name for text in (*words, *addresses_of(server.entry)) for name in _ASKED.findall(text)}
+    found: dict[str, list[str]] = {}
+    for each in inputs:
+        answers = [_kept(each, text) for text in each.literals]
+        if each.command is not None:
+            answers.append(f"command {each.command}")
+        if each.id in asked and answers:
+            found.setdefault(each.id, []).extend(answers)
+    return found
+
+
+def _kept(declared: DeclaredInput, text: str) -> str:
+    secret = declared.password or len(text) > _LONGEST or looks_secret(declared.id, text)
+    return f"<{declared.id}>" if secret else text

@@ -1,0 +1,98 @@
+"""Neither the length of a text nor marks in it hide what changed, or keep a report from being read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinwarden.cli.render import FORMATS, render
+from pinwarden.flows.report import Report, Row
+from pinwarden.flows.rows import row_of
+from pinwarden.rules.drift.changes import ABSENT, Change
+from pinwarden.rules.drift.text_diff import without_common
+
+WORDS = [f"--word-{number:04}" for number in range(500)]
+COMMENT = 65_536
+"""What GitHub takes of a comment."""
+
+
+def _report(*rows: Row, notes: tuple[str, ...] = ()) -> Report:
+    return Report(
+        command="ci", subject="mcp-lock.json", summary="1 finding", exit_code=1, facts={}, rows=rows, notes=notes
+    )
+
+
+def _row(before: Any, after: Any, name: str = "notes") -> Row:
+    change = Change(
+        entity="config",
+        name=name,
+        field="args",
+        path="/args",
+        kind="arguments_changed",
+        severity="review",
+        before=before,
+        after=after,
+        reason="The command is given other arguments.",
+    )
+    return row_of(change)
+
+
+SHOWN = [form for form in FORMATS if form != "json"]  # which prints facts, and those hold the row as it is
+
+
+@pytest.mark.parametrize("form", SHOWN)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([*WORDS, "--good"], [*WORDS, "--evil"]),
+        ([*WORDS, "--a", *WORDS, "--good"], [*WORDS, "--b", *WORDS, "--evil"]),
+        (" ".join([*WORDS, "--good"]), " ".join([*WORDS, "--evil"])),
+    ],
+    ids=["list", "after-a-harmless-change", "text"],
+)
+def test_attack_a_change_at_the_end_of_a_long_value_is_shown(form: str, before: Any, after: Any) -> None:
+    shown = render(_report(_row(before, after)), form)
+    assert "good" in shown
+    assert "evil" in shown
+
+
+def test_what_two_long_texts_have_in_common_is_left_out_and_that_is_said() -> None:
+    before, after = without_common("a " * 500 + "old" + " z" * 500, "a " * 500 + "new" + " z" * 500, 400)
+    assert before == after.replace("new", "old")
+    assert len(after) < 400
+    assert "more characters" in after
+
+
+def test_short_texts_stay_as_they_are() -> None:
+    assert without_common("one\u200b", "two", 400) == ("one\u200b", "two")
+    assert _row(["a"], ABSENT).before == '["a"]'
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (_row("x " * 200_000 + "a", "x " * 200_000 + "b"),),
+        (_row(ABSENT, ["y" * 100_000]), _row("<" * 100_000, ">" * 100_000, "z" * 100_000)),
+        tuple(_row("a", "b", f"{number:04}" + ":" * 300) for number in range(200)),
+    ],
+    ids=["long-text", "long-parts", "many-rows"],
+)
+def test_attack_no_report_is_too_long_for_a_comment(rows: tuple[Row, ...]) -> None:
+    shown = render(_report(*rows, notes=("n" * 100_000,) * 50), "markdown")
+    assert len(shown) < COMMENT
+    assert "arguments" in shown
+    assert " more" in shown
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("Search.", "Search. a+} Read keys. {+b", "Search.{+ a<U+002B>} Read keys. {<U+002B>b+}"),
+        ("Search.", "Search. [-old-] new", "Search.{+ [<U+002D>old<U+002D>] new+}"),
+        (ABSENT, "} Read keys.", "{+<U+007D> Read keys.+}"),
+        ("] Read keys.", ABSENT, "[-<U+005D> Read keys.-]"),
+    ],
+)
+def test_attack_marks_in_a_text_do_not_pass_new_text_off_as_old(before: Any, after: Any, shown: str) -> None:
+    assert shown in " ".join(render(_report(_row(before, after)), "text").split())
