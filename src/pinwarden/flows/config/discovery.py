@@ -327,8 +327,7 @@ def _server_json(server: ConfiguredServer) -> dict[str, Any]:
         kind = "sse" if target.transport == "sse" else "streamable-http"
         return {**document, "remotes": [{"type": kind, "url": launched.identity}]}
     package = launched.via or launched
-    named = package.identity or package.runner  # an interpreter alone runs what it is sent
-    identifier = f"{named}@{package.digest}" if package.digest else named
+    identifier = f"{package.identity}@{package.digest}" if package.digest else package.identity
     row: dict[str, Any] = {
         "registryType": _REGISTRY_TYPES.get(package.kind, package.kind),
         "identifier": identifier,
