@@ -340,6 +340,14 @@ def test_duplicate_block_is_refused(car: World) -> None:
     world.refuses(world.archive + block(data), "ARCHIVE_UNSAFE")
 
 
+def test_root_block_that_comes_twice_before_any_file_is_refused(car: World) -> None:
+    root = bytes(Cid.parse(car.documents.root_cid))
+    start = car.archive.index(root, car.archive.index(root) + 1) - 2  # the header names it first
+    end = start + 2 + (car.archive[start] & 0x7F | car.archive[start + 1] << 7)
+    car.refuses(car.archive[:end] + car.archive[start:end] + car.archive[end:], "ARCHIVE_UNSAFE")
+    car.install(car.archive)
+
+
 def test_missing_blob_is_refused(car: World) -> None:
     last = car.archive.index(bytes(blob_cid(FILES["server.json"]))) - 1
     found = car.refuses(car.archive[:last], "ARTIFACT_MISMATCH")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -79,9 +80,43 @@ except OSError as err:
 """
 
 
-def started(program: str, limits: SandboxLimits, *, programs: bool = True) -> subprocess.CompletedProcess[str]:
+STEERING = """
+import ctypes, errno, json, os, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *given):
+    ctypes.set_errno(0)
+    done = libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, given or (0,) * 6))
+    return "done" if done >= 0 else errno.errorcode[ctypes.get_errno()]
+def opened(path, how):
+    try:
+        open(path, how).close()
+    except OSError as err:
+        return errno.errorcode[err.errno]
+    return "done"
+refused, absent, (clone, unshare) = json.loads(sys.argv[1])
+try:
+    program = subprocess.run(["true"]).returncode
+except PermissionError:
+    program = "EPERM"
+print(json.dumps({
+    "refused": sorted({call(number) for number in refused}),
+    "absent": sorted({call(number) for number in absent}),
+    "a user namespace": [call(unshare, 0x10000000), call(clone, 0x10000000 | 17)],
+    "files of its own": call(unshare, 0x400),
+    "memory of the first process": [opened("/proc/1/mem", "r+b"), opened("/proc/1/task/1/mem", "r+b")],
+    "memory of its own": opened("/proc/self/mem", "rb"),
+    "beside the folders": [opened(path, "w") for path in ("/more", "/home/more", "/etc/more")],
+    "another program": program,
+}))
+"""
+
+
+def started(
+    program: str, limits: SandboxLimits, *given: str, programs: bool = True
+) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.defpath, "NICE": str(os.nice(0))}
-    line = sandboxed((sys.executable, "-c", program), environment, "/", Sandbox(limits=limits, programs=programs))
+    command = (sys.executable, "-c", program, *given)
+    line = sandboxed(command, environment, "/", Sandbox(limits=limits, programs=programs))
     return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
 
@@ -101,6 +136,39 @@ def test_attack_a_greedy_server_gets_no_more_than_its_bounds(programs: bool) -> 
         "nice": 3,
         "core": 0,
     }
+
+
+@pytest.mark.skipif(os.uname().machine not in exec_guard._MACHINES, reason="no filter is known for this machine")
+@pytest.mark.parametrize("programs", [True, False])
+def test_attack_a_server_reaches_no_keys_of_the_session_no_namespace_and_not_the_first_process(programs: bool) -> None:
+    """The first process is bubblewrap's, which no filter binds: whoever steers it starts programs all the same."""
+    machine = os.uname().machine
+    numbers = [
+        (*exec_guard._REFUSED[machine], *exec_guard._REFUSED_EVERYWHERE),
+        exec_guard._ABSENT,
+        exec_guard._FLAGGED[machine],
+    ]
+    outcome = started(STEERING, SandboxLimits(), json.dumps(numbers), programs=programs)
+    assert json.loads(outcome.stdout) == {
+        "refused": ["EPERM"],
+        "absent": ["ENOSYS"],
+        "a user namespace": ["EPERM", "EPERM"],
+        "files of its own": "done",
+        "memory of the first process": ["ENOENT", "ENOENT"],
+        "memory of its own": "done",
+        "beside the folders": ["EROFS", "EROFS", "EROFS"],
+        "another program": 0 if programs else "EPERM",
+    }
+
+
+def test_the_filter_of_another_machine_has_an_end_for_every_jump() -> None:
+    """The one of this machine is tried above; a jump beyond its end would be refused by the kernel."""
+    for machine in exec_guard._MACHINES:
+        for address in (None, 0x7F00_1234_5678):
+            code = exec_guard.filter_for(machine, address)
+            lines = [struct.unpack("HBBI", code[at : at + 8]) for at in range(0, len(code), 8)]
+            assert lines[-1][0] == exec_guard._RETURN
+            assert all(at + 1 + max(yes, no) < len(lines) for at, (_, yes, no, _) in enumerate(lines[:-1]))
 
 
 def test_attack_a_server_that_loops_for_ever_is_ended() -> None:

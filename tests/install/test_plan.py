@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from hashlib import sha256
 from io import BytesIO
@@ -47,7 +48,7 @@ from tests.install.world import (
     smuggle,
 )
 from tests.registry.test_log_following import entries_of, forge, resigned
-from tests.registry.world import MALLORY, REGISTRY_KEY, Bundle, attested, bundle
+from tests.registry.world import MALLORY, REGISTRY_KEY, Bundle, as_json, attested, bundle
 
 FIRST, SECOND = bundle(), bundle(version="1.1.0", content=b"print(2)\n")
 
@@ -467,6 +468,28 @@ def test_attack_duplicate_keys_in_any_document_are_refused(user: User) -> None:
 def test_a_version_below_the_floor_is_refused(user: User) -> None:
     user.publish(FIRST)
     assert user.code(floor="1.0.1") == "VERSION_BELOW_FLOOR"
+
+
+def test_attack_a_version_that_cannot_be_compared_does_not_get_below_the_floor(user: User) -> None:
+    """A descriptor may have such a version, and nothing that compares versions has a place for it."""
+    user.publish(bundle(version="0.0.1-01"))
+    assert user.code(floor="1.0.0") == "VERSION_BELOW_FLOOR"
+    assert user.accepts()
+
+
+def test_attack_a_signature_over_one_field_a_thousand_times_does_not_fill_the_memory(user: User) -> None:
+    """Whoever stands in between needs no key for it, only the name of one that is trusted."""
+    user.publish(FIRST)
+    document = as_json(user.world.files.get(POINTER))
+    document["pointers"][0]["filling"] = ["x" * 60_000] * 10
+    (signature,) = document["signatures"]
+    signature["signed_fields"] += ["/pointers"] * 1000
+    tracemalloc.start()
+    try:
+        assert user.code(showing(user.world, **{POINTER: to_bytes(document)})) == "POINTER_SIGNATURE_INVALID"
+        assert tracemalloc.get_traced_memory()[1] < 200_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_asked_for_beyond_the_policy_is_refused(user: User) -> None:

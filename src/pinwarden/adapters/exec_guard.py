@@ -1,4 +1,5 @@
-"""Start one program within bounds, and let the kernel refuse every other that it wants to start (Linux, seccomp).
+"""Start one program within bounds, and let the kernel refuse what no server needs (Linux, seccomp): the keys of the
+user's session, namespaces and mounts of its own; and, if it is told so, every other program that it wants to start.
 
 This file is a program of its own: it runs inside the sandbox, with nothing but the standard library. Bounds are set
 here and not outside, because only inside are the sandbox's processes counted by themselves. The filter has to let the
@@ -20,37 +21,67 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-_MACHINES = {"x86_64": (0xC000003E, 59, 322), "aarch64": (0xC00000B7, 221, 281)}
-"""The kernel's number for the architecture, and those of execve and execveat there."""
+_MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""The kernel's number for each architecture."""
+_REFUSED = {
+    "x86_64": (101, 310, 311, 250, 248, 249, 308, 165, 166, 155, 321, 298, 323),
+    "aarch64": (117, 270, 271, 219, 217, 218, 268, 40, 39, 41, 280, 241, 282),
+}
+"""ptrace, process_vm_readv and process_vm_writev: the first process in here has no filter, and must not be steered.
+keyctl, add_key and request_key: the keys of the user's session are not in any namespace. setns, mount, umount2 and
+pivot_root; bpf, perf_event_open and userfaultfd: nothing that a server needs, and much of what escapes are made of."""
+_REFUSED_EVERYWHERE = (428, 429, 430, 431, 432, 433, 438, 442)
+"""open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_getfd and mount_setattr."""
+_ABSENT = (425, 426, 427, 435)
+"""io_uring_setup, io_uring_enter and io_uring_register; and clone3, whose flags a filter cannot read. Programs do
+without them on kernels that have none."""
+_FLAGGED = {"x86_64": (56, 272), "aarch64": (220, 97)}
+"""clone and unshare, which are refused a user namespace of their own: in there they could mount as much memory as they
+like, with every capability."""
+_STARTING = {"x86_64": (59, 322), "aarch64": (221, 281)}
+"""execve and execveat."""
+_NEW_USER = 0x10000000
 _X32 = 0x40000000  # the other numbering of x86_64, which has an execve of its own
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_NO_SUCH_CALL = 0x00050000 | errno.ENOSYS
+_LOAD, _EQUAL, _AT_LEAST, _HAS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_LOW, _FIRST_HIGH = 0, 4, 16, 20
 _NO_NEW_PRIVILEGES, _SET_FILTER, _FILTER_MODE = 38, 22, 2
 _PAGE = 4096
+_ENDS = {"allow": _ALLOW, "deny": _DENY, "absent": _NO_SUCH_CALL, "kill": _KILL}
 
 
-def filter_for(machine: str, address: int) -> bytes:
-    """The filter: no program is started, but from the path at this address."""
-    architecture, execve, execveat = _MACHINES[machine]
-    # Each jump says how many instructions are skipped if it holds, and if it does not.
-    program = (
-        (_LOAD, 0, 0, _ARCHITECTURE),
-        (_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER),
-        (_AT_LEAST, 7, 0, _X32),
-        (_EQUAL, 6, 0, execveat),
-        (_EQUAL, 1, 0, execve),
-        (_RETURN, 0, 0, _ALLOW),
-        (_LOAD, 0, 0, _FIRST_LOW),
-        (_EQUAL, 0, 2, address & 0xFFFFFFFF),
-        (_LOAD, 0, 0, _FIRST_HIGH),
-        (_EQUAL, 1, 0, address >> 32),
-        (_RETURN, 0, 0, _DENY),
-        (_RETURN, 0, 0, _ALLOW),
+def filter_for(machine: str, address: int | None) -> bytes:
+    """The filter. With an address no program is started, but from the path that lies there."""
+    execve, execveat = _STARTING[machine]
+    # What to do, with what number, and where to go on if it holds and if it does not; without a name, at the next line.
+    program: list[tuple[int, int, str, str]] = [
+        (_LOAD, _ARCHITECTURE, "", ""),
+        (_EQUAL, _MACHINES[machine], "", "kill"),
+        (_LOAD, _NUMBER, "", ""),
+        (_AT_LEAST, _X32, "deny", ""),
+    ]
+    program += [(_EQUAL, number, "deny", "") for number in (*_REFUSED[machine], *_REFUSED_EVERYWHERE)]
+    program += [(_EQUAL, number, "absent", "") for number in _ABSENT]
+    program += [(_EQUAL, number, "flags", "") for number in _FLAGGED[machine]]
+    if address is not None:
+        program += [
+            (_EQUAL, execveat, "deny", ""),
+            (_EQUAL, execve, "", "allow"),
+            (_LOAD, _FIRST_LOW, "", ""),
+            (_EQUAL, address & 0xFFFFFFFF, "", "deny"),
+            (_LOAD, _FIRST_HIGH, "", ""),
+            (_EQUAL, address >> 32, "", "deny"),
+        ]
+    places = {"flags": len(program) + 1}
+    program += [(_RETURN, _ALLOW, "", ""), (_LOAD, _FIRST_LOW, "", ""), (_HAS, _NEW_USER, "deny", "allow")]
+    for name, answer in _ENDS.items():
+        places[name] = len(program)
+        program.append((_RETURN, answer, "", ""))
+    return b"".join(
+        struct.pack("HBBI", code, *(places[name] - at - 1 if name else 0 for name in (yes, no)), number)
+        for at, (code, number, yes, no) in enumerate(program)
     )
-    return b"".join(struct.pack("HBBI", *each) for each in program)
 
 
 def _place(libc: ctypes.CDLL, path: bytes) -> int:
@@ -99,10 +130,25 @@ def main(limits: str, filtered: str, command: list[str]) -> None:
         signal.signal(number, signal.SIG_DFL)
     if filtered == "filtered":
         become_alone(command)
+    if os.uname().machine in _MACHINES:
+        take_filter(ctypes.CDLL(None, use_errno=True), None)
     try:
         os.execvp(command[0], command)  # noqa: S606  no shell
     except OSError as err:
         sys.exit(f"pinwarden: {command[0]} could not be started: {err.strerror}")
+
+
+def take_filter(libc: ctypes.CDLL, address: int | None) -> None:
+    """Let the kernel refuse from now on what the filter names."""
+    code = filter_for(os.uname().machine, address)
+    held = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
+    pointer = ctypes.create_string_buffer(program, len(program))
+    libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) or libc.prctl(
+        _SET_FILTER, _FILTER_MODE, ctypes.addressof(pointer), 0, 0
+    ):
+        sys.exit(f"pinwarden: the kernel takes no filter: {os.strerror(ctypes.get_errno())}")
 
 
 def become_alone(command: list[str]) -> None:
@@ -113,18 +159,10 @@ def become_alone(command: list[str]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     path = os.fsencode(command[0])
     address = _place(libc, path)
-    code = filter_for(machine, address)
-    held = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
-    pointer = ctypes.create_string_buffer(program, len(program))
-    libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
     words = (ctypes.c_char_p * (len(command) + 1))(*map(os.fsencode, command), None)
     variables = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
     environment = (ctypes.c_char_p * (len(variables) + 1))(*variables, None)
-    if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) or libc.prctl(
-        _SET_FILTER, _FILTER_MODE, ctypes.addressof(pointer), 0, 0
-    ):
-        sys.exit(f"pinwarden: the kernel takes no filter: {os.strerror(ctypes.get_errno())}")
+    take_filter(libc, address)
     libc.execve.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     libc.execve(address, ctypes.addressof(words), ctypes.addressof(environment))
     sys.exit(f"pinwarden: {command[0]} could not be started: {os.strerror(ctypes.get_errno())}")

@@ -98,6 +98,8 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
     line += ["--remount-ro", "/dev"]  # it lies in memory, too
     for name in _KERNEL:
         line += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    # The first process is bubblewrap's own, without the filter of the server, which could write to its memory.
+    line += ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]
     guard = _guard()
     shown = [*_program_folders(command[0], environment, folder), *sandbox.readable]
     shown += [*_program_folders(guard[0], environment, folder), sys.base_prefix, guard[-1]]
@@ -118,6 +120,7 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         line += ["--bind", path, path]
     for path in sandbox.kept:
         line += ["--ro-bind-try", path, path]
+    line += ["--remount-ro", "/"]  # what holds all of these folders lies in memory, too, and has no bound
     line += ["--setenv", "HOME", _HOME, "--setenv", "TMPDIR", "/tmp", "--chdir", folder]  # noqa: S108
     return [*line, "--", *command]
 

@@ -18,6 +18,8 @@ from pinwarden.core.keys import PrivateKey, PublicKey, Signer, decode_base64url,
 from pinwarden.core.strict_json import parse
 
 ALGORITHM = "ed25519"
+_MAX_PREIMAGE = 64 * 1024 * 1024
+"""A document of a few kilobytes can name one field so often that what is signed would fill every memory."""
 _MAX_SIGNATURES = 1000  # each is tried with each known key; nobody has that many signers
 
 
@@ -27,7 +29,14 @@ def signing_preimage(document: Any, signed_fields: Sequence[str]) -> bytes:
         document = parse(document)
     if isinstance(signed_fields, str) or not isinstance(signed_fields, list | tuple):
         raise PinwardenError("POINTER_PATH_INVALID", "signed_fields is a list of JSON Pointers")
-    return b"\0".join(canonicalize(pointer.resolve(document, field), "rulebook") for field in signed_fields)
+    parts: list[bytes] = []
+    size = 0
+    for field in signed_fields:
+        parts.append(canonicalize(pointer.resolve(document, field), "rulebook"))
+        size += len(parts[-1]) + 1
+        if size > _MAX_PREIMAGE:
+            raise PinwardenError("POINTER_PATH_INVALID", f"the signed fields have more than {_MAX_PREIMAGE} bytes")
+    return b"\0".join(parts)
 
 
 def verify_signature(public_key: PublicKey | bytes | str, message: bytes, signature: bytes | str) -> bool:

@@ -37,7 +37,34 @@ def version_of(step: Transaction, tool: str, version: str) -> PublishedVersion |
 def versions_of(step: Transaction, tool: str) -> list[PublishedVersion]:
     """Every version of a tool, in the order in which they were published."""
     rows = step.rows(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? ORDER BY seq", (tool,))  # noqa: S608
-    return [_with_attestations(step, _version(row)) for row in rows]
+    attested: dict[tuple[str, str], list[str]] = {}
+    for root_cid, descriptor_cid, cid in step.rows(_ATTESTED, (tool,)):  # in one question, however many versions
+        attested.setdefault((root_cid, descriptor_cid), []).append(cid)
+    found = map(_version, rows)
+    return [replace(each, attestations=tuple(attested.get((each.root_cid, each.descriptor_cid), ()))) for each in found]
+
+
+_ATTESTED = (
+    "SELECT DISTINCT a.root_cid, a.descriptor_cid, a.cid FROM attestations a JOIN versions v "
+    "ON v.root_cid = a.root_cid AND v.descriptor_cid = a.descriptor_cid WHERE v.tool = ? ORDER BY a.cid"
+)
+
+
+def releases_of(step: Transaction, tool: str) -> list[tuple[str, bool]]:
+    """Every version of a tool by its name alone, and whether it was taken back; in the order of publishing."""
+    rows = step.rows("SELECT version, yanked FROM versions WHERE tool = ? ORDER BY seq", (tool,))
+    return [(str(version), yanked is not None) for version, yanked in rows]
+
+
+def versions_after(step: Transaction, tool: str, seq: int, search: str, most: int) -> list[PublishedVersion]:
+    """One page of all versions of all tools, without what was attested of them, from after one of them."""
+    pattern = _pattern(search)
+    rows = step.rows(
+        f"SELECT {_COLUMNS} FROM versions WHERE (tool > ? OR (tool = ? AND seq > ?)) AND "  # noqa: S608
+        "(tool LIKE ? ESCAPE '!' OR LOWER(description) LIKE ? ESCAPE '!') ORDER BY tool, seq LIMIT ?",
+        (tool, tool, seq, pattern, pattern, most),
+    )
+    return list(map(_version, rows))
 
 
 def add_version(step: Transaction, version: PublishedVersion) -> None:
@@ -76,13 +103,18 @@ def set_channel(step: Transaction, channel: Channel) -> None:
 
 def tools(step: Transaction, *, search: str = "", after: str = "", most: int = 100) -> list[str]:
     """Names of tools in their order, from after one of them. A search looks into names and descriptions."""
-    pattern = f"%{search.lower().replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
+    pattern = _pattern(search)
     rows = step.rows(
         "SELECT DISTINCT tool FROM versions WHERE tool > ? AND (tool LIKE ? ESCAPE '!' OR LOWER(description) LIKE ? "
         "ESCAPE '!') ORDER BY tool LIMIT ?",
         (after, pattern, pattern, most),
     )
     return [str(row[0]) for row in rows]
+
+
+def _pattern(search: str) -> str:
+    """What `LIKE` takes for this text and no other."""
+    return f"%{search.lower().replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
 
 
 def every_tool(step: Transaction) -> list[str]:

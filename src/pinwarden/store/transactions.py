@@ -142,7 +142,20 @@ class Database(ABC):
         self._local.connection = made
         return made
 
+    def _has_tables(self, connection: Any) -> bool:
+        """Whether the tables are there, asked without a wait for whoever writes: every thread that reads begins so."""
+        sql = "SELECT version FROM pinwarden_schema WHERE name = ?"
+        try:
+            found = self._transaction(connection).row(sql, (self._schema.name,))
+        except PinwardenError:
+            if self._is_lost(connection):
+                raise
+            return False  # a database with nothing in it, or one that cannot be read, which is told in a moment
+        return found is not None and found[0] == _SCHEMA_VERSION
+
     def _make_tables(self, connection: Any) -> None:
+        if self._has_tables(connection):
+            return
         name = self._schema.name
         self._begin(connection, "schema")  # one after another, whatever tables: they share the one that names them
         step = self._transaction(connection)

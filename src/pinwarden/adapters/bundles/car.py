@@ -36,7 +36,7 @@ def read_car(data: bytes, root: Cid, wanted: Collection[str]) -> dict[str, memor
     A block that nobody asked for, or that comes twice, makes the archive unusable: it is there for another reader.
     """
     found: dict[str, memoryview] = {}
-    names, first = set(wanted), bytes(root)
+    names, first, begun = set(wanted), bytes(root), False
     hashed, spelled = hashlib.sha256, libipld.encode_multibase
     for name, content in _blocks(data, first):
         if hashed(content).digest() != name[4:]:
@@ -46,8 +46,10 @@ def read_car(data: bytes, root: Cid, wanted: Collection[str]) -> dict[str, memor
         text = spelled("b", name)
         if text in names and text not in found:
             found[text] = content
-        elif name != first or found:
+        elif name != first or found or begun:
             _refuse(f"holds a block twice, or one that is no file of the bundle: {text}")
+        else:
+            begun = True
     return found
 
 

@@ -12,6 +12,7 @@ from pinwarden.adapters.bundles.limits import DEFAULT_LIMITS
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
+from pinwarden.documents.bundle.attestation import MOST_BYTES
 from pinwarden.documents.bundle.descriptor import MEDIA_TYPES
 from pinwarden.documents.bundle.shape import LIMITS
 from pinwarden.documents.oci.manifest import Descriptor, ImageManifest, parse_document
@@ -90,7 +91,7 @@ def _parts(registry: Registry, manifest: ImageManifest) -> BundleParts:
         archive=_blob(registry, archive, DEFAULT_LIMITS.archive_bytes),
         descriptor=descriptor,
         manifest=listed,
-        attestations=tuple(_blob(registry, each, LIMITS.max_bytes) for each in attestations),
+        attestations=tuple(_blob(registry, each, MOST_BYTES) for each in attestations),
         pointer=_blob(registry, _only(pointers, "pointer"), LIMITS.max_bytes) if pointers else None,
     )
 

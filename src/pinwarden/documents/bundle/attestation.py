@@ -15,6 +15,8 @@ SIGNED_FIELDS = ("/subject", "/claims")
 CLAIM_PREFIX = "mcp.claim."
 INTEGRITY = "mcp.claim.integrity"
 CLAIM_TYPES = (INTEGRITY, "mcp.claim.audit", "mcp.claim.compatibility")
+MOST_BYTES = 1024 * 1024
+"""What whoever installs takes of one. They have a few kilobytes."""
 ROLES = ("verifier", "maintainer", "auditor")
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, field
-from pinwarden.core.signing import document_signature_valid
-from pinwarden.documents.bundle.shape import Shape, read
+from pinwarden.core.signing import document_signature_valid, signing_preimage
+from pinwarden.documents.bundle.shape import Shape, read, refuse
 from pinwarden.documents.bundle.signatures import signatures_in
 
 SCHEMA = "pinwarden.registry.statement.v1"
 SIGNED_FIELDS = ("/schema_version", "/log_id", "/action", "/body", "/issued_at_utc", "/nonce")
+_MEMBERS = {field[1:] for field in SIGNED_FIELDS} | {"signatures"}
 PUBLISH = "publish"
 POINT = "point"
 YANK = "yank"
@@ -40,8 +40,9 @@ class Statement(Record):
 
     @property
     def digest(self) -> Digest:
-        """What tells this request from every other."""
-        return Digest.of(canonicalize(dict(self.document), "rulebook"))
+        """What tells this request from every other: whose it is, and what was signed. Nothing else is in it, because
+        whoever has seen a request could change what is not signed, and ask for the same a second time."""
+        return Digest.of(self.key_id.encode() + b"\0" + signing_preimage(dict(self.document), SIGNED_FIELDS))
 
     @property
     def shape(self) -> Shape:
@@ -59,6 +60,8 @@ def of(document: Any) -> Statement:
     shape = Shape.of(document, SCHEMA)
     shape.text("nonce")
     signatures = signatures_in(shape)
+    if document.keys() - _MEMBERS:
+        refuse(shape.path, "has a member that nobody signed")
     if len(signatures) != 1 or signatures[0].signed_fields != SIGNED_FIELDS:
         raise PinwardenError("SIGNATURE_INVALID", "a request is signed once, and all of it")
     key_id = signatures[0].key_id

@@ -28,7 +28,7 @@ from pinwarden.rules.acceptance.plan import accept
 from pinwarden.rules.acceptance.steps import ACCEPTED, FAILED, PASSED, PlanLine, plan_of
 from pinwarden.rules.acceptance.verdict import BundleDocuments, Refusal, Submission, Verdict, refusal_of
 from pinwarden.rules.pointer_freshness import Pointed
-from pinwarden.rules.versions import compare_versions
+from pinwarden.rules.versions import comparable, compare_versions
 
 _Found = TypeVar("_Found")
 LOGGED = "the pointer is logged, is the newest, and the log only grew since you last saw it"
@@ -266,7 +266,10 @@ def _safe(submission: Submission) -> BundleDocuments:
 
 
 def _check_floor(question: Question, version: str) -> None:
-    if question.floor is not None and compare_versions(version, question.floor) < 0:
+    if question.floor is None:
+        return
+    # What cannot be compared is not above: descriptors may have versions that are none by Semantic Versioning.
+    if not comparable(version, question.floor) or compare_versions(version, question.floor) < 0:
         raise PinwardenError(
             "VERSION_BELOW_FLOOR",
             f"{question.tool} on {question.channel} is {version}, below {question.floor}",

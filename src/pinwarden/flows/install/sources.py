@@ -16,13 +16,12 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, field
+from pinwarden.documents.bundle.attestation import MOST_BYTES
 from pinwarden.documents.bundle.shape import LIMITS, Shape, read
 from pinwarden.documents.registry import layout
 from pinwarden.documents.registry.version import PublishedVersion, parse_signed_version
 
 _MOST_ATTESTATIONS = 100
-_MOST_ATTESTATION = 1024 * 1024
-"""Bytes of one; they have a few kilobytes."""
 
 
 class Papers(Record):
@@ -110,7 +109,7 @@ class RegistrySource(BundleSource):
         if listed is None:
             return []
         cids = Shape(read(listed), "attestations").texts("attestations")[:_MOST_ATTESTATIONS]
-        found = (self._files.find(layout.document_path(str(Cid.parse(each))), _MOST_ATTESTATION) for each in cids)
+        found = (self._files.find(layout.document_path(str(Cid.parse(each))), MOST_BYTES) for each in cids)
         return [each for each in found if each is not None]
 
     def logged(self, tool: str, channel: str) -> LoggedEvent | None:

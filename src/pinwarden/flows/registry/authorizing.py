@@ -54,10 +54,10 @@ def token_digest(text: str) -> str:
 def caller_of(registry: Registry, token: str | None, action: str, size: int = 0) -> Caller:
     """Whose token this is, if it counts and was not used too often. The use is noted before anything else is done."""
     moment = registry.moment()
+    with registry.database.transaction() as step:  # strangers are sent away without a wait for anybody
+        _token_in(step, token, moment)
     with registry.database.transaction(alone=_COUNTING) as step:  # or two could count at once, and both be the last
-        found = publishers.token_of(step, token_digest(token)) if token else None
-        if found is None or found.revoked is not None or found.expires <= moment:
-            raise PinwardenError("PUBLISHER_UNKNOWN", "no token, or one that does not count")
+        found = _token_in(step, token, moment)
         requests, used = publishers.used_since(step, found.id, moment - _HOUR)
         limits = registry.limits
         if requests >= limits.requests_per_hour or used + size > limits.bytes_per_hour:
@@ -77,6 +77,13 @@ def caller_of(registry: Registry, token: str | None, action: str, size: int = 0)
         )
         publishers.write_audit(step, asked)
     return Caller(token=found)
+
+
+def _token_in(step: Transaction, token: str | None, moment: int) -> Token:
+    found = publishers.token_of(step, token_digest(token)) if token else None
+    if found is None or found.revoked is not None or found.expires <= moment:
+        raise PinwardenError("PUBLISHER_UNKNOWN", "no token, or one that does not count")
+    return found
 
 
 def checked_statement(registry: Registry, document: object, action: str) -> Statement:

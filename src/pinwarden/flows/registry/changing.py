@@ -116,10 +116,17 @@ def _keys(step: Transaction, registry: Registry, caller: Caller, statement: Stat
         publishers.add_namespace(step, namespace, statement.key_id, now)
     elif namespace != mine:
         raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} was given away")
-    for each in shape.each("add") if "add" in shape.value else []:
+    added, removed, most = (
+        shape.each("add") if "add" in shape.value else [],
+        shape.texts("remove"),
+        registry.limits.keys,
+    )
+    if len(added) + len(publishers.keys_of(step, namespace)) > most or len(removed) > most:
+        raise PinwardenError("PUBLISH_LIMIT", f"a namespace has up to {most} keys, with those that are added")
+    for each in added:
         key = PublicKey.from_did(each.text("key_id"))
         publishers.set_key(step, namespace, key.did, each.one_of("role", publishers.ROLES), now)
-    for key_id in shape.texts("remove"):
+    for key_id in removed:
         publishers.remove_key(step, namespace, key_id)
     if publishers.OWNER not in publishers.keys_of(step, namespace).values():
         raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} would be left without an owner")
@@ -139,7 +146,7 @@ def add_attestation(registry: Registry, caller: Caller, request: bytes) -> Done:
     document = read(request)
     subject = Shape(document, "attestation").inside("subject")
     root_cid, descriptor_cid = subject.cid("root_cid"), subject.cid("descriptor_cid")
-    found = checked_attestation(document, root_cid, descriptor_cid)
+    found = checked_attestation(registry, document, root_cid, descriptor_cid)
     with registry.database.transaction(alone=pointer_log.ALONE) as step:
         if publications.manifest(step, root_cid, descriptor_cid) is None:
             raise PinwardenError("SERVER_NOT_FOUND", "the attestation is about a bundle that is not published here")
@@ -165,6 +172,6 @@ def _version(step: Transaction, caller: Caller, statement: Statement) -> Publish
 
 def _reason(statement: Statement, default: str) -> str:
     reason = statement.body.get("reason", default)
-    if type(reason) is not str or not reason or len(reason) > _MAX_REASON:
+    if type(reason) is not str or not reason or len(reason) > _MAX_REASON or "\0" in reason:
         raise PinwardenError("DOCUMENT_INVALID", f"a reason is text of up to {_MAX_REASON} characters")
     return reason

@@ -6,6 +6,7 @@ is not ours to promise: the package names the archive and its digest, and our ow
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pinwarden.core.record import Record
@@ -20,6 +21,8 @@ SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schem
 _OFFICIAL = "io.modelcontextprotocol.registry/official"
 _OURS = "io.modelcontextprotocol.registry/publisher-provided"
 _MOST = 100
+_AT = "#"  # in no name
+_END = 2**62
 _LONGEST = 100
 """Descriptions are cut there: the schema of the API allows no more."""
 
@@ -34,17 +37,40 @@ class Asked(Record):
 
 
 def list_servers(registry: Registry, asked: Asked, base: str) -> dict[str, Any]:
-    """One page of ``GET /v0.1/servers``. The cursor is the name of the last tool that was shown."""
+    """One page of ``GET /v0.1/servers``, of so many versions at most, however many a tool has.
+
+    The cursor is the name of the last tool that was shown, and where in the log its last version is.
+    """
     most = max(1, min(asked.limit, _MOST))
     with registry.database.transaction() as step:
         # A search for a name as this API spells it finds the tool as we spell it.
-        search = asked.search.replace("/", ".")
-        names = publications.tools(step, search=search, after=asked.cursor, most=most + 1)
-        entries = [entry for name in names[:most] for entry in _entries(step, name, base, latest=asked.latest)]
+        page = (_latest_page if asked.latest else _page)(step, asked, asked.search.replace("/", "."), most)
+        latest = {tool: latest_release(publications.releases_of(step, tool)) for tool in {each.tool for each in page}}
+    shown = page[:most]
+    entries = [entry_of(each, base, is_latest=each.version == latest[each.tool]) for each in shown]
     metadata: dict[str, Any] = {"count": len(entries)}
-    if len(names) > most:
-        metadata["nextCursor"] = names[most - 1]
+    if len(page) > most:
+        metadata["nextCursor"] = f"{shown[-1].tool}{_AT}{shown[-1].seq}"
     return {"servers": entries, "metadata": metadata}
+
+
+def _page(step: Transaction, asked: Asked, search: str, most: int) -> list[PublishedVersion]:
+    tool, _, seq = asked.cursor.partition(_AT)
+    after = int(seq) if seq.isdecimal() and len(seq) < 16 else _END  # a number of eight bytes
+    return publications.versions_after(step, tool, after, search, most + 1)
+
+
+def _latest_page(step: Transaction, asked: Asked, search: str, most: int) -> list[PublishedVersion]:
+    """The latest version of each tool that has one, until there is a page of them."""
+    found: list[PublishedVersion] = []
+    after = asked.cursor.partition(_AT)[0]
+    while len(found) <= most and (names := publications.tools(step, search=search, after=after, most=most + 1)):
+        for name in names:
+            newest = latest_release(publications.releases_of(step, name))
+            version = publications.version_of(step, name, newest) if newest else None
+            found += [version] if version else []
+        after = names[-1]
+    return found[: most + 1]
 
 
 def server_versions(registry: Registry, name: str, base: str) -> dict[str, Any] | None:
@@ -86,9 +112,15 @@ def _entries(step: Transaction, tool: str, base: str, *, latest: bool) -> list[d
 
 def latest_of(versions: list[PublishedVersion]) -> PublishedVersion | None:
     """The highest version that was not taken back."""
-    best: PublishedVersion | None = None
-    for version in versions:
-        if version.yanked is None and (best is None or compare_versions(version.version, best.version) > 0):
+    best = latest_release([(each.version, each.yanked is not None) for each in versions])
+    return next((each for each in versions if each.version == best), None)
+
+
+def latest_release(releases: Iterable[tuple[str, bool]]) -> str | None:
+    """The highest of some versions, each with whether it was taken back."""
+    best: str | None = None
+    for version, yanked in releases:
+        if not yanked and (best is None or compare_versions(version, best) > 0):
             best = version
     return best
 

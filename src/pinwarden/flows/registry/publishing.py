@@ -82,6 +82,9 @@ def _read(registry: Registry, request: bytes) -> Submitted:
         raise PinwardenError("TOOL_NAME_MISMATCH", "the request is about another tool or version than the descriptor")
     check_tool(descriptor.name)
     check_version(descriptor.version)
+    if len(descriptor.description) > registry.limits.description_chars or "\0" in descriptor.description:
+        told = f"a description is text of up to {registry.limits.description_chars} characters"
+        raise PinwardenError("PUBLISH_LIMIT", told)
     manifest_value = documents.manifest.document
     submitted = Submitted(
         statement=statement,
@@ -100,12 +103,16 @@ def _with_attestations(registry: Registry, submitted: Submitted, shape: Shape) -
     if type(given) is not list or len(given) > registry.limits.attestations:
         raise PinwardenError("PUBLISH_LIMIT", f"a bundle has up to {registry.limits.attestations} attestations")
     root, described = submitted.manifest.root_cid, submitted.descriptor_cid
-    return replace(submitted, attestations=tuple(checked_attestation(each, root, described) for each in given))
+    checked = (checked_attestation(registry, each, root, described) for each in given)
+    return replace(submitted, attestations=tuple(checked))
 
 
-def checked_attestation(document: Any, root_cid: str, descriptor_cid: str) -> tuple[str, bytes]:
+def checked_attestation(registry: Registry, document: Any, root_cid: str, descriptor_cid: str) -> tuple[str, bytes]:
     """The CID and bytes of an attestation that is about this bundle and signed as it says. Whom to trust is for
-    whoever installs."""
+    whoever installs; that none is too large for them is seen to here."""
+    data, most = to_bytes(document), registry.limits.attestation_bytes
+    if len(data) > most:
+        raise PinwardenError("PUBLISH_LIMIT", f"an attestation has {len(data)} bytes, and at most {most} are taken")
     found = attestation_document.of(document)
     if (found.root_cid, found.descriptor_cid) != (root_cid, descriptor_cid):
         raise PinwardenError("DOCUMENT_INVALID", "an attestation is about another bundle")
@@ -119,7 +126,7 @@ def checked_attestation(document: Any, root_cid: str, descriptor_cid: str) -> tu
             raise PinwardenError(
                 "SIGNATURE_INVALID", f"{claim.issuer_key_id[:80]} did not sign what is claimed in its name"
             )
-    return str(document_cid(document)), to_bytes(document)
+    return str(document_cid(document)), data
 
 
 def _refuse_other_content(present: PublishedVersion, submitted: Submitted) -> None:

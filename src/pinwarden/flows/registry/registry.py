@@ -41,6 +41,12 @@ class RegistryLimits(Record):
     """How far the clocks of a publisher and of the registry may be apart, waiting included."""
     attestations: int = 100
     """Of one bundle."""
+    attestation_bytes: int = 64 * 1024
+    """Of one. Anybody with a token may add some to any bundle, and everybody who installs it reads all of them."""
+    description_chars: int = 4096
+    """Of one version. Lists of everything that is here show them."""
+    keys: int = 200
+    """Of one namespace. Each is a row that is written while everybody else who publishes waits."""
 
 
 class Registry(Record):

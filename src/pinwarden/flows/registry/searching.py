@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.flows.registry.official_api import latest_of
+from pinwarden.flows.registry.official_api import latest_release
 from pinwarden.flows.registry.registry import Registry
 from pinwarden.store import publications
+from pinwarden.store.database import Transaction
 
 _PAGE = 50
 
@@ -15,15 +16,17 @@ def search_tools(registry: Registry, text: str, after: str = "") -> dict[str, An
     """One page of tools whose name or description holds the text."""
     with registry.database.transaction() as step:
         names = publications.tools(step, search=text, after=after, most=_PAGE + 1)
-        found = [_shown(name, publications.versions_of(step, name)) for name in names[:_PAGE]]
+        found = [_shown(step, name) for name in names[:_PAGE]]
     return {"tools": found, "next": names[_PAGE - 1] if len(names) > _PAGE else None}
 
 
-def _shown(name: str, versions: list[Any]) -> dict[str, Any]:
-    latest = latest_of(versions)
+def _shown(step: Transaction, name: str) -> dict[str, Any]:
+    releases = publications.releases_of(step, name)
+    latest = latest_release(releases)
+    shown = publications.version_of(step, name, latest or releases[-1][0])
     return {
         "tool": name,
-        "description": (latest or versions[-1]).description,
-        "latest": latest.version if latest else None,
-        "versions": len(versions),
+        "description": shown.description if shown else "",
+        "latest": latest,
+        "versions": len(releases),
     }

@@ -103,6 +103,33 @@ native: sqlite3.connect().enable_load_extension sqlite3.connect().load_extension
 -: sqlite3.connect().close sqlite3.connect().commit sqlite3.connect().cursor sqlite3.connect().rollback
 -: sqlite3.connect() sqlite3.connect().cursor() sqlite3.Row
 environment: getpass.getpass keyring
+code_evaluation: trace.Trace() logging.config.dictConfig logging.config.fileConfig logging.config.listen doctest
+code_evaluation: site.addsitedir site.addpackage site.main pkgutil.resolve_name pydoc.locate pydoc.safeimport
+code_evaluation: pydoc.importfile unittest.mock._importer gc.get_objects gc.get_referrers gc.get_referents tkinter
+code_evaluation: importlib.machinery importlib.util.module_from_spec importlib.reload zipimport.zipimporter() _imp
+code_evaluation: _frozen_importlib _frozen_importlib_external _interpreters _xxsubinterpreters tracemalloc.Snapshot.load
+code_evaluation: sys.meta_path sys.path_hooks copyreg copyreg.pickle copyreg.constructor
+code_evaluation: pstats.Stats profile cProfile idlelib lib2to3 turtle
+-: cProfile.Profile profile.Profile
+subprocess: setuptools.setup distutils
+subprocess: _posixsubprocess pydoc.pipepager pydoc.pager pydoc.tempfilepager imaplib.IMAP4_stream ensurepip venv
+subprocess: os.kill os.killpg os.pidfd_open signal.pthread_kill signal.pidfd_send_signal antigravity platform.popen
+subprocess: multiprocessing.context multiprocessing.get_context() multiprocessing.pool multiprocessing.process
+network: _socket _socket.socket multiprocessing.connection.Client multiprocessing.connection.Listener
+network: socketserver.TCPServer socketserver.UDPServer socketserver.ThreadingTCPServer socketserver.ThreadingUDPServer
+network: multiprocessing.connection multiprocessing.managers multiprocessing.Manager syslog smtpd asyncore
+network: asynchat urllib.robotparser.RobotFileParser().read
+network filesystem:read: xml.sax.parse xml.sax.make_parser().parse
+mode@1: io.FileIO _io.FileIO _pyio.FileIO _pyio.open bz2.BZ2File lzma.LZMAFile
+filesystem:read: xml.etree.ElementTree.parse xml.etree.ElementTree.iterparse xml.etree.ElementTree.ElementTree().parse
+filesystem:read: xml.dom.minidom.parse xml.dom.pulldom.parse tokenize.open readline.read_history_file
+filesystem:read: readline.read_init_file pwd grp spwd mailcap modulefinder
+filesystem:write: xml.etree.ElementTree.ElementTree().write readline.write_history_file readline.append_history_file
+filesystem:write: multiprocessing.shared_memory _posixshmem cProfile.Profile().dump_stats tracemalloc.Snapshot().dump
+filesystem:read filesystem:write: compileall py_compile zipapp os.copy_file_range os.splice
+filesystem:read filesystem:write: http.cookiejar.FileCookieJar() http.cookiejar.MozillaCookieJar()
+filesystem:read filesystem:write: http.cookiejar.LWPCookieJar()
+native: _winapi msvcrt winreg importlib.machinery.ExtensionFileLoader
 """
 
 PACKAGES: Final = """
@@ -243,6 +270,8 @@ os: posix nt
 os.path: posixpath ntpath genericpath
 builtins.open: _io.open
 builtins: builtins.__builtins__ __builtin__
+sqlite3: _sqlite3
+socket.socket(): _socket.socket()
 pickle: _pickle cPickle
 """
 """Other spellings of the same thing: results of calls, and modules under another name."""
@@ -260,3 +289,10 @@ NEVER_CALLS: Final = (
     "signal.getsignal typing.cast pydantic.TypeAdapter dataclasses pydantic.Field"
 )
 """What is given functions or classes and does not call them."""
+
+SHAPES: Final = (
+    "object type dict list set frozenset tuple str bytes int float complex ABC Protocol Generic NamedTuple TypedDict "
+    "Enum IntEnum StrEnum Flag IntFlag ReprEnum BaseModel BaseSettings RootModel SQLModel DeclarativeBase Base Struct "
+    "Model Schema UserDict UserList UserString OrderedDict defaultdict Counter"
+)
+"""Bases that say what an object is, and call none of the methods that a class adds but the special ones."""

@@ -76,6 +76,8 @@ def spelt(path: str) -> str:
     """The spelling under which the table knows something."""
     if found := _SAME.get(path):
         return found
+    if path in _LEADING_ANYWHERE:  # ``socket.socket`` is no other way to the module
+        return path
     head, dot, last = path.rpartition(".")
     if last in _REEXPORTED and "(" not in head:
         return last
@@ -147,7 +149,19 @@ REGISTERING: Final = ("tool", "call_tool", "list_tools", "add_tool")
 """Methods of servers that take functions."""
 
 _INTERPRETED: Final = frozenset(
-    ("builtins", "functools", "importlib", "contextlib", "operator", "sys", "types", "asyncio", "abc", "copy")
+    (
+        "builtins",
+        "functools",
+        "importlib",
+        "contextlib",
+        "operator",
+        "sys",
+        "types",
+        "asyncio",
+        "abc",
+        "copy",
+        "inspect",
+    )
 )
 
 
@@ -165,6 +179,16 @@ def on_sight(path: str) -> bool:
 def never_calls(path: str) -> bool:
     """Whether functions that it is given stay uncalled."""
     return path in _NEVER_CALLS or path.partition(".")[0] in _NEVER_CALLS
+
+
+_SHAPES: Final = frozenset(catalogue.SHAPES.split())
+
+
+def calls_back(base: str) -> bool:
+    """Whether a base class that is not looked into may call the methods that a class adds to it."""
+    last = base.rpartition(".")[2]
+    shape = last in _SHAPES and not base.startswith("asyncio.")
+    return not shape and not last.endswith(("Error", "Exception", "Warning"))
 
 
 def kinds_of_method(name: str) -> tuple[str, ...]:

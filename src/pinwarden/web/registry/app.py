@@ -7,6 +7,7 @@ in a few threads, so that a slow one holds up nobody who reads.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
@@ -32,6 +33,9 @@ from pinwarden.web.registry.refusals import refusal
 
 _READERS = 16  # threads; each has a connection to the database of its own
 _WRITERS = 4  # a publish may take seconds and holds an archive in memory; it must not take the place of readers
+_OF_ONE = _WRITERS // 2  # whoever sends slowly, or whose servers are slow to ask, leaves half of them to others
+_WAITING_OF_ONE = 32
+_ADMITTING = 4  # threads that count the uses of tokens, for which they may have to wait for each other
 _KEPT = {
     FOREVER: "public, max-age=31536000, immutable",
     BRIEFLY: "public, max-age=60",
@@ -49,6 +53,8 @@ class RegistryApp:
         self._cache = FoundCache()
         self._readers: CapacityLimiter | None = None
         self._writers: CapacityLimiter | None = None
+        self._admitting: CapacityLimiter | None = None
+        self._turns: dict[str, CapacityLimiter] = {}
         self._inner = Starlette(routes=self._routes())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,6 +130,7 @@ class RegistryApp:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
+                _refuse_zeros(request)
                 response: Response = await self.work(work, self._registry, request, b"")
             except PinwardenError as err:
                 return refusal(err)
@@ -139,10 +146,10 @@ class RegistryApp:
             try:
                 most = operation.most(self._registry)
                 said = _said_length(request, most)
-                caller = await self.work(operation.admit, self._registry, request, said)
-                value = await self._written(operation, caller, request, most)
+                caller = await self._admit(operation.admit, self._registry, request, said)
+                value = await self._written(operation, caller, request, said)
             except PinwardenError as err:
-                await self.work(writing.note_refusal, self._registry, caller, operation.name, err)
+                await self._admit(writing.note_refusal, self._registry, caller, operation.name, err)
                 return refusal(err)
             except (ClientDisconnect, TimeoutError):
                 return Response(status_code=408)
@@ -150,21 +157,42 @@ class RegistryApp:
 
         return endpoint
 
-    async def _written(self, operation: writing.Operation, caller: Caller | None, request: Request, most: int) -> Any:
-        """Read the body and do the work, when it is this request's turn. Strangers send theirs before they have one:
-        whoever sends slowly must not keep publishers waiting."""
+    async def _admit(self, function: Work, *args: Any) -> Any:
+        """Do something that may wait for others who write, in threads that nobody reads with."""
+        if self._admitting is None:
+            self._admitting = CapacityLimiter(_ADMITTING)
+        return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._admitting)
+
+    async def _written(self, operation: writing.Operation, caller: Caller | None, request: Request, said: int) -> Any:
+        """Read the body and do the work, when it is this request's turn. Strangers send theirs before they have one,
+        and no namespace has every place: whoever sends slowly must not keep other publishers waiting."""
         if self._writers is None:
             self._writers = CapacityLimiter(_WRITERS)
-        early = await _in_time(operation, request, most) if caller is None else None
-        async with self._writers:
-            body = await _in_time(operation, request, most) if early is None else early
+        early = await _in_time(operation, request, said) if caller is None else None
+        async with self._turn(caller) if caller is not None else nullcontext(), self._writers:
+            body = await _in_time(operation, request, said) if early is None else early
             run = partial(operation.run, self._registry, caller, request, body)
             return await anyio.to_thread.run_sync(run, limiter=CapacityLimiter(1))
 
+    def _turn(self, caller: Caller) -> CapacityLimiter:
+        """The places of a namespace. Those who wait for one hold a connection each, so they are not many."""
+        turn = self._turns.setdefault(caller.token.namespace, CapacityLimiter(_OF_ONE))
+        if turn.statistics().tasks_waiting >= _WAITING_OF_ONE:
+            told = f"{_WAITING_OF_ONE} requests of {caller.token.namespace} are waiting already"
+            raise PinwardenError("PUBLISH_LIMIT", told, data={"reason": "rate"})
+        return turn
 
-async def _in_time(operation: writing.Operation, request: Request, most: int) -> bytes:
-    with anyio.fail_after(operation.body_seconds):
-        return await _body(request, most)
+
+async def _in_time(operation: writing.Operation, request: Request, said: int) -> bytes:
+    with anyio.fail_after(operation.seconds_for(said)):
+        return await _body(request, said)
+
+
+def _refuse_zeros(request: Request) -> None:
+    """No name and no text here has one, and PostgreSQL takes a question with one for a failure of its own."""
+    asked = (*request.path_params.values(), *request.query_params.values())
+    if any("\0" in text for text in asked):
+        raise PinwardenError("USAGE", "a zero byte is in nothing that could be found here")
 
 
 def _said_length(request: Request, most: int) -> int:

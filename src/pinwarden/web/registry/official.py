@@ -24,7 +24,7 @@ def servers(registry: Registry, request: Request, _body: bytes) -> Response:
         raise PinwardenError("USAGE", "limit is a number")
     asked = Asked(
         search=query.get("search", "")[:_MAX_SEARCH],
-        cursor=query.get("cursor", "")[:_MAX_SEARCH],
+        cursor=query.get("cursor", "")[: _MAX_SEARCH + 20],
         limit=int(limit),
         latest=query.get("version") == "latest",
     )

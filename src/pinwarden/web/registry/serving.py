@@ -9,6 +9,7 @@ import uvicorn
 from pinwarden.core.errors import PinwardenError
 from pinwarden.flows.registry.registry import Registry
 from pinwarden.web.registry.app import RegistryApp
+from pinwarden.web.registry.connections import MOST_HEAD, bounded_protocol
 
 _BACKLOG = 1024
 _KEEP_ALIVE_SECONDS = 15
@@ -37,6 +38,7 @@ def serve(registry: Registry, listening: socket.socket) -> None:
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=20,
-        h11_max_incomplete_event_size=64 * 1024,
+        http=bounded_protocol(),
+        h11_max_incomplete_event_size=MOST_HEAD,
     )
     uvicorn.Server(config).run(sockets=[listening])

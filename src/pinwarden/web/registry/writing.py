@@ -17,6 +17,7 @@ from pinwarden.flows.registry.registry import Registry
 from pinwarden.flows.registry.witnessing import take_cosignatures
 
 _MOST_COSIGNATURES = 64 * 1024
+_SLOW_LINE = 400 * 1024  # bytes in a second; the largest archive takes eleven minutes
 
 
 class Operation(Record):
@@ -27,8 +28,12 @@ class Operation(Record):
     admit: Callable[[Registry, Request, int], Caller | None]
     most: Callable[[Registry], int]
     run: Callable[[Registry, Any, Request, bytes], Any]
-    body_seconds: float = 600.0
-    """For the largest archive over a slow line."""
+    body_seconds: float = 60.0
+    """For a body of any length to arrive, besides the time that its length takes over a slow line."""
+
+    def seconds_for(self, size: int) -> float:
+        """How long a body may take, so that a small one is no way to hold a place for as long as a large one."""
+        return self.body_seconds + size / _SLOW_LINE
 
 
 def note_refusal(registry: Registry, caller: Caller | None, name: str, err: PinwardenError) -> None:

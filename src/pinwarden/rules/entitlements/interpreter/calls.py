@@ -37,6 +37,8 @@ from pinwarden.rules.entitlements.interpreter.terms import (
 )
 
 Arguments = dict[str, Value]
+_MAKING = frozenset(("__new__", "__init__", "__post_init__", "model_post_init", "__init_subclass__"))
+"""Special methods that are followed where they are called."""
 
 
 class Calls(Attributes):
@@ -100,9 +102,10 @@ class Calls(Attributes):
     # Objects
 
     def _construct(self, cls: Class, given: Given, node: ast.AST, frame: Frame) -> Value:
-        if cls.enumeration:
-            return given.at(0) or frozenset((Instance(cls),))
         made = Instance(cls)
+        self._follow_unasked(cls, made, node, frame)
+        if cls.enumeration:
+            return given.at(0) or frozenset((made,))
         for name in ("__new__", "__init__", "__post_init__", "model_post_init"):
             for item in self.in_class(cls, name, set()):
                 if isinstance(item, Function):
@@ -115,6 +118,32 @@ class Calls(Attributes):
                 if isinstance(base, Outside):
                     self.call_outside(base.path, given, node, frame)
         return frozenset((made,))
+
+    def _follow_unasked(self, cls: Class, made: Instance, node: ast.AST, frame: Frame) -> None:
+        """What is called without a call in the source, by the language or by a base class that is not looked into.
+
+        An operator, a format, a loop or the end of an object calls a method, at places where nothing is known of the
+        object any more. So whoever makes an object is taken to have all of them called.
+        """
+        for name in sorted(self._unasked_names(cls, set())):
+            for item in self.in_class(cls, name, set()):
+                value = item.value if isinstance(item, Descriptor) else (item,)
+                for each in value:
+                    if isinstance(each, Function):
+                        result = self.enter(each, _before(NOTHING_GIVEN, made), node, frame)
+                        if name.startswith("__reduce"):  # which says what is called to make the object again
+                            self.hand_over(Given(positional=(result,)), node, frame)
+
+    def _unasked_names(self, cls: Class, seen: set[Class]) -> set[str]:
+        if cls in seen:
+            return set()
+        seen.add(cls)
+        found = {name for name in cls.body.every if cls.outer or (name[:2] == "__" == name[-2:])}
+        found |= cls.called_back | ({"_missing_"} & cls.body.every.keys())
+        for base in cls.bases:
+            if isinstance(base, Class):
+                found |= self._unasked_names(base, seen)
+        return found - _MAKING
 
     def _fill_fields(self, cls: Class, given: Given) -> None:
         """Arguments of a class without ``__init__`` are its fields, as for dataclasses and models."""

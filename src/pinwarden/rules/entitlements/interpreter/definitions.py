@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 
+from pinwarden.rules.entitlements.effects import calls_back, interpreted
 from pinwarden.rules.entitlements.interpreter.branches import Branches
 from pinwarden.rules.entitlements.interpreter.items import (
     Alias,
     Class,
+    Descriptor,
     Function,
     ModuleItem,
     Outside,
@@ -16,6 +18,9 @@ from pinwarden.rules.entitlements.interpreter.items import (
 )
 from pinwarden.rules.entitlements.interpreter.program import Frame, Module
 from pinwarden.rules.entitlements.interpreter.terms import Given
+
+_CALLED_BACK = ("validator", "serializer", "computed_field", "validates")
+"""How decorators of models end whose functions are called when an object is made or written out."""
 
 
 class Definitions(Branches):
@@ -35,6 +40,10 @@ class Definitions(Branches):
 
     def _decorated(self, node: ast.expr, value: Value, function: Function, frame: Frame) -> Value:
         decorator = self.evaluate(node, frame)
+        if not decorator and self._registered_at_function(node, frame):
+            self.cannot_see(frame, "it is called in the place of another function", node, function.qualname)
+        if not decorator and frame.cls is not None and ast.unparse(node).partition("(")[0].endswith(_CALLED_BACK):
+            frame.cls.called_back.add(function.name)
         if any(isinstance(item, Registrar) for item in decorator) or self._registers_directly(node, decorator):
             for kind, name in self._registrars(node, decorator):
                 self.register(Registrar(kind, name), Given(positional=(frozenset((function,)),)))
@@ -49,8 +58,17 @@ class Definitions(Branches):
                     return form(Given(positional=(value,)), node, frame) or value
                 if item.path.endswith(".setter"):
                     return value
+                if frame.cls is not None and not interpreted(item.path):
+                    frame.cls.called_back.add(function.name)
                 self.note_effect(item.path, Given(), node, frame)
         return value
+
+    def _registered_at_function(self, node: ast.expr, frame: Frame) -> bool:
+        """Whether this is ``@function.register``: calls of the one may come to the other, by their arguments."""
+        target = node.func if isinstance(node, ast.Call) else node
+        if not isinstance(target, ast.Attribute) or target.attr != "register":
+            return False
+        return any(isinstance(item, Function) for item in self.evaluate(target.value, frame))
 
     def _registers_directly(self, node: ast.expr, decorator: Value) -> bool:
         """Whether this is ``@server.tool`` without a call."""
@@ -74,13 +92,16 @@ class Definitions(Branches):
             body.cls = cls
         for base in node.bases:
             target = base.value if isinstance(base, ast.Subscript) else base
-            for item in self.evaluate(target, frame):
+            found = self.evaluate(target, frame)
+            cls.outer |= not any(isinstance(item, Class) for item in found) and calls_back(ast.unparse(target))
+            for item in found:
                 if isinstance(item, Class | Outside) and item not in cls.bases and item is not cls:
                     cls.bases.append(item)
                     if isinstance(item, Class):
                         item.children.append(cls)
         cls.body.activation = frame.activation
         self.run(node.body, cls.body)
+        self._follow_metaclass(cls, node, frame)
         value: Value = frozenset((cls,))
         for decorator in reversed(node.decorator_list):
             decorators = frozenset(item for item in self.evaluate(decorator, frame) if not isinstance(item, Outside))
@@ -97,6 +118,19 @@ class Definitions(Branches):
                 for item in self.in_class(base, "__init_subclass__", set()):
                     if isinstance(item, Function):
                         self.enter(item, Given(positional=(frozenset((cls,)),)), node, frame)
+
+    def _follow_metaclass(self, cls: Class, node: ast.ClassDef, frame: Frame) -> None:
+        """A metaclass is asked at every turn: when the class is made, called, looked into or held against an object."""
+        given = Given(positional=(frozenset((cls,)),))
+        asked = [self.in_class(cls, "__class_getitem__", set())]
+        for keyword in node.keywords:
+            for item in self.evaluate(keyword.value, frame) if keyword.arg == "metaclass" else ():
+                if isinstance(item, Class):
+                    asked += [self.in_class(item, name, set()) for name in item.body.every if name.startswith("__")]
+        for each in (each for value in asked for each in value):
+            for function in each.value if isinstance(each, Descriptor) else (each,):
+                if isinstance(function, Function):
+                    self.enter(function, given, node, frame)
 
     # Imports
 

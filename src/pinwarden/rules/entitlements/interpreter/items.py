@@ -89,11 +89,13 @@ class Class(Item):
         "attributes",
         "bases",
         "body",
+        "called_back",
         "children",
         "enumeration",
         "methods_run",
         "module",
         "node",
+        "outer",
         "qualname",
         "readers",
         "sets",
@@ -107,6 +109,10 @@ class Class(Item):
         self.bases: list[Item] = []
         self.enumeration = any(ast.unparse(base).endswith("Enum") for base in node.bases)
         self.children: list[Class] = []
+        self.outer = False
+        """Whether a base that is not looked into may call what is defined here."""
+        self.called_back: set[str] = set()
+        """Methods that a decorator from outside was given: it calls them when it likes."""
         self.attributes: dict[str, Value] = {}
         """What is stored into attributes of its objects, wherever that happens."""
         self.readers: dict[str, set[Activation]] = {}

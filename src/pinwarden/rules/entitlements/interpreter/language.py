@@ -36,6 +36,7 @@ GIVES_BACK: Final = (
     "builtins.sorted builtins.enumerate builtins.zip builtins.max builtins.min copy.copy copy.deepcopy "
     "contextlib.closing contextlib.aclosing contextlib.nullcontext contextlib.ExitStack().enter_context "
     "contextlib.AsyncExitStack().enter_async_context functools.wraps() functools.lru_cache functools.cache "
+    "collections.deque collections.ChainMap collections.OrderedDict types.MappingProxyType "
     "functools.lru_cache() contextlib.contextmanager contextlib.asynccontextmanager abc.abstractmethod typing.cast "
     "asyncio.create_task asyncio.ensure_future asyncio.wait_for asyncio.shield asyncio.gather asyncio.run"
 )

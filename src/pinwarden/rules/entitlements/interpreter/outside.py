@@ -30,6 +30,7 @@ from pinwarden.rules.entitlements.interpreter.terms import NOTHING_GIVEN, Given
 _FRAMEWORKS = ("mcp", "fastmcp")
 _GET, _CALL = "operator.attrgetter()", "operator.methodcaller()"
 _DYNAMIC = "the name of what is used is computed"
+_CALLABLE = (Function, Bound, Partial, Outside, Table, Class)
 _GIVES_BACK = frozenset(language.GIVES_BACK.split())
 
 
@@ -54,6 +55,7 @@ class OutsideCalls(Servers):
             "builtins.classmethod": special("class"),
             "builtins.property": special("property"),
             "functools.cached_property": special("property"),
+            "inspect.getattr_static": self.getattr,
             "functools.wraps": lambda _, __, ___: frozenset((Outside("functools.wraps()"),)),
             "functools.wraps()": lambda given, _, __: given.at(0) or EMPTY,
             "functools.update_wrapper": lambda given, _, __: given.at(0) or EMPTY,
@@ -115,12 +117,12 @@ class OutsideCalls(Servers):
         found: Value = EMPTY
         for place, value in enumerate(given.positional):
             for item in value:
-                if isinstance(item, Function | Bound | Partial | Outside | Table):
+                if isinstance(item, _CALLABLE):
                     rest = Given(positional=given.positional[place + 1 :], keywords=given.keywords)
                     found |= self._call_back(item, rest, node, frame)
         for name, value in given.keywords.items():
             for item in value:
-                if isinstance(item, Function | Bound | Partial | Outside | Table):
+                if isinstance(item, _CALLABLE):
                     rest = self._thread_arguments(given) if name == "target" else NOTHING_GIVEN
                     self._call_back(item, rest, node, frame)
         for item in given.spread:
@@ -137,10 +139,12 @@ class OutsideCalls(Servers):
     def _call_back(self, item: Item, given: Given, node: ast.AST, frame: Frame) -> Value:
         if isinstance(item, Function | Bound | Partial):
             return self.invoke(frozenset((item,)), given, node, frame) | {item}
+        if isinstance(item, Class) and item.outer:
+            return self.invoke(frozenset((item,)), NOTHING_GIVEN, node, frame)
         if isinstance(item, Table):
             for each in item.everything():
-                if isinstance(each, Function | Bound | Partial):
-                    self.invoke(frozenset((each,)), NOTHING_GIVEN, node, frame)
+                if isinstance(each, Function | Bound | Partial | Outside):
+                    self._call_back(each, NOTHING_GIVEN, node, frame)
         if isinstance(item, Outside) and not item.path.endswith(")"):
             effect = effects.effect_of(item.path)
             last = item.path.rpartition(".")[2]
@@ -150,6 +154,8 @@ class OutsideCalls(Servers):
 
     def _give_back(self, path: str, given: Given, node: ast.AST, frame: Frame) -> Value:
         found = unmarked(given.everything())
+        if path == "builtins.iter" and len(given.positional) > 1:  # with a function and a value at which to end
+            return found | self.invoke(given.positional[0], NOTHING_GIVEN, node, frame)
         if path in ("builtins.sorted", "builtins.max", "builtins.min") and "key" in given.keywords:
             self.invoke(given.keywords["key"], Given(positional=(self.elements(found),)), node, frame)
         if path in ("builtins.enumerate", "builtins.zip"):

@@ -155,7 +155,10 @@ class Statements(Definitions):
             self.assign(target.value, value, frame)
 
     def _assign_attribute(self, target: ast.Attribute, value: Value, frame: Frame) -> None:
-        for item in self.evaluate(target.value, frame):
+        held = self.evaluate(target.value, frame)
+        if not held:  # nothing is known of what it is put into, or of who takes it out there
+            self.hand_over(Given(positional=(value,)), target, frame)
+        for item in held:
             if isinstance(item, Instance):
                 self.remember(item.cls, target.attr, value)
             elif isinstance(item, Class):

@@ -1,0 +1,302 @@
+"""Attacks by a publisher with one good token, by strangers, and by whoever stands between them and the registry."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import pytest
+import uvicorn
+
+from pinwarden.core.cid import blob_cid
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PrivateKey
+from pinwarden.documents.bundle.signatures import signed, to_bytes
+from pinwarden.documents.registry import statement
+from pinwarden.documents.registry.statement import KEYS, POINT, YANK
+from pinwarden.flows.registry.authorizing import caller_of
+from pinwarden.flows.registry.changing import add_attestation, carry_out
+from pinwarden.flows.registry.exporting import export
+from pinwarden.flows.registry.official_api import Asked, list_servers
+from pinwarden.flows.registry.registry import RegistryLimits
+from pinwarden.store import pointer_log, publications, publishers
+from pinwarden.web.registry.app import RegistryApp
+from pinwarden.web.registry.connections import MOST_AHEAD, MOST_HEAD, bounded_protocol, most_connections
+from tests.registry.world import ACME, MALLORY, World, attested, bundle, open_world
+
+
+def refused(act: Any, *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(PinwardenError) as caught:
+        act(*args, **kwargs)
+    return caught.value.code
+
+
+def channel(world: World, name: str = "stable") -> str | None:
+    with world.registry.database.transaction() as step:
+        found = publications.channel_of(step, "acme.notes", name)
+    return found.version if found else None
+
+
+# Signed requests
+
+
+def sent(world: World, document: dict[str, Any]) -> bool:
+    caller = caller_of(world.registry, world.token, "change")
+    return carry_out(world.registry, caller, to_bytes({"statement": document})).changed
+
+
+@pytest.mark.parametrize(
+    ("forged", "expected"),
+    [
+        (lambda given: {**given, "again": 1}, "DOCUMENT_INVALID"),
+        (lambda given: {**given, "signatures": [{**given["signatures"][0], "again": 1}]}, "REQUEST_STALE"),
+    ],
+    ids=["beside what is signed", "in the signature"],
+)
+def test_an_attack_that_repeats_a_request_with_something_unsigned_added_is_refused(
+    forged: Any, expected: str, world: World
+) -> None:
+    """Replay by a change that the signature does not cover, and that made the request look like another one."""
+    world.publish(bundle())
+    world.publish(bundle(version="1.1.0", content=b"2\n"))
+    asked = {"tool": "acme.notes", "channel": "stable", "version": "1.0.0"}
+    seen = world.statement(POINT, asked)
+    assert sent(world, seen)
+    assert sent(world, world.statement(POINT, {**asked, "version": "1.1.0"}))
+    assert refused(sent, world, forged(seen)) == expected
+    assert channel(world) == "1.1.0"
+
+
+def test_two_requests_that_differ_in_the_nonce_alone_are_two(world: World) -> None:
+    body = {"namespace": "acme"}
+    one, other = (statement.of(world.statement(KEYS, body)) for _ in range(2))
+    same = statement.to_value("log", KEYS, body, world.clock(), "n")
+    assert one.digest != other.digest
+    assert statement.of(signed(same, statement.SIGNED_FIELDS, ACME)).digest != (
+        statement.of(signed(same, statement.SIGNED_FIELDS, MALLORY)).digest
+    )
+
+
+def test_an_attack_that_makes_everybody_wait_for_a_flood_of_keys_is_refused(world: World) -> None:
+    keys = [PrivateKey.from_seed(number.to_bytes(32, "big")).public_key.did for number in range(201)]
+    added = [{"key_id": key, "role": "publisher"} for key in keys]
+    assert refused(world.change, KEYS, namespace="acme", add=added) == "PUBLISH_LIMIT"
+    assert refused(world.change, KEYS, namespace="acme", remove=keys) == "PUBLISH_LIMIT"
+    with world.registry.database.transaction() as step:
+        assert publishers.keys_of(step, "acme") == {ACME.public_key.did: "owner"}
+    assert world.change(KEYS, namespace="acme", add=added[:199]).changed
+    assert refused(world.change, KEYS, namespace="acme", add=added[199:]) == "PUBLISH_LIMIT"
+
+
+def test_an_attack_by_a_stranger_whose_attestation_is_too_large_to_install_is_refused(
+    world: World, tmp_path: Path
+) -> None:
+    """It would have stopped every install of somebody else's bundle, and made the registry read it each time."""
+    made, token = bundle(), world.add_namespace("mallory", MALLORY)
+    world.publish(made)
+    grown = {**attested(made, MALLORY), "filling": ["x" * 60_000] * 20}
+    caller = caller_of(world.registry, token, "attest")
+    assert refused(add_attestation, world.registry, caller, to_bytes(grown)) == "PUBLISH_LIMIT"
+    grown_version = bundle(version="1.1.0")
+    own = {**attested(grown_version, ACME), "filling": ["x" * 60_000] * 20}
+    assert refused(world.publish, grown_version, attestations=[own]) == "PUBLISH_LIMIT"
+    export(world.registry, tmp_path / "export")
+    assert max(path.stat().st_size for path in (tmp_path / "export" / "documents").iterdir()) < 64 * 1024
+
+
+def test_an_attack_with_a_description_that_swells_every_list_is_refused(tmp_path: Path) -> None:
+    made = bundle()
+    most = len(made.descriptor["tool"]["description"])
+    for limit, expected in ((most - 1, "PUBLISH_LIMIT"), (most, None)):
+        world = open_world(tmp_path / str(limit), limits=RegistryLimits(description_chars=limit))
+        assert (refused(world.publish, made) if expected else world.publish(made).yanked) == expected
+        world.registry.close()
+
+
+def test_a_text_that_postgresql_cannot_hold_is_the_publishers_fault_on_every_database(anywhere: World) -> None:
+    anywhere.publish(bundle())
+    assert refused(anywhere.change, YANK, tool="acme.notes", version="1.0.0", reason="a\0b") == "DOCUMENT_INVALID"
+    assert channel(anywhere) == "1.0.0"
+
+
+def test_an_attack_that_asks_for_a_page_of_every_version_gets_one_page(anywhere: World) -> None:
+    """However many versions a tool has, a page holds as many as were asked for, and all pages hold all of them."""
+    published = [anywhere.publish(bundle(name=f"acme.{name}", version=f"1.0.{n}")) for name in "ab" for n in range(4)]
+    seen: list[tuple[str, bool]] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = list_servers(anywhere.registry, Asked(limit=3, cursor=cursor), "https://x/")
+        assert len(page["servers"]) <= 3
+        seen += [
+            (each["server"]["name"] + each["server"]["version"], next(iter(each["_meta"].values()))["isLatest"])
+            for each in page["servers"]
+        ]
+        cursor = page["metadata"].get("nextCursor")
+    assert seen == [(f"acme/{each.tool[-1]}{each.version}", each.version == "1.0.3") for each in published]
+    anywhere.change(YANK, tool="acme.a", version="1.0.3")
+    latest = list_servers(anywhere.registry, Asked(limit=1, latest=True), "https://x/")
+    assert [each["server"]["version"] for each in latest["servers"]] == ["1.0.2"]
+    rest = list_servers(
+        anywhere.registry, Asked(limit=1, latest=True, cursor=latest["metadata"]["nextCursor"]), "https://x/"
+    )
+    assert [each["server"]["name"] for each in rest["servers"]] == ["acme/b"]
+    assert "nextCursor" not in rest["metadata"]
+
+
+# Connections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A registry on a socket in this process, with bounds that a test can wait for."""
+
+    address: tuple[str, int]
+    world: World
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address[0]}:{self.address[1]}/"
+
+    def line(self, begun: bytes) -> socket.socket:
+        made = socket.create_connection(self.address, 10)
+        made.sendall(begun)
+        return made
+
+    def status(self, path: str, **more: Any) -> int:
+        try:
+            with urlopen(Request(self.url + path, **more), timeout=10) as response:
+                return int(response.status)
+        except HTTPError as err:
+            with err:
+                return err.code
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    world = open_world(tmp_path_factory.mktemp("served"))
+    protocol = type("Impatient", (bounded_protocol(),), {"head_seconds": 0.2, "most": 40})
+    listening = socket.create_server(("127.0.0.1", 0), backlog=200)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            RegistryApp(world.registry),
+            http=protocol,
+            lifespan="off",
+            ws="none",
+            log_level="critical",
+            timeout_keep_alive=1,
+        )
+    )
+    thread = Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield Served(address=listening.getsockname(), world=world)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        world.registry.close()
+
+
+def is_let_go(line: socket.socket) -> bool:
+    """Whether the other side ends the connection, whatever it says before."""
+    line.settimeout(10)
+    try:
+        while line.recv(65536):
+            pass
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nhost:",
+        b"\r\n",
+        b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\nx",
+    ],
+    ids=["silence", "half a head", "an empty line", "an answer and an empty line", "a body that nobody wants"],
+)
+def test_an_attack_that_holds_a_connection_without_asking_is_let_go(begun: bytes, served: Served) -> None:
+    with served.line(begun) as line:
+        assert is_let_go(line)
+
+
+@pytest.mark.parametrize("begun", [b"GET /", b"GET / HTTP/1.1\r\nx: ", b"GET / HTTP/1.1\r\nx: y\r\n"])
+def test_an_attack_with_an_endless_head_is_cut_off(begun: bytes, served: Served) -> None:
+    more = b"x: " + b"y" * MOST_HEAD + b"\r\n" if begun.endswith(b"\n") else b"x" * MOST_HEAD
+    with served.line(begun) as line, pytest.raises(ConnectionError):
+        line.sendall(more * 2000)  # more than any buffer between the two holds
+
+
+def test_an_attack_with_a_flood_of_requests_ahead_of_their_answers_is_cut_off(served: Served) -> None:
+    few = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+    with served.line(few * MOST_AHEAD) as line:
+        got = b""
+        while got.count(b"HTTP/1.1 200") < MOST_AHEAD:
+            got += line.recv(65536)
+    with served.line(few * 50 * MOST_AHEAD) as line:
+        line.settimeout(10)
+        got = b""
+        try:
+            while more := line.recv(65536):
+                got += more
+        except ConnectionError:
+            pass
+    assert got.count(b"HTTP/1.1 200") <= MOST_AHEAD
+
+
+def test_an_attack_with_more_connections_than_there_are_files_leaves_the_registry_its_own(served: Served) -> None:
+    assert most_connections() * 2 <= max(os.sysconf("SC_OPEN_MAX"), 8192)
+    with ExitStack() as stack:
+        lines = [stack.enter_context(served.line(b"")) for _ in range(60)]
+        assert is_let_go(lines[-1])
+    assert served.status("health") == 200
+
+
+def test_an_attack_by_a_publisher_who_sends_slowly_keeps_no_other_publisher_waiting(served: Served) -> None:
+    """As many uploads are begun and not finished as there are places for writers, by one namespace."""
+    begun = "PUT /api/blobs/x HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 999\r\n\r\nbegun"
+    other = served.world.add_namespace("other", MALLORY)
+    data = b"sent meanwhile"
+    upload = {"method": "PUT", "data": data, "headers": {"authorization": f"Bearer {other}"}}
+    with ExitStack() as stack:
+        for _ in range(6):
+            stack.enter_context(served.line(begun.format(served.world.token).encode()))
+        assert served.status(f"api/blobs/{blob_cid(data)}", **upload) == 200
+
+
+def test_an_attack_that_holds_the_database_keeps_nobody_from_reading_and_no_stranger_waiting(served: Served) -> None:
+    """While somebody writes, strangers are sent away at once, and those with a token wait in places of their own."""
+    asked = "POST /api/change HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 2\r\n\r\n{{}}"
+    stranger = {"method": "POST", "data": b"{}", "headers": {"authorization": "Bearer nobody"}}
+    with ExitStack() as stack, served.world.registry.database.transaction(alone=pointer_log.ALONE):
+        assert served.status("api/change", **stranger) == 401
+        for _ in range(20):
+            stack.enter_context(served.line(asked.format(served.world.token).encode()))
+        assert [served.status("registry.json") for _ in range(5)] == [200] * 5
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "api/search?q=a%00",
+        "api/compare/a%00/1/2",
+        "v0.1/servers?cursor=%00",
+        f"v0.1/servers/{quote('a/b')}%00/versions",
+    ],
+)
+def test_a_zero_byte_in_a_question_is_the_fault_of_whoever_asks(path: str, served: Served) -> None:
+    assert served.status(path) == 422

@@ -1,0 +1,82 @@
+"""A registry changes its key while others publish, on either database: one log, two keys, and no gap between them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import pytest
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PrivateKey
+from pinwarden.core.record import replace
+from pinwarden.core.signing import document_signature_valid
+from pinwarden.documents.registry.key_change import KeyChange
+from pinwarden.flows.registry.following import Following, follow_log, verify
+from pinwarden.flows.registry.registry import Registry
+from pinwarden.flows.registry.rotating import rotate
+from tests.registry.world import REGISTRY_KEY, World, as_json, bundle
+
+NEW, NEWER = (PrivateKey.from_seed(letter * 32) for letter in (b"N", b"O"))
+BEFORE, ALL = 4, 14
+
+
+def published(world: World, number: int) -> int:
+    """The index that a version got; a replica that still has the old key is started again with the new one."""
+    made = bundle(name=f"acme.t{number % 3}", version=f"1.0.{number}", content=b"# %d\n" % number)
+    try:
+        return world.publish(made).seq
+    except PinwardenError as err:
+        assert err.code == "REGISTRY_KEY_MISMATCH"
+    return replace_key(world, NEW).publish(made).seq
+
+
+def replace_key(world: World, key: PrivateKey) -> World:
+    registry = world.registry
+    identity = replace(registry.identity, key=key.public_key)
+    return World(registry=replace(registry, identity=identity, signer=key), clock=world.clock, token=world.token)
+
+
+def test_a_key_is_changed_while_others_publish_and_nothing_is_lost_or_signed_by_the_wrong_key(anywhere: World) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        telling = [pool.submit(published, anywhere, number) for number in range(BEFORE)]
+        wait(telling)
+        telling += [pool.submit(published, anywhere, number) for number in range(BEFORE, ALL)]
+        turning = pool.submit(rotate, anywhere.registry, NEW, "yearly")
+        told = [each.result() for each in telling]
+        _, change, count = turning.result()
+    assert sorted([*told, change.seq]) == list(range(ALL + 1))
+    assert count == min(3, change.seq)
+    after = replace_key(anywhere, NEW)
+    for known in (REGISTRY_KEY, NEW):
+        followed = follow_log(after.files, None, Following(key=known.public_key))
+        assert followed.state.keys == (REGISTRY_KEY.public_key, NEW.public_key)
+        assert {event.seq: event.issuer_key_id for event in followed.events} == {
+            seq: (REGISTRY_KEY if seq < change.seq else NEW).public_key.did for seq in told
+        }
+    assert verify(after.files, Following(key=REGISTRY_KEY.public_key)).exit_code == 0
+    for tool in as_json(after.files.get("tools.json"))["tools"]:
+        pointer = strict_json.parse(after.files.get(f"pointers/{tool}/stable.json"))
+        assert document_signature_valid(pointer, pointer["signatures"][0], [NEW.public_key])
+    with pytest.raises(PinwardenError) as caught:
+        anywhere.publish(bundle(version="2.0.0"))
+    assert caught.value.code == "REGISTRY_KEY_MISMATCH"
+
+
+def test_an_attack_with_two_changes_of_the_key_at_once_makes_one_of_them(anywhere: World) -> None:
+    """Two operators, or one and a thief of the key: the log has one line, so the second finds its key ended."""
+    anywhere.publish(bundle())
+
+    def turned(key: PrivateKey) -> tuple[Registry, KeyChange, int] | str:
+        try:
+            return rotate(anywhere.registry, key, "yearly")
+        except PinwardenError as err:
+            return err.code
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(turned, (NEW, NEWER)))
+    (done,) = (each for each in answers if not isinstance(each, str))
+    assert "REGISTRY_KEY_MISMATCH" in answers
+    anywhere.registry = done[0]
+    followed = follow_log(anywhere.files, None, Following(key=REGISTRY_KEY.public_key))
+    assert (followed.state.edge.size, followed.state.key) == (2, done[1].new)
