@@ -752,7 +752,8 @@ def test_a_newer_release_of_a_configured_npm_server_is_told_and_taken_only_after
         "note": "my own words",
     }
     floats = {"command": "npx", "args": ["-y", "floating-news"]}
-    text = json.dumps({"mcpServers": {"notes": notes, "floats": floats, "local": {"command": "python3", "args": ["server.py"]}}})
+    local = {"command": "python3", "args": ["server.py"]}
+    text = json.dumps({"mcpServers": {"notes": notes, "floats": floats, "local": local}})
     (npm_user.root / ".mcp.json").write_text(text)
     npm_user.lock()
     locked = npm_user.lock_bytes()
@@ -794,7 +795,7 @@ def test_a_newer_release_of_a_configured_npm_server_is_told_and_taken_only_after
     assert (code, report["written"]) == (0, True), report
     # Only the one word that says which release is started is another one.
     notes["args"] = ["-y", "configured-news@1.2.0", "--limit", "1.0.0"]
-    assert mcp_json(npm_user) == {"notes": notes, "floats": floats, "local": {"command": "python3", "args": ["server.py"]}}
+    assert mcp_json(npm_user) == {"notes": notes, "floats": floats, "local": local}
     assert npm_user.ask("ci")[0] == 0
     offline = npm_user.run("prove", "notes", "--offline")
     host = npm.url.split("/")[2]
