@@ -16,7 +16,7 @@ TOKEN = re.compile(
 _SECRET_NAME = re.compile(
     r"(?:^|[_\-.])(?:api[_-]?)?(?:key|keys|token|secret|secrets|password|passwd|passphrase|pass|pwd|pw|pat|sig|signature|auth|authorization|"
     r"bearer|credential|credentials|cookie|dsn|private[_-]?key|access[_-]?key|connection[_-]?string)s?(?:$|[_\-.])|"
-    r"apikey|accesstoken|authtoken|secretkey|privatekey|clientsecret",
+    r"apikey|accesstoken|authtoken|secretkey|privatekey|clientsecret|password|passwd|passphrase|sshpass",
     re.IGNORECASE,
 )
 _NOT_SECRET_NAME = re.compile(
