@@ -133,7 +133,8 @@ def test_a_report_says_which_host_or_path_is_another_one_and_no_password() -> No
         "/env/KUBECONFIG": ("~/.kube/config", "./evil"),
         "/env/NOTE": ("<NOTE>", "<NOTE>${GITHUB_TOKEN}"),
     }
-    raw = compare_entries("notes", *({**RUN, "env": env} for env in values), CLIENTS["claude"])
+    old, new = ({**RUN, "env": env} for env in values)
+    raw = compare_entries("notes", old, new, CLIENTS["claude"])
     assert PASSWORD not in str(raw)
 
 
@@ -213,6 +214,9 @@ def test_attack_a_parameter_of_an_address_that_allows_more_or_leads_elsewhere_is
         [f"/token:{PASSWORD}"],
         ["-e", f"PGPASSWORD={PASSWORD}"],
         [f"-Dpassword={PASSWORD}"],
+        ["--key", f"/{PASSWORD}"],
+        ["--key", "/etc/ghp_AAAAbbbb1111" + PASSWORD + ".pem"],
+        ["--key=/etc/ghp_AAAAbbbb1111" + PASSWORD + ".pem"],
         [f"https://a.example/bot123456:AAHdqTcvCH1vGWJxfSeofSAs0K5PAL{PASSWORD}/send"],
     ],
 )
@@ -231,6 +235,11 @@ def test_a_password_inside_an_argument_is_masked(words: list[str]) -> None:
         ["--filter", "a=b;c=d"],
         ["--user", "1000:1000"],
         ["--password-file", "/run/secrets/db"],
+        ["--password-store=basic"],
+        ["--auth", "none", "--key", "/etc/tls/key.pem", "--ssl-key=~/tls/server.key"],
+        ["git+https://git.example/acme/notes@" + "0123456789" * 4],
+        ["--auth-mode", "oauth", "--token-endpoint", "https://id.example/token"],
+        ["sh", "-c", "mysql_mcp_server -port 8080"],
         ["https://a.example/v1.2/notes:list"],
     ],
 )

@@ -20,7 +20,8 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _NOT_SECRET_NAME = re.compile(
-    r"^(?:max|min|num)[_-]|(?:^|[_-])(?:max|min|limit|count|ttl|timeout|length|size|budget|file|path|dir|id|url|header|type|name)s?$",
+    r"^(?:max|min|num)[_-]|(?:^|[_-])(?:max|min|limit|count|ttl|timeout|length|size|budget|file|path|dir|id|url|header|type|name|"
+    r"endpoint|uri|issuer|mode|method|provider|scheme|format|store)s?$",
     re.IGNORECASE,
 )
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

@@ -39,6 +39,10 @@ _PLAIN_WORD = re.compile(
     r"development|staging|test|local|utf-?8|[a-z]{2}[_-][A-Z]{2}|[0-9]{1,5})",
     re.IGNORECASE,
 )
+_NO_SECRET = re.compile(
+    r"none|true|false|on|off|(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\][\w.-]{1,60}){1,12}\.(?:pem|key|crt|cer|p12|pfx|pub|json)"
+)
+"""What an option that is called like a secret may be given all the same: a switch, or the file that it is in."""
 _OPTION = re.compile(r"(--?[A-Za-z][\w.-]*|[A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _HEADER = re.compile(r"((?:--?|/)?[A-Za-z][A-Za-z0-9-]*):\s*(\S.*)", re.DOTALL)
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s'\";&|]+)"
@@ -47,9 +51,11 @@ _IN_TEXT = (
     re.compile(r"(\b[A-Za-z_][\w.-]*)([\"']?(?:=|:\s*))" + _VALUE),
 )
 _PARTS = re.compile(r"[\s;&?{\"']")  # a command line, a connection string, a query, an object: names and values inside
-_LOGIN = re.compile(r"([^\s/@:='\"]+):[^\s/@]+@(?=[A-Za-z0-9.-]+:[0-9]{1,5}(?:/|$))")  # user:password@host:port
+_LOGIN = re.compile(
+    r"(?<![^\s/@='\"])(:*[^\s/@:='\"]+):[^\s/@]+@(?=[A-Za-z0-9.-]+:[0-9]{1,5}(?:/|$))"
+)  # user:password@host:port
 _KNOWN_LOGIN = re.compile(
-    r"(\bcurl\s[^|;&]*?(?<=\s)(?:-u|-U|--user|--proxy-user)[\s=]*[\"']?[^\s:\"']+:|\bsshpass\s+-p\s*|\bmysql\w*\s[^|;&]*?(?<=\s)-p)"
+    r"(\bcurl\s[^|;&]*?(?<=\s)(?:-u|-U|--user|--proxy-user)[\s=]*[\"']?[^\s:\"']+:|\bsshpass\s+-p\s*|\bmysql(?:dump|admin)?\s[^|;&]*?(?<=\s)-p)"
     r"([^\s\"']+)"
 )
 """Passwords that no name stands before, in command lines that everybody writes so."""
@@ -79,7 +85,7 @@ def looks_secret(name: str, value: str) -> bool:
         return True
     if TOKEN.search(value) or looks_random(value) or MASK in shown_address(value):
         return True
-    return names_secret(name)
+    return names_secret(name) and not _NO_SECRET.fullmatch(value)
 
 
 def is_secret_name(name: str) -> bool:
@@ -144,7 +150,7 @@ def shown_words(words: Sequence[str]) -> list[str]:
         follows = _names_secret(before) and not _LONG_OPTION.fullmatch(word)
         if len(word) > LONGEST_SHOWN:
             shown.append(shown_text(word))
-        elif follows and not is_reference(word):
+        elif follows and not is_reference(word) and not _NO_SECRET.fullmatch(word):
             shown.append(MASK)
         elif _HEADER_OPTION.fullmatch(before):
             shown.append(_shown_header(word))
@@ -232,7 +238,7 @@ def shown_address(url: str) -> str:
 
 def _holds_key(segment: str) -> bool:
     """Whether a part of a path is a key, or has one behind a mark, as in ``bot1234:KEY``."""
-    return bool(TOKEN.search(segment)) or any(map(looks_random, re.split(r"[^A-Za-z0-9_+=-]", segment)))
+    return bool(TOKEN.search(segment)) or _RUN.sub(_masked_run, segment) != segment
 
 
 _URLS = ("url", "serverUrl", "httpUrl")
@@ -257,7 +263,7 @@ _RUNNING_WORDS = frozenset(
 _LEADING_WORDS = frozenset(("url", "uri", "endpoint", "host", "issuer", "path", "file", "image", "package"))
 """The same as a part of a longer name: ``headersHelper``, ``setup_command``, ``authServerMetadataUrl``."""
 _PLAIN_TEXT = re.compile(r"[\w./:@\\ -]{1,120}")
-_CREDENTIALS = re.compile(r"[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
+_CREDENTIALS = re.compile(r"(?<![^\s/@=]):*[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
 
 
 def lockable_entry(entry: Any) -> Any:
