@@ -45,10 +45,11 @@ _NO_SECRET = re.compile(
 """What an option that is called like a secret may be given all the same: a switch, or the file that it is in."""
 _OPTION = re.compile(r"(--?[A-Za-z][\w.-]*|[A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _HEADER = re.compile(r"((?:--?|/)?[A-Za-z][A-Za-z0-9-]*):\s*(\S.*)", re.DOTALL)
+# Each begins where a word does, so that a long one is not searched from each of its letters.
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s'\";&|]+)"
 _IN_TEXT = (
-    re.compile(r"(--?[A-Za-z][\w-]*)(=|\s+)" + _VALUE),
-    re.compile(r"(\b[A-Za-z_][\w.-]*)([\"']?(?:=|:\s*))" + _VALUE),
+    re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)(=|\s+)" + _VALUE),
+    re.compile(r"(?<![\w.-])([\w.-]+)([\"']?(?:=|:\s*))" + _VALUE),
 )
 _PARTS = re.compile(r"[\s;&?{\"']")  # a command line, a connection string, a query, an object: names and values inside
 _LOGIN = re.compile(
