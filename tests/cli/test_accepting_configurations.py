@@ -138,6 +138,7 @@ def test_a_first_init_does_not_lock_what_downloads_and_runs(world: World) -> Non
     world.configure({"notes": NOTES, "evil": EVIL})
     outcome = world.run("init")
     assert outcome.code == 1
+    assert "accept it by name: --accept evil" in " ".join(outcome.out.split())
     assert set(locked(world)) == {"notes:claude"}
     assert world.failures() == [("rogue_entry", "evil")]
 

@@ -96,3 +96,8 @@ def test_attack_no_report_is_too_long_for_a_comment(rows: tuple[Row, ...]) -> No
 )
 def test_attack_marks_in_a_text_do_not_pass_new_text_off_as_old(before: Any, after: Any, shown: str) -> None:
     assert shown in " ".join(render(_report(_row(before, after)), "text").split())
+
+
+def test_notes_that_a_comment_has_no_room_for_are_counted() -> None:
+    shown = render(_report(notes=tuple(f"note {number}" for number in range(23))), "markdown")
+    assert shown.endswith("> note 18\n> note 19\n> …and 3 more notes.\n")

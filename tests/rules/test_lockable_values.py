@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from pinwarden.documents.clients.config import DeclaredInput, configured_server
 from pinwarden.documents.clients.table import CLIENTS
+from pinwarden.rules.config.answers import proposed_answers
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.masking import lockable_entry, shown_words
 
@@ -53,6 +55,7 @@ def test_attack_an_address_that_reads_like_the_approved_one_and_leads_elsewhere_
         ("API_URL", "https://${TENANT}.good.example/", "https://${TENANT}.evil.example/"),
         ("DB", "postgres://me:pw@good.example:5432/x", "postgres://me:pw@evil.example:5432/x"),
         ("DB", "grpc://good.example:5432", "grpc://evil.example:5432"),
+        ("DB", "mongodb://me:pw@a.example:1,good.example:1/x", "mongodb://me:pw@a.example:1,evil.example:1/x"),
         ("PEERS", "https://a.example,https://good.example", "https://a.example,https://evil.example"),
         ("KAFKA_BROKERS", "a.example:9092,good.example:9092", "a.example:9092,evil.example:9092"),
         ("DB_HOST", "good.example", "evil.example"),
@@ -60,6 +63,9 @@ def test_attack_an_address_that_reads_like_the_approved_one_and_leads_elsewhere_
         ("ALLOW_WRITE", "0", "1"),
         ("KUBECONFIG", "~/.kube/config", "./evil/config"),
         ("AWS_CONFIG_FILE", "${HOME}/.aws/config", "${HOME}/project/evil"),
+        ("DATA_DIRS", "/opt/good:/usr/share", "/opt/evil:/usr/share"),
+        ("APP_CONFIG", "config/good.json", "config/evil.json"),
+        ("APP_HOME", "C:\\Program Files\\Good", "C:\\Users\\Public\\Evil"),
         ("SETTINGS_FILE", "${SETTINGS:-/etc/notes}", "${SETTINGS:-/tmp/evil}"),
     ],
 )
@@ -98,6 +104,57 @@ def test_attack_another_value_of_a_variable_that_decides_what_is_loaded_is_criti
 
 
 @pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("JAVA_TOOL_OPTIONS", "-Dx.password=pw", "-Dx.password=pw -javaagent:/tmp/evil.jar"),
+        ("NODE_OPTIONS", "--token=pw --require ./good.js", "--token=pw --require ./evil.js"),
+        (
+            "UV_EXTRA_INDEX_URL",
+            "https://a.example https://me:pw@good.example/",
+            "https://a.example https://me:pw@evil.example/",
+        ),
+    ],
+)
+def test_attack_what_is_loaded_is_not_hidden_behind_a_password(name: str, before: str, after: str) -> None:
+    locked = lockable_entry({**RUN, "env": {name: before}})
+    assert _seen({**RUN, "env": {name: before}}, {**RUN, "env": {name: after}}) == ["redirecting_variable"]
+    assert "pw" not in locked["env"][name]
+
+
+def test_a_report_says_which_host_or_path_is_another_one_and_no_password() -> None:
+    values = (
+        {"DB": f"postgres://me:{PASSWORD}@good.example/x", "KUBECONFIG": "~/.kube/config", "NOTE": PASSWORD},
+        {"DB": f"postgres://me:{PASSWORD}@evil.example/x", "KUBECONFIG": "./evil", "NOTE": "${GITHUB_TOKEN} other"},
+    )
+    before, after = (lockable_entry({**RUN, "env": env}) for env in values)
+    changes = compare_entries("notes", before, after, CLIENTS["claude"])
+    assert {change.path: (change.before, change.after) for change in changes} == {
+        "/env/DB": ("postgres://good.example/<DB>", "postgres://evil.example/<DB>"),
+        "/env/KUBECONFIG": ("~/.kube/config", "./evil"),
+        "/env/NOTE": ("<NOTE>", "<NOTE>${GITHUB_TOKEN}"),
+    }
+    old, new = ({**RUN, "env": env} for env in values)
+    raw = compare_entries("notes", old, new, CLIENTS["claude"])
+    assert PASSWORD not in str(raw)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"{PASSWORD}X/Y9",
+        f"me:{PASSWORD}@db.example/x",
+        f"apiVersion: v1 token: {PASSWORD}/x",
+        f"/x token: {PASSWORD}",
+        f"wJalrXUt{PASSWORD}EMI/K7MDENG/bPxRfiCY",
+        f"Pa~{PASSWORD}",
+    ],
+)
+def test_what_only_has_a_slash_in_it_is_not_kept_as_a_path(value: str) -> None:
+    names = ("APP_CONFIG", "KUBECONFIG", "CLIENT_CERT", "STORE", "AWS_PROFILE")
+    assert PASSWORD not in str(lockable_entry({**RUN, "env": dict.fromkeys(names, value)}))
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ({"headersHelper": "./good.sh"}, {"headersHelper": "./evil.sh"}),
@@ -114,7 +171,17 @@ def test_attack_another_command_or_address_in_a_member_beside_the_usual_ones_is_
 
 
 @pytest.mark.parametrize(
-    "text", [f"get --token {PASSWORD}", f"TOKEN={PASSWORD} ./get.sh", f"curl https://me:{PASSWORD}@a.example/x"]
+    "text",
+    [
+        f"get --token {PASSWORD}",
+        f"TOKEN={PASSWORD} ./get.sh",
+        f"PGPASSWORD={PASSWORD} psql",
+        f"curl https://me:{PASSWORD}@a.example/x",
+        f"curl -s -u me:{PASSWORD} a.example/x",
+        f"curl --user='me:{PASSWORD}' a.example/x",
+        f"sshpass -p {PASSWORD} ssh a.example",
+        f"mysql -u me -p{PASSWORD} x",
+    ],
 )
 def test_a_password_in_a_command_beside_the_usual_ones_is_not_kept(text: str) -> None:
     assert PASSWORD not in str(lockable_entry({**RUN, "headersHelper": text, "setup_command": text}))
@@ -144,6 +211,13 @@ def test_attack_a_parameter_of_an_address_that_allows_more_or_leads_elsewhere_is
         ["--dbPassword", PASSWORD],
         [f"--adminToken={PASSWORD}"],
         [f"--passwd:{PASSWORD}"],
+        [f"/token:{PASSWORD}"],
+        ["-e", f"PGPASSWORD={PASSWORD}"],
+        [f"-Dpassword={PASSWORD}"],
+        ["--key", f"/{PASSWORD}"],
+        ["--key", "/etc/ghp_AAAAbbbb1111" + PASSWORD + ".pem"],
+        ["--key=/etc/ghp_AAAAbbbb1111" + PASSWORD + ".pem"],
+        [f"https://a.example/bot123456:AAHdqTcvCH1vGWJxfSeofSAs0K5PAL{PASSWORD}/send"],
     ],
 )
 def test_a_password_inside_an_argument_is_masked(words: list[str]) -> None:
@@ -159,6 +233,14 @@ def test_a_password_inside_an_argument_is_masked(words: list[str]) -> None:
         ["registry.example:5000/acme/notes:1.0"],
         ['{"mode":"fast","auth":"none"}'],
         ["--filter", "a=b;c=d"],
+        ["--user", "1000:1000"],
+        ["--password-file", "/run/secrets/db"],
+        ["--password-store=basic"],
+        ["--auth", "none", "--key", "/etc/tls/key.pem", "--ssl-key=~/tls/server.key"],
+        ["git+https://git.example/acme/notes@" + "0123456789" * 4],
+        ["--auth-mode", "oauth", "--token-endpoint", "https://id.example/token"],
+        ["sh", "-c", "mysql_mcp_server -port 8080"],
+        ["https://a.example/v1.2/notes:list"],
     ],
 )
 def test_what_only_has_the_form_of_a_secret_is_shown(words: list[str]) -> None:
@@ -178,3 +260,19 @@ def test_what_only_has_the_form_of_a_secret_is_shown(words: list[str]) -> None:
 )
 def test_no_secret_of_a_value_is_kept_with_its_host(value: str) -> None:
     assert PASSWORD not in str(lockable_entry({**RUN, "env": {"API_URL": value}, "headers": {"X": value}}))
+
+
+def test_answers_that_decide_what_is_loaded_are_kept_and_no_password_among_them() -> None:
+    entry = {**RUN, "args": ["${input:db}"], "env": {"NODE_OPTIONS": "${input:options}", "KEY": "${input:key}"}}
+    inputs = [
+        DeclaredInput(id=name, pointer="", password=False, literals=literals)
+        for name, literals in (
+            ("db", (f"Server=db;Pwd={PASSWORD}", f"me:{PASSWORD}@db.example:5432/x", "local.db")),
+            ("options", ("--require ./good.js",)),
+            ("key", (PASSWORD,)),
+        )
+    ]
+    assert proposed_answers(configured_server("notes", entry, CLIENTS["vscode"]), inputs) == {
+        "db": ["<db>", "<db>", "local.db"],
+        "options": ["--require ./good.js"],
+    }

@@ -37,6 +37,8 @@ def render(report: Report) -> str:
     if len(report.rows) > len(shown):
         lines += [f"…and {len(report.rows) - len(shown)} more.", ""]
     notes = [f"> {_safe(_cell(note))}" for note in report.notes[:_MAX_NOTES]]
+    if len(report.notes) > _MAX_NOTES:
+        notes.append(f"> …and {len(report.notes) - _MAX_NOTES} more notes.")
     return "\n".join([*_within_size(lines, [_texts(row) for row in shown], notes), *notes]).rstrip() + "\n"
 
 

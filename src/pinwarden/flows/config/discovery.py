@@ -164,7 +164,11 @@ def _decided(each: Found, accepted: Accepted) -> Found:
     critical = [finding for finding in server_findings(each.server) if finding.severity == CRITICAL]
     if not critical:
         return each
-    return replace(each, refused=f"{critical[0].message} If that is meant, accept it by name: --accept NAME")
+    return replace(each, refused=f"{critical[0].message} If that is meant, accept it by name: {_accepting(each)}")
+
+
+def _accepting(each: Found) -> str:
+    return f"--accept {shlex.quote(each.server.name)}"
 
 
 def _with_text(approved: Approved, each: Found) -> Found:
@@ -408,7 +412,7 @@ def _is_pinned(discovery: Discovery, each: Found) -> bool:
 
 def _notes(discovery: Discovery) -> Iterator[str]:
     if discovery.undecided:
-        names = " ".join(dict.fromkeys(f"--accept {shlex.quote(each.server.name)}" for each in discovery.undecided))
+        names = " ".join(dict.fromkeys(map(_accepting, discovery.undecided)))
         yield f"nothing was written; accept what is new or different with {names}"
         return
     if not discovery.found:

@@ -1,16 +1,18 @@
 """What a file proposes as answers to its own questions, where the answer decides what is started or contacted.
 
 VS Code asks its user for ``${input:id}`` and fills in what the file proposes: whoever confirms it starts that. Answers
-that only fill variables and headers are secrets by their nature, and are left to the user.
+that only fill headers and other variables are secrets by their nature, and are left to the user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from pinwarden.core.patterns import pattern
 from pinwarden.documents.clients.config import ConfiguredServer, DeclaredInput
-from pinwarden.rules.config.masking import addresses_of, looks_secret, words_in_the_open
+from pinwarden.documents.launch.redirecting_variables import redirects
+from pinwarden.rules.config.masking import addresses_of, looks_secret, shown_words, words_in_the_open
 
 _ASKED = pattern(r"\$\{input:([^{}]{1,200})\}")
 _LONGEST = 400
@@ -21,7 +23,8 @@ def proposed_answers(server: ConfiguredServer, inputs: Iterable[DeclaredInput]) 
     if not inputs:
         return {}
     words = [word for words in words_in_the_open(server.entry) for word in words]
-    asked = {name for text in (*words, *addresses_of(server.entry)) for name in _ASKED.findall(text)}
+    texts = (*words, *addresses_of(server.entry), *_redirecting(server.entry))
+    asked = {name for text in texts for name in _ASKED.findall(text)}
     found: dict[str, list[str]] = {}
     for each in inputs:
         answers = [_kept(each, text) for text in each.literals]
@@ -32,6 +35,14 @@ def proposed_answers(server: ConfiguredServer, inputs: Iterable[DeclaredInput]) 
     return found
 
 
+def _redirecting(entry: Any) -> Iterator[str]:
+    """Values of variables that decide which code is loaded, or from where."""
+    variables = entry.get("env") if type(entry) is dict else None
+    for name, value in variables.items() if type(variables) is dict else ():
+        if redirects(name) and type(value) is str:
+            yield value
+
+
 def _kept(declared: DeclaredInput, text: str) -> str:
     secret = declared.password or len(text) > _LONGEST or looks_secret(declared.id, text)
-    return f"<{declared.id}>" if secret else text
+    return f"<{declared.id}>" if secret or shown_words([text]) != [text] else text

@@ -21,7 +21,7 @@ from pinwarden.documents.launch.redirecting_variables import redirects
 from pinwarden.documents.target import StdioTarget
 from pinwarden.rules.config.findings import settings_changes
 from pinwarden.rules.config.kinds import CONFIG_KINDS
-from pinwarden.rules.config.masking import is_reference, shown_address, shown_text, shown_value, shown_words
+from pinwarden.rules.config.masking import is_reference, shown_address, shown_kept, shown_text, shown_value, shown_words
 from pinwarden.rules.config.near_names import near_name
 from pinwarden.rules.drift.changes import ABSENT, Change, in_order
 from pinwarden.rules.drift.json_values import same, step
@@ -419,7 +419,7 @@ def _emptied(value: Any) -> Any:
 
 
 def _shown(name: str, value: Any) -> Any:
-    return ABSENT if value is ABSENT else shown_value(name, value)
+    return ABSENT if value is ABSENT else shown_kept(name, value)
 
 
 def _shown_program(value: Any) -> Any:

@@ -79,7 +79,10 @@ def _host(scheme: str, authority: str, behind: str) -> str | None:
         return None
     host = authority.rpartition("@")[2]
     plain = scheme.lower() in _SCHEMES and "\\" not in authority and not re.search(r"[\s\x00-\x1f]", authority)
-    return host if plain and _HOST.fullmatch(host) and not _is_key(host) else None
+    # Clients of databases take several hosts, and go to any of them.
+    hosts = [host] if scheme.lower() in _WEB else host.split(",")[: _MOST_HOSTS + 1]
+    known = plain and len(hosts) <= _MOST_HOSTS and all(_HOST.fullmatch(each) and not _is_key(each) for each in hosts)
+    return host if known else None
 
 
 def _is_key(host: str) -> bool:

@@ -16,11 +16,12 @@ TOKEN = re.compile(
 _SECRET_NAME = re.compile(
     r"(?:^|[_\-.])(?:api[_-]?)?(?:key|keys|token|secret|secrets|password|passwd|passphrase|pass|pwd|pw|pat|sig|signature|auth|authorization|"
     r"bearer|credential|credentials|cookie|dsn|private[_-]?key|access[_-]?key|connection[_-]?string)s?(?:$|[_\-.])|"
-    r"apikey|accesstoken|authtoken|secretkey|privatekey|clientsecret",
+    r"apikey|accesstoken|authtoken|secretkey|privatekey|clientsecret|password|passwd|passphrase|sshpass",
     re.IGNORECASE,
 )
 _NOT_SECRET_NAME = re.compile(
-    r"^(?:max|min|num)[_-]|(?:^|[_-])(?:max|min|limit|count|ttl|timeout|length|size|budget|file|path|dir|id|url|header|type|name)s?$",
+    r"^(?:max|min|num)[_-]|(?:^|[_-])(?:max|min|limit|count|ttl|timeout|length|size|budget|file|path|dir|id|url|header|type|name|"
+    r"endpoint|uri|issuer|mode|method|provider|scheme|format|store)s?$",
     re.IGNORECASE,
 )
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

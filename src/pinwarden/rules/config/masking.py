@@ -39,15 +39,27 @@ _PLAIN_WORD = re.compile(
     r"development|staging|test|local|utf-?8|[a-z]{2}[_-][A-Z]{2}|[0-9]{1,5})",
     re.IGNORECASE,
 )
+_NO_SECRET = re.compile(
+    r"none|true|false|on|off|(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\][\w.-]{1,60}){1,12}\.(?:pem|key|crt|cer|p12|pfx|pub|json)"
+)
+"""What an option that is called like a secret may be given all the same: a switch, or the file that it is in."""
 _OPTION = re.compile(r"(--?[A-Za-z][\w.-]*|[A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _HEADER = re.compile(r"((?:--?|/)?[A-Za-z][A-Za-z0-9-]*):\s*(\S.*)", re.DOTALL)
+# Each begins where a word does, so that a long one is not searched from each of its letters.
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s'\";&|]+)"
 _IN_TEXT = (
-    re.compile(r"(--?[A-Za-z][\w-]*)(=|\s+)" + _VALUE),
-    re.compile(r"(\b[A-Za-z_][\w.-]*)([\"']?(?:=|:\s*))" + _VALUE),
+    re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)(=|\s+)" + _VALUE),
+    re.compile(r"(?<![\w.-])([\w.-]+)([\"']?(?:=|:\s*))" + _VALUE),
 )
 _PARTS = re.compile(r"[\s;&?{\"']")  # a command line, a connection string, a query, an object: names and values inside
-_LOGIN = re.compile(r"([^\s/@:='\"]+):[^\s/@]+@(?=[A-Za-z0-9.-]+:[0-9]{1,5}(?:/|$))")  # user:password@host:port
+_LOGIN = re.compile(
+    r"(?<![^\s/@='\"])(:*[^\s/@:='\"]+):[^\s/@]+@(?=[A-Za-z0-9.-]+:[0-9]{1,5}(?:/|$))"
+)  # user:password@host:port
+_KNOWN_LOGIN = re.compile(
+    r"(\bcurl\s[^|;&]*?(?<=\s)(?:-u|-U|--user|--proxy-user)[\s=]*[\"']?[^\s:\"']+:|\bsshpass\s+-p\s*|\bmysql(?:dump|admin)?\s[^|;&]*?(?<=\s)-p)"
+    r"([^\s\"']+)"
+)
+"""Passwords that no name stands before, in command lines that everybody writes so."""
 _SCHEME = re.compile(r"\b(Bearer|Basic|Token)(\s+)" + _VALUE, re.IGNORECASE)
 _ADDRESS_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 _RUN = re.compile(r"(sha(?:256|512):|[@#])?([A-Za-z0-9_+=-]{24,})")
@@ -74,7 +86,7 @@ def looks_secret(name: str, value: str) -> bool:
         return True
     if TOKEN.search(value) or looks_random(value) or MASK in shown_address(value):
         return True
-    return names_secret(name)
+    return names_secret(name) and not _NO_SECRET.fullmatch(value)
 
 
 def is_secret_name(name: str) -> bool:
@@ -124,6 +136,13 @@ def shown_value(name: str, value: Any) -> Any:
     return MASK
 
 
+def shown_kept(name: str, value: Any) -> Any:
+    """The same with what a lock may keep of it, so that people see which host, path or variable is another one."""
+    shown = shown_value(name, value)
+    kept = _lockable_variable(name, value) if shown == MASK and type(value) is str else shown
+    return shown if kept == f"<{name}>" else kept
+
+
 def shown_words(words: Sequence[str]) -> list[str]:
     """Program and arguments for people, secrets masked."""
     shown: list[str] = []
@@ -132,7 +151,7 @@ def shown_words(words: Sequence[str]) -> list[str]:
         follows = _names_secret(before) and not _LONG_OPTION.fullmatch(word)
         if len(word) > LONGEST_SHOWN:
             shown.append(shown_text(word))
-        elif follows and not is_reference(word):
+        elif follows and not is_reference(word) and not _NO_SECRET.fullmatch(word):
             shown.append(MASK)
         elif _HEADER_OPTION.fullmatch(before):
             shown.append(_shown_header(word))
@@ -160,7 +179,7 @@ def _shown_word(word: str, inside: int = 0) -> str:
         return f"{option[1]}={_shown_header(option[2])}"
     if option and word.startswith("-") and _OPTION.fullmatch(option[2]):
         return f"{option[1]}={_shown_word(option[2], inside + 1)}"  # --env=NAME=value
-    if header and not _ADDRESS.match(word) and looks_secret(header[1], header[2]):
+    if header and not _ADDRESS.match(word) and looks_secret(header[1].lstrip("-/"), header[2]):
         return f"{header[1]}: {MASK}"
     return word if header and is_reference(header[2]) else shown_text(word)
 
@@ -184,11 +203,14 @@ def shown_text(text: str) -> str:
         text = _SCHEME.sub(lambda found: found[0] if is_reference(found[3]) else f"{found[1]}{found[2]}{MASK}", text)
         for pattern in _IN_TEXT:
             text = pattern.sub(_masked_assignment, text)
+        text = _KNOWN_LOGIN.sub(lambda found: found[0] if is_reference(found[2]) else f"{found[1]}{MASK}", text)
     return TOKEN.sub(MASK, _RUN.sub(_masked_run, _LOGIN.sub(rf"\1:{MASK}@", text)))
 
 
 def _masked_assignment(found: re.Match[str]) -> str:
     name, between, value = found[1], found[2], found[3].strip("'\"")
+    if between == ":" and value.startswith("//"):
+        return found[0]  # the scheme of an address, which is masked already, and whose host has to be seen
     return f"{name}{between}{MASK}" if looks_secret(name.lstrip("-"), value) else found[0]
 
 
@@ -210,9 +232,14 @@ def shown_address(url: str) -> str:
     host, slash, path = rest.partition("/")
     if "@" in host:
         host = f"{MASK}@{host.rpartition('@')[2]}"
-    segments = [MASK if looks_random(part) or TOKEN.search(part) else part for part in path.split("/")]
+    segments = [MASK if _holds_key(part) else part for part in path.split("/")]
     tail = (f"?{MASK}" if query else "") + (f"#{MASK}" if hashed else "")
     return f"{scheme}://{host}{slash}{'/'.join(segments)}{tail}"
+
+
+def _holds_key(segment: str) -> bool:
+    """Whether a part of a path is a key, or has one behind a mark, as in ``bot1234:KEY``."""
+    return bool(TOKEN.search(segment)) or _RUN.sub(_masked_run, segment) != segment
 
 
 _URLS = ("url", "serverUrl", "httpUrl")
@@ -237,7 +264,7 @@ _RUNNING_WORDS = frozenset(
 _LEADING_WORDS = frozenset(("url", "uri", "endpoint", "host", "issuer", "path", "file", "image", "package"))
 """The same as a part of a longer name: ``headersHelper``, ``setup_command``, ``authServerMetadataUrl``."""
 _PLAIN_TEXT = re.compile(r"[\w./:@\\ -]{1,120}")
-_CREDENTIALS = re.compile(r"[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
+_CREDENTIALS = re.compile(r"(?<![^\s/@=]):*[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
 
 
 def lockable_entry(entry: Any) -> Any:
@@ -340,7 +367,10 @@ def _lockable_variable(name: str, value: Any) -> Any:
         return value
     secret_name = has_secret_word(name) and not name.upper().startswith("GIT_CONFIG_")
     if redirects(name) and not secret_name and not name.upper().endswith("HEADERS"):
-        return _shown_word(_CREDENTIALS.sub(f"<{name}>@", text)) if "://" not in text else shown_text(text)
+        if "://" in text:
+            return shown_text(text)
+        several = text.startswith("-") and re.search(r"\s", text)  # the value of one option must not hide the others
+        return (shown_text if several else _shown_word)(_CREDENTIALS.sub(f"<{name}>@", text))
     if _ADDRESS.match(text) and not re.search(r"\s", text):
         return _address_in_value(name, text)
     if _is_plain_path(name, text):
@@ -359,7 +389,8 @@ def _address_in_value(name: str, url: str) -> str:
 def _is_plain_path(name: str, text: str) -> bool:
     """Whether a value is a path by its name and by its form. Which file a server takes its settings from is no secret,
     and such a file often says what to start: a profile of a cloud, a cluster, a compiler."""
-    return bool(_SAYS_PATH.search(name) and _PLAIN_PATH.fullmatch(text)) and not looks_secret(name, text)
+    plain = _SAYS_PATH.search(name) and _PLAIN_PATH.fullmatch(text) and not looks_secret(name, text)
+    return bool(plain) and not _CREDENTIALS.search(text) and not any(map(_holds_key, re.split(r"[/\\]", text)))
 
 
 _SAYS_PATH = re.compile(
@@ -367,7 +398,13 @@ _SAYS_PATH = re.compile(
     r"command|shell|socket|cert|certs|bundle|profile|workspace|virtual_env|install)$|^[a-z]+config$",
     re.IGNORECASE,
 )
-_PLAIN_PATH = re.compile(r"(?=.*[/\\~])[\w./\\:${}~ +@-]{1,400}")
+_PLAIN_PATH = re.compile(
+    r"(?=.{1,400}$)(?!.*:\s)(?:"
+    r"(?:~[\w.-]*|\.{1,2}|[A-Za-z]:|\$\{[\w:./\\~-]+\}|\$[A-Z_]+|%\w+%)?[/\\][\w./\\:${}~ +@-]*|"
+    r"\$\{[A-Za-z_]\w*:-[\w./\\~ +-]*[/\\][\w./\\~ +-]*\}|"
+    r"[a-z0-9_.-]+(?:[/\\][a-z0-9_. -]+)+|[\w.-]+(?:[/\\][\w. -]+)*[/\\][\w. -]+\.[a-z]{2,5})"
+)
+"""One that begins like a path, or is made of words: of any other text with a slash in it some is a key, or a login."""
 _SWITCH = re.compile(r"true|false|yes|no|on|off|enabled|disabled|0|1", re.IGNORECASE)
 """No secret has so little to say, and a server that was approved for reading must not begin to write unseen."""
 _INSERTED = re.compile(
