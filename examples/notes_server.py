@@ -68,7 +68,7 @@ def call(notes: Notes, params: Any) -> dict[str, Any]:
     """Run one tool. What goes wrong inside it is a result that the model can read; a wrong call is an error."""
     name, given = (params.get("name"), params.get("arguments", {})) if isinstance(params, dict) else (None, None)
     known = {each["name"]: each["inputSchema"]["required"] for each in TOOLS}
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise MistakeError(-32602, "there is no such tool")
     texts = isinstance(given, dict) and all(isinstance(each, str) for each in given.values())
     if not texts or sorted(given) != sorted(known[name]):

@@ -858,6 +858,37 @@ def test_attack_a_latest_release_with_a_path_for_a_version_is_not_asked_for(npm:
     assert npm_user.lock_bytes() == locked
 
 
+def test_the_lock_does_not_run_ahead_of_a_file_that_is_not_edited(npm: Verdaccio, npm_user: User) -> None:
+    npm.publish(*npm_server("agents-news", "1.0.0", says="old"))
+    agent = npm_user.root / ".claude" / "agents" / "helper.md"
+    agent.parent.mkdir(parents=True)
+    text = "---\nname: helper\nmcpServers:\n- notes: {command: npx, args: [-y, agents-news@1.0.0]}\n---\nHelp.\n"
+    agent.write_text(text)
+    npm_user.lock()
+    npm_user.prove()
+    locked = npm_user.lock_bytes()
+    npm.publish(*npm_server("agents-news", "1.0.1", says="new"))
+    left = "helper.md is an agent's text; write it there yourself"
+    enforced = npm_user.run("enforce")
+    assert (enforced.code, left in enforced.out) == (1, True), enforced
+    code, report = npm_user.ask("update", "--yes", "--by", "me")
+    assert (code, report["written"]) == (1, False)
+    assert report["configs"] == [{"name": "notes", "message": f"claude: {left}"}]
+    assert (npm_user.lock_bytes(), agent.read_text(), npm_user.ask("ci")[0]) == (locked, text, 0)
+
+
+def test_a_package_that_its_registry_does_not_have_is_not_at_its_latest_release(user: User) -> None:
+    with scripted() as empty:
+        (user.home / ".npmrc").write_text(f"registry=http://{empty.host}/\n")
+        user.configure(notes="npx -y taken-away@1.0.0")
+        user.lock()
+        why = "its registry lists no release of taken-away"
+        code, report = user.ask("outdated")
+        assert (code, [each["problem"] for each in report["entries"]]) == (3, [why])
+        code, report = user.ask("update")
+        assert (code, report["unchecked"]) == (3, [{"name": "notes", "message": why}])
+
+
 def test_registries_that_cannot_be_asked_are_named_server_by_server_and_nothing_is_lost(user: User) -> None:
     with scripted() as gone:
         nobody = gone.host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from pinwarden.documents.lock import lockfile, signature
 from pinwarden.documents.lock.extension import extended
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
-from pinwarden.documents.policy_table import Pattern
+from pinwarden.documents.policy_table import Pattern, _fits
 from pinwarden.documents.surface import TOOL, Item, Surface
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.config.masking import (
@@ -216,6 +218,13 @@ def test_a_denied_server_does_not_escape_by_odd_characters_in_its_name(world: Wo
 )
 def test_patterns_mean_what_they_say(pattern: str, name: str, fits: bool) -> None:
     assert Pattern(text=pattern).matches(name) is fits
+
+
+def test_the_short_way_for_patterns_with_one_star_finds_what_the_long_way_finds() -> None:
+    names = ["".join(each) for size in range(5) for each in product("a/", repeat=size)]
+    for pattern in ("".join(each) for size in range(5) for each in product("a/*", repeat=size)):
+        pieces = re.findall(r"\*\*+|.", pattern)
+        assert [Pattern(text=pattern).matches(name) for name in names] == [_fits(pieces, name) for name in names]
 
 
 def test_no_name_makes_a_pattern_take_forever() -> None:

@@ -55,7 +55,8 @@ def test_wrong_calls_are_errors_and_the_server_goes_on() -> None:
         call(3, "write_note", text="a", more="b"),
         {"jsonrpc": "2.0", "id": 4, "method": "tools/call"},
         {"jsonrpc": "2.0", "id": 5, "method": "resources/list"},
-        {"jsonrpc": "2.0", "id": 6, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 6, "method": "tools/call", "params": {"name": []}},
+        {"jsonrpc": "2.0", "id": 7, "method": "ping"},
     )
     assert [(each["id"], each.get("error", {}).get("code")) for each in answers] == [
         (None, -32700),
@@ -65,5 +66,6 @@ def test_wrong_calls_are_errors_and_the_server_goes_on() -> None:
         (3, -32602),
         (4, -32602),
         (5, -32601),
-        (6, None),
+        (6, -32602),
+        (7, None),
     ]

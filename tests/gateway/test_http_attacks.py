@@ -78,8 +78,9 @@ def at() -> Iterator[Scene]:
 def test_attack_a_method_with_line_ends_smuggles_no_request_to_a_server(at: Scene) -> None:
     """Attack: in a session, a message that says that it is of the newest revision, whose method is a header now; behind
     a line end it goes on with a length and a call of its own, which nobody judges and nobody writes down."""
-    call = json.dumps(rpc("tools/call", {"name": "evil", "arguments": {}}, 99))
+    call = json.dumps(rpc("tools/call", {"name": "evil"}, 9), separators=(",", ":"))
     method = f"x\r\ncontent-length: {len(call)}\r\n\r\n{call}"
+    assert len(method) <= 100  # a longer one does not pass
     at.let_the_unknown_pass()
     with Raw(at.gateway, "notes") as raw:
         raw.initialize()
@@ -104,16 +105,17 @@ def test_attack_a_call_without_a_name_is_answered_and_teaches_no_short_way(at: S
     assert at.world.calls("search_notes") == before
 
 
-def test_attack_long_methods_are_not_kept_in_memory(at: Scene) -> None:
-    """Attack: headers that were sent before are remembered, and a method of a session may be as long as a body."""
+def test_attack_long_names_are_not_kept_in_memory(at: Scene) -> None:
+    """Attack: headers that were sent before are remembered, and the name of a prompt may be as long as a body."""
     at.let_the_unknown_pass()
     with Raw(at.gateway, "notes") as raw:
         raw.initialize()
         for number in range(3):
-            method = f"x{number}" + "y" * 20_000
-            raw.send(json.dumps(rpc(method, {"_meta": {f"{META}protocolVersion": MODERN}}, 4 + number)).encode())
+            params = {"name": f"x{number}" + "y" * 20_000, "_meta": {f"{META}protocolVersion": MODERN}}
+            raw.send(json.dumps(rpc("prompts/get", params, 4 + number)).encode())
     links = [each.link for each in at.gateway.hub.conversations() if isinstance(each, Conversation)]
     heads = [head for link in links if isinstance(link, RemoteLink) for head in link._heads.values()]
+    assert len([each for each in at.world.bodies if b"prompts/get" in each]) == 3
     assert all(len(head) < 4096 for head in heads)
 
 

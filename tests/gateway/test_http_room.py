@@ -21,7 +21,7 @@ from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame
-from pinwarden.gateway.http.pool import Pool
+from pinwarden.gateway.http.pool import NOBODY, Pool
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.room import Room
@@ -48,9 +48,11 @@ class Owner:
     def __init__(self, room: Room) -> None:
         self.room = room
         self.lost: list[str] = []
+        self.on_lost: Callable[[], None] = lambda: None
 
     def server_lost(self, why: str) -> None:
         self.lost.append(why)
+        self.on_lost()
 
 
 def told(size: int) -> Frame:
@@ -136,6 +138,50 @@ def test_attack_notifications_to_deaf_addresses_are_bounded_together() -> None:
     assert few == []
     assert len(many) == 1
     assert 10_000 < waiting < 12_000
+
+
+def test_attack_what_an_address_was_told_in_a_session_that_ended_counts_until_it_is_let_go() -> None:
+    """Attack: fill a session, end it, and begin the next; or let all connections hang, so that nothing leaves."""
+    limits = HttpLimits(max_all_waiting_bytes=100_000, max_upstream_connections=1, grace_seconds=0.05)
+
+    async def scene() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            address = Address.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+            pool = Pool(address, NetworkRules(allow_private=True), limits)
+            server, owner = RemoteServer.of(pool, address, {}), Owner(Room(limits.max_all_waiting_bytes))
+            pool.send(b"GET / HTTP/1.1\r\n\r\n", NOBODY)
+            await until(lambda: pool._open)
+            ended, full = (RemoteLink(server, cast(LinkOwner, owner), limits) for _ in range(2))
+            for _ in range(4):
+                ended.send(told(10_000), b"")
+            ended.close()
+            assert owner.room.waiting > 40_000
+            await until(lambda: not owner.room.waiting)
+            for _ in range(10):
+                full.send(told(10_000), b"")
+            assert (len(owner.lost), owner.room.waiting) == (1, 0)
+            assert [len(each.data) for each in pool._line] == [0] * 14
+            pool.close()
+
+    asyncio.run(scene())
+
+
+def test_a_session_that_ends_with_its_first_word_to_an_address_leaves_no_stream_open() -> None:
+    limits = HttpLimits(max_all_waiting_bytes=100)
+
+    async def scene() -> list[bytes]:
+        address = Address.parse("http://127.0.0.1:9/mcp")
+        pool = Pool(address, NetworkRules(allow_private=True), limits)
+        owner = Owner(Room(limits.max_all_waiting_bytes))
+        link = RemoteLink(RemoteServer.of(pool, address, {}), cast(LinkOwner, owner), limits)
+        owner.on_lost = link.close  # as a conversation does
+        message = rpc("notifications/initialized", None, None)
+        link.send(Frame(json.dumps(message).encode(), message), b"")
+        sent = [each.data[:4] for each in pool._line]
+        pool.close()
+        return sent
+
+    assert asyncio.run(scene()) == [b""]
 
 
 def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversations() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from threading import Event, Thread
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.limits import SessionLimits
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.tasks import Tasks
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, refused
@@ -222,3 +224,21 @@ def test_attack_a_server_that_turns_with_a_second_handshake_is_listed_again_befo
     desk.open()
     assert refused(desk.call("search_notes")) == "new_exfiltration"
     assert len(desk.served("search_notes")) == 1
+
+
+def test_attack_large_results_of_tasks_that_wait_for_a_list_are_bounded_together() -> None:
+    """Attack: a server does not list its tools, and tells of tasks, each with a result of many megabytes."""
+    desk = Desk(HONEST, limits=SessionLimits(max_held_bytes=50_000))
+    desk.open()
+    for number in range(10):
+        params = {"taskId": f"t{number}", "status": "completed", "result": {"text": "x" * 10_000}}
+        frame = json.dumps({"jsonrpc": "2.0", "method": "notifications/tasks", "params": params}).encode()
+        desk.session.server_frame(frame, desk.now)
+    held = desk.session._held
+    assert [json.loads(each.frame)["params"]["taskId"] for each in held._line] == ["t0", "t1", "t2", "t3"]
+    call = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "x" * 20_000}}).encode()
+    (answer,) = desk.session.client_frame(call, desk.now).to_client
+    assert "too many requests wait for a list" in json.loads(answer)["error"]["message"]
+    assert len(held.take()) == 4
+    assert desk.session.client_frame(call, desk.now).to_client == ()  # there is room again
+    assert 7 in held

@@ -107,6 +107,28 @@ def test_attack_many_names_flood_no_log_and_none_passes_without_a_word(word: str
     assert events(at)[-1][:2] == ("blocked", "acme/run")
 
 
+def test_attack_a_method_that_is_cut_off_fits_no_rule_that_the_whole_one_does_not_fit() -> None:
+    """Attack: what a rule forbids, or what it does not let pass, stands behind the part of the name that is told."""
+    forbids = desk(unknown="allow_degraded", rules=[{"item": "**/delete", "unknown": "block"}])
+    permits = desk(rules=[{"item": "acme/**/read", "unknown": "allow_degraded"}])
+    for at, method in ((forbids, f"acme/{'x' * 100}/delete"), (permits, f"acme/{'x' * 90}/read/delete")):
+        assert refused(at.ask(method)) == "method_unknown"
+        assert [each for each in at.server.received if each.get("method") == method] == []
+        assert events(at) == [("blocked", method[:100], method[:100])]
+
+
+def test_attack_a_server_that_lists_more_than_is_remembered_hides_no_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack: so many definitions that nothing else is remembered to have been told, and then the message."""
+    monkeypatch.setattr("pinwarden.gateway.output._MAX_SEEN", 1)
+    at = desk(unknown="allow_degraded")
+    at.ask("tools/list")
+    for _ in range(2):
+        at.ask("acme/run")
+        at.tell("notifications/acme/told")
+    told = [("allowed", "acme/run", "acme/run")]
+    assert events(at) == told + [("allowed", "notifications/acme/told", "notifications/acme/told")] * 2
+
+
 def test_a_long_method_is_cut_off_in_the_log_and_kept_nowhere() -> None:
     at = desk(unknown="allow_degraded")
     method = "acme/" + "x" * 1_000_000

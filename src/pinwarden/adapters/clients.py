@@ -116,24 +116,38 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
 
 def exchange_entry(server: ConfiguredServer, entry: dict[str, Any]) -> Action:
     """Exchange the entry of a server where it stands; the same name elsewhere in the file is another server."""
+    before, after = _exchanged(server, entry)
+    if after == before:
+        return "unchanged"
+    _write(Path(server.path), before, after)
+    return "updated"
+
+
+def refuse_uneditable(server: ConfiguredServer, entry: dict[str, Any]) -> None:
+    """Fail as ``exchange_entry`` would, for those who write something else first; nothing is written here."""
+    _exchanged(server, entry)
+
+
+def _exchanged(server: ConfiguredServer, entry: dict[str, Any]) -> tuple[bytes, bytes]:
+    """The file of a server, and the same file with the other entry."""
     from pinwarden.core.pointer import steps_of
     from pinwarden.documents.clients.config import config_with, format_of
-    from pinwarden.documents.clients.edit import with_entry_at
+    from pinwarden.documents.clients.edit import with_entry, with_entry_at
 
-    path, known = Path(server.path), client_of(server.client)
+    path, known, name = Path(server.path), client_of(server.client), server.name
     steps = tuple(steps_of(server.pointer))
-    usual = steps == (*known.root, server.name) or (known.spelling.named_list and steps[:-1] == known.root)
-    if usual:
-        return install_entry(path, known.id, server.name, config_with(known, server.name, entry))
     _refuse_linked_folder(path, known)
     before = _read_or_none(path)
     if before is None or not steps:
-        raise PinwardenError("CONFIG_UNEDITABLE", f"{path} does not hold the server {server.name[:80]!a} any more")
-    after = with_entry_at(before, form=format_of(path.name), steps=steps, entry=entry)
-    if after == before:
-        return "unchanged"
-    _write(path, before, after)
-    return "updated"
+        raise PinwardenError("CONFIG_UNEDITABLE", f"{path} does not hold the server {name[:80]!a} any more")
+    if path.suffix.lower() == ".md":
+        raise PinwardenError("CONFIG_UNEDITABLE", f"{path.name} is an agent's text; write it there yourself")
+    form = format_of(path.name)
+    usual = steps == (*known.root, name) or (known.spelling.named_list and steps[:-1] == known.root)
+    if not usual:
+        return before, with_entry_at(before, form=form, steps=steps, entry=entry)
+    fragment = config_with(known, name, entry)
+    return before, with_entry(before, form=form, client=known, name=name, fragment=fragment)
 
 
 def remove_entry(path: Path, client: str, name: str) -> Action:

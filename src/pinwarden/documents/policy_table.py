@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
+_ONE_STAR = re.compile(r"([^*?]*)(\*+)([^*?]*)")
+
 
 class Pattern(Record):
     """A glob: ``*`` stands for any characters but a slash, ``**`` for any, ``?`` for one."""
@@ -19,6 +21,12 @@ class Pattern(Record):
 
     def matches(self, name: str) -> bool:
         """Whether the whole name fits the pattern."""
+        usual = _ONE_STAR.fullmatch(self.text)
+        if usual is not None:  # also for a name of many megabytes, while others wait
+            before, star, after = usual.groups()
+            if len(name) < len(before) + len(after) or not (name.startswith(before) and name.endswith(after)):
+                return False
+            return len(star) > 1 or name.find("/", len(before), len(name) - len(after)) < 0
         return _fits(re.findall(r"\*\*+|.", self.text, re.DOTALL), name)
 
 

@@ -103,10 +103,10 @@ class Guard:
         of_another = self.tasks.is_of_another(task, owner)
         return judge_unknown_task(self.policy.for_item(self.server, "", client), of_another=of_another)
 
-    def judge_unknown_method(self, method: str, sender: str, client: str, *, one_too_many: bool = False) -> Verdict:
+    def judge_unknown_method(self, method: str, sender: str, client: str, *, why_not: str = "") -> Verdict:
         """The verdict about a message of a method that no revision of MCP knows."""
         policy = self.policy.for_item(self.server, method, client)
-        return judge_unknown_method(method, sender, policy, one_too_many=one_too_many)
+        return judge_unknown_method(method, sender, policy, why_not=why_not)
 
     def judge_server(self, facts: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
         """A verdict for each member of what the server says of itself."""

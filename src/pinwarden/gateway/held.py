@@ -19,6 +19,7 @@ class Held:
         self._limits = limits
         self._journal = journal
         self._line: list[Waiting] = []
+        self._bytes = 0
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
@@ -30,20 +31,23 @@ class Held:
 
     def hold(self, held: Waiting, out: Output) -> None:
         """Let one more wait, or tell who waits for it that there is no room."""
-        if len(self._line) < self._limits.max_held:
+        size = len(held.frame)
+        if len(self._line) < self._limits.max_held and self._bytes + size <= self._limits.max_held_bytes:
             self._line.append(held)
+            self._bytes += size
         elif not isinstance(held, Notice):  # of a notice: who waits for the result can ask for it
             out.to_client.append(error(held.number, GONE, "pinwarden: too many requests wait for a list"))
 
     def drop(self, number: Any) -> bool:
         """Nobody waits for the answer to a request any more; whether it was held."""
         before = len(self._line)
-        self._line = [held for held in self._line if not isinstance(held, Request) or held.number != number]
+        self._keep([held for held in self._line if not isinstance(held, Request) or held.number != number])
         return len(self._line) != before
 
     def take(self) -> list[Waiting]:
         """All of them; none is held then."""
-        taken, self._line = self._line, []
+        taken = self._line
+        self._keep([])
         return taken
 
     def answered(self) -> list[Any]:
@@ -54,10 +58,14 @@ class Held:
         """What waited longer than any list may take is refused, whatever it waits for."""
         limit = self._limits.list_seconds * 2
         late = [held for held in self._line if now - held.since > limit]
-        self._line = [held for held in self._line if now - held.since <= limit]
+        self._keep([held for held in self._line if now - held.since <= limit])
         for held in late:
             call = self._journal.call_id(held.number)
             self._journal.refused("list_failed", "The server's lists could not be had.", held.method, call, out)
             if not isinstance(held, Notice):
                 text = "pinwarden: the server's lists could not be judged in time"
                 out.to_client.append(error(held.number, REFUSED, text, {"pinwarden": {"code": "list_failed"}}))
+
+    def _keep(self, line: list[Waiting]) -> None:
+        self._line = line
+        self._bytes = sum(len(held.frame) for held in line)

@@ -23,6 +23,8 @@ class SessionLimits(Record):
     """Requests without an answer, in each direction."""
     max_held: int = 1_000
     """Messages that wait for a list to be judged."""
+    max_held_bytes: int = 160 * 1024 * 1024
+    """Of all of them together: one largest message and some others. A server can send many while it is asked."""
     list_seconds: float = 20.0
     """How long a server may take for a list before its calls are refused."""
     max_rounds: int = 5

@@ -24,7 +24,7 @@ NOTICES_OF_SERVER = frozenset(
 )
 MOST_NAMED = 100
 """Methods that are told one by one in one session. Real extensions have a handful."""
-_NAME = 100  # letters of a method that are looked at and told
+_NAME = 100  # letters of a method that are told; no rule is asked about a longer one, as it could fit the cut-off name
 
 
 class UnknownMethods:
@@ -55,9 +55,14 @@ class UnknownMethods:
 
     def _judged(self, method: str) -> Verdict:
         """One more than are told is refused: it would pass without a word in the log."""
-        mark, client = hash(method), self._journal.client
+        mark, judge = hash(method), self._guard.judge_unknown_method
+        sender, client = self._sender, self._journal.client
         if mark not in self._seen:
             if len(self._seen) >= MOST_NAMED:
-                return self._guard.judge_unknown_method("", self._sender, client, one_too_many=True)
+                why = f"The {sender} sent more methods that no revision of MCP knows than the log tells one by one."
+                return judge("", sender, client, why_not=why)
             self._seen.add(mark)
-        return self._guard.judge_unknown_method(method[:_NAME], self._sender, client)
+        if len(method) > _NAME:
+            why = "No revision of MCP knows this, and its name is longer than any that a policy is asked about."
+            return judge(method[:_NAME], sender, client, why_not=why)
+        return judge(method, sender, client)

@@ -14,7 +14,7 @@ from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
 _SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _USED = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
-_MAX_SEEN = 50_000  # definitions that a session remembers to have told
+_MAX_SEEN = 50_000  # definitions, and uses, that a session remembers to have told
 
 
 def _with_call(self: Any, call: str) -> None:
@@ -56,6 +56,8 @@ class Journal:
         self._guard = guard
         self._session = session
         self._told: set[tuple[str, str, bytes, str]] = set()
+        self._told_uses: set[tuple[str, str, int, str]] = set()
+        """Apart from the definitions, of which a server can list so many that nothing else is remembered."""
 
     def call_id(self, number: object) -> str:
         """The correlation id of the client's request with this id."""
@@ -75,6 +77,7 @@ class Journal:
     def tell_anew(self) -> None:
         """What was told was not recorded, so it is told again."""
         self._told.clear()
+        self._told_uses.clear()
 
     def used(self, verdict: Verdict, method: str, call: str, out: Output, arguments: bytes | None = None) -> None:
         """A client wanted to use something."""
@@ -83,10 +86,12 @@ class Journal:
 
     def used_once(self, verdict: Verdict, method: str, call: str, out: Output, name: object = "") -> None:
         """The same for what may come again and again: told once for each name and decision."""
-        mark = (verdict.entity, verdict.key, b"%d" % hash(name), verdict.action)
-        if mark not in self._told and len(self._told) < _MAX_SEEN:
-            self._told.add(mark)
-            self.used(verdict, method, call, out)
+        mark = (verdict.entity, verdict.key, hash(name), verdict.action)
+        if mark in self._told_uses:
+            return
+        if len(self._told_uses) < _MAX_SEEN:
+            self._told_uses.add(mark)
+        self.used(verdict, method, call, out)
 
     def maker(self, verdict: Verdict, method: str) -> Callable[[int], Fact]:
         """What makes the fact of a use that passes, given its id.

@@ -267,7 +267,10 @@ def _document(answer: Answer, expected: Digest | None) -> Document:
 
 def next_query(here: str, target: str) -> str:
     """The next page is the same list with another query, and nothing else."""
-    following = urlsplit(urljoin(here, target))
+    try:
+        following = urlsplit(urljoin(here, target))
+    except ValueError as err:
+        raise unfetched("protocol", "a list of the registry goes on at no address") from err
     if following._replace(query="", fragment="").geturl() != here or not following.query:
         raise unfetched("protocol", "a list of the registry goes on at another place")
     return following.query

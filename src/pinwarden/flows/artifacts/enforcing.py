@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
-from pinwarden.adapters.clients import exchange_entry
+from pinwarden.adapters.clients import exchange_entry, refuse_uneditable
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.documents.clients.config import ConfiguredServer, config_with
@@ -106,14 +106,15 @@ def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredSer
     document = {**entry.document, "config": fragment, **kept}
     made = lock_entry.with_integrity(replace(entry, document=document))
     sealed = extended(made, replace(extension, others={**extension.others, LAUNCH: launch_record(launch)}))
+    if server is not None:
+        raw = with_command(server.entry, client, words)
+        refuse_uneditable(server, raw)
     # The lock first: a configuration that is ahead of its lock would be a finding, a lock ahead of it is drift too,
     # but one that says exactly what is to be done.
     lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=relock(old, [sealed], now)))
     if server is None:
         return {**told, "action": "locked only"}
-    raw = with_command(server.entry, client, words)
-    action = exchange_entry(server, raw)
-    return {**told, "file": project.shown(server.path), "action": action}
+    return {**told, "file": project.shown(server.path), "action": exchange_entry(server, raw)}
 
 
 def _refuse_local(entry: Entry, launch: LockedLaunch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.adapters.clients import exchange_entry
+from pinwarden.adapters.clients import exchange_entry, refuse_uneditable
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifacts.artifact import PackageName
@@ -121,16 +121,20 @@ def _started(entry: Entry) -> Release | None:
 
 
 def _look_up(each: Release, shop: Workshop) -> Release:
+    """What nobody could look up is not up to date for that."""
     try:
         package = package_in(each.runs)
         refuse_other_index(locked_launch(each.entry))
-        return each if _is_elsewhere(each.entry, package, shop) else replace(each, latest=newest_of(package, shop))
+        if _is_elsewhere(each.entry, package, shop):
+            return replace(each, problem="its bytes were locked from another registry than would be asked now")
+        latest = newest_of(package, shop)
     except PinwardenError as err:
         return replace(each, problem=err.message)
+    return replace(each, latest=latest, problem=None if latest else f"its registry lists no release of {package.name}")
 
 
 def _is_elsewhere(entry: Entry, package: PackageName, shop: Workshop) -> bool:
-    """Whether the bytes were locked from another registry than would be asked; the look at the bytes refuses that."""
+    """Whether the bytes were locked from another registry than would be asked."""
     extension = extension_of(entry)
     pinned = extension.registry if extension is not None else None
     return pinned is not None and registry_asked(package, shop) != pinned
@@ -160,6 +164,7 @@ class Following:
         server, made = self.fresh(each)
         published = each.latest.published_at if each.latest else None
         refuse_forbidden(self._policies, made.document, writing.now, published)
+        refuse_uneditable(server, server.entry)  # or the lock would tell of a release that nobody starts
         seen = self._asked(server)
         extension = extension_for(seen, self._project, made.key, writing)
         where = configured_in(each.entry)

@@ -118,6 +118,7 @@ class Call:
     def give_up(self) -> None:
         """Cut it off: the server sees that nobody waits for the answer."""
         self.given_up = True
+        self.data = b""
         if self.upstream is not None:
             self.upstream.abort()
 

@@ -100,6 +100,7 @@ class Outgoing:
     def give_up(self) -> None:
         """Cut it off: the server sees that nobody waits for the answer."""
         self.given_up = True
+        self.data = b""  # it may stay in line for as long as all connections are in use
         if self.upstream is not None:
             self.upstream.abort()
 

@@ -104,7 +104,7 @@ class RemoteLink:
         else:
             # A subscription of our own is answered when it ends.
             self._posts[number] = outgoing, inf if frame.method == LISTEN else self._clock()
-        if frame.method == "notifications/initialized":
+        if frame.method == "notifications/initialized" and not self._closed:  # there may have been no room
             self._listen()
 
     def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
@@ -136,8 +136,9 @@ class RemoteLink:
         for number in [each for each, (_, sent) in self._posts.items() if sent < before and each not in keep]:
             self.cancel(number)
         for post in [each for each, (_, sent) in self._told.items() if sent < before]:
-            self._told[post][0].give_up()
+            outgoing = self._told[post][0]
             self.taken(post)
+            outgoing.give_up()
 
     def close(self) -> None:
         """Hang up, and end the session if there is one."""
@@ -147,10 +148,8 @@ class RemoteLink:
         for outgoing, _ in self._posts.values():
             outgoing.give_up()
         self._posts.clear()
-        for outgoing, _ in self._told.values():
-            self._later(self._grace, outgoing.give_up)  # the last word may still be on its way
-        self._told.clear()
-        self._room.leave(self)
+        if self._told:
+            self._later(self._grace, self._let_go)  # the last word may still be on its way, and counts until then
         if self._stream is not None:
             self._stream.give_up()
         if self._session:
@@ -171,11 +170,16 @@ class RemoteLink:
 
     def overflow(self) -> None:
         """More waits for all servers together than is kept, and most of it for this one."""
+        self._let_go()
+        self._owner.server_lost(f"{_UNREAD}, and more waits for servers than is kept")
+
+    def _let_go(self) -> None:
+        """The server will not be told any more."""
         for outgoing, _ in self._told.values():
             outgoing.give_up()
         self._told.clear()
         self.waiting = 0
-        self._owner.server_lost(f"{_UNREAD}, and more waits for servers than is kept")
+        self._room.leave(self)
 
     def listener(self, number: Id) -> Listener:
         """Who listens to the answer to a call that is not as plain as the call."""

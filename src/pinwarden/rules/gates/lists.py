@@ -88,21 +88,21 @@ def judge_unknown_task(policy: DigestPolicy, *, of_another: bool = False) -> Ver
     )
 
 
-def judge_unknown_method(method: str, sender: str, policy: DigestPolicy, *, one_too_many: bool) -> Verdict:
-    """The verdict about a message of a method that no revision of MCP knows. Where it passes, that is worth a word."""
+def judge_unknown_method(method: str, sender: str, policy: DigestPolicy, *, why_not: str) -> Verdict:
+    """The verdict about a message of a method that no revision of MCP knows. Where it passes, that is worth a word.
+
+    ``why_not`` is a reason to refuse it whatever the policy says, if there is one.
+    """
     reason = f"No revision of MCP knows this from a {sender}, so that nobody can say what it does."
-    if one_too_many:
-        reason = f"The {sender} sent more methods that no revision of MCP knows than the log tells one by one."
-    action = BLOCK if one_too_many else strictest(AUDIT, _ACTIONS[policy.unknown])
     return Verdict(
         entity="method",
         key=method,
         value=None,
         digest=None,
-        action=action,
+        action=BLOCK if why_not else strictest(AUDIT, _ACTIONS[policy.unknown]),
         level=REVIEW,
         code=METHOD_UNKNOWN,
-        reason=reason,
+        reason=why_not or reason,
     )
 
 
