@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pinwarden.documents.policy import SETTING_CODES
+from pinwarden.rules.config.findings import FINDING_KINDS
 from tests.cli.run import Outcome, pinwarden
 
 OK: dict[str, Any] = {"command": "npx", "args": ["-y", "@acme/notes@1.2.3"]}
@@ -381,6 +383,61 @@ def test_attack_settings_that_bring_servers_or_take_consent_away(
     world.lock()
     world.write(file, settings)
     assert world.codes() == {code}
+
+
+WAIVER = """[[policy.waivers]]
+server = "{file}"
+code = "{code}"
+reason = "formats what was edited"
+owner = "the tools team"
+expires = {expires}
+"""
+
+
+class TestSettingsThatATeamWants:
+    """Settings that act are told for as long as they are there; a waiver lets them pass until a day."""
+
+    @pytest.fixture
+    def hooked(self, world: World) -> World:
+        world.write(".mcp.json", {"mcpServers": {"notes": OK}})
+        world.lock()
+        world.write(".claude/settings.json", {"hooks": {"PostToolUse": [{"hooks": [{"command": "make format"}]}]}})
+        assert world.codes() == {"hooks"}
+        return world
+
+    def test_a_waiver_for_the_file_lets_them_pass_and_is_shown(self, hooked: World) -> None:
+        waiver = WAIVER.format(file=".claude/settings.json", code="hooks", expires="2999-01-31")
+        hooked.write("pinwarden.toml", waiver)
+        outcome = hooked.run("ci", "--format", "json")
+        [row] = json.loads(outcome.out)["remarks"]
+        assert (outcome.code, row["code"], row["severity"]) == (0, "hooks", "info")
+        assert row["message"].endswith("; waived by the tools team until 2999-01-31: formats what was edited")
+
+    @pytest.mark.parametrize(
+        ("file", "code", "expires"),
+        [
+            (".claude/settings.json", "hooks", "2020-01-31"),
+            (".claude/settings.local.json", "hooks", "2999-01-31"),
+            ("settings.json", "hooks", "2999-01-31"),
+            (".claude/settings.json", "plugins_enabled", "2999-01-31"),
+        ],
+    )
+    def test_attack_a_waiver_that_is_over_or_for_something_else_lifts_nothing(
+        self, hooked: World, file: str, code: str, expires: str
+    ) -> None:
+        hooked.write("pinwarden.toml", WAIVER.format(file=file, code=code, expires=expires))
+        assert hooked.codes() == {"hooks"}
+
+    def test_attack_what_takes_consent_away_cannot_be_waived(self, hooked: World) -> None:
+        hooked.write(
+            "pinwarden.toml",
+            WAIVER.format(file=".claude/settings.json", code="permissions_bypassed", expires="2999-01-31"),
+        )
+        outcome = hooked.run("ci")
+        assert (outcome.code, "POLICY_INVALID" in outcome.err) == (3, True)
+
+    def test_every_setting_that_can_be_waived_is_one_to_review(self) -> None:
+        assert {FINDING_KINDS[code].severity for code in SETTING_CODES} == {"review"}
 
 
 @pytest.mark.parametrize(

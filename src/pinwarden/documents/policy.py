@@ -147,7 +147,7 @@ class Choice(Record):
 
 
 class Waiver(Record):
-    """A rule that is not followed for some servers, for a reason, on somebody's account, until a day."""
+    """A rule that is not followed for some servers, or files of settings, for a reason, by somebody, until a day."""
 
     servers: Pattern
     code: str
@@ -241,6 +241,8 @@ EVIDENCE_CODES = (
 """Codes that can be required. ``artifact_verified`` is any fresh proof of the artifact's bytes."""
 PROVABLE_CODES = frozenset(code for code in EVIDENCE_CODES if code.endswith("_verified"))
 """Those that say that something was verified: by whoever wrote them down, or in this run."""
+SETTING_CODES = ("servers_enabled", "hooks", "command_setting", "variables_set", "plugins_enabled")
+"""What the settings of a client do that a team may want. A waiver names the file in place of a server."""
 WAIVABLE_CODES = (
     "server_denied",
     "server_not_allowed",
@@ -267,6 +269,7 @@ WAIVABLE_CODES = (
     "remote_denied",
     "secrets_denied",
     "entry_deleted",
+    *SETTING_CODES,
 )
 """Rules that a waiver can lift. ``verdict_blocked`` is not among them: a blocked server stays blocked."""
 
@@ -420,6 +423,7 @@ def _says_anything(policy: Policy) -> bool:
         or bool(policy.sandboxes)
         or policy.gateway is not None
         or any(switches)
+        or any(waiver.code in SETTING_CODES for waiver in policy.waivers)  # what holds unwritten
     )
 
 

@@ -158,6 +158,15 @@ class PolicyFinding(Record):
         """Whether it stands in the way."""
         return self.waiver is None
 
+    @property
+    def told(self) -> str:
+        """The message, and who lifts or lifted the rule."""
+        if self.waiver is not None:
+            return f"{self.message}; waived by {self.waiver.owner} until {self.waiver.expires}: {self.waiver.reason}"
+        if self.expired_waiver is not None:
+            return f"{self.message}; the waiver by {self.expired_waiver.owner} ended on {self.expired_waiver.expires}"
+        return self.message
+
 
 class PolicyAnswer(Record):
     """The answer of our policy about one plan. What is waived stays visible."""
@@ -217,7 +226,7 @@ def evaluate_policy(  # noqa: PLR0913  all but the first two have a usual value
         server=plan["name"],
         client=plan["client"],
         environment=environment,
-        findings=tuple(_waived(policy, plan["name"], code, message, day) for code, message in found),
+        findings=tuple(waived(policy, plan["name"], code, message, day) for code, message in found),
     )
 
 
@@ -330,7 +339,8 @@ def _shape_findings(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[s
         yield "secrets_denied", f"{name} asks for secrets: {', '.join(required)}"
 
 
-def _waived(policy: Policy, name: str, code: str, message: str, today: date) -> PolicyFinding:
+def waived(policy: Policy, name: str, code: str, message: str, today: date) -> PolicyFinding:
+    """A finding with the waiver that lifts it, or that did; ``name`` is that of a server or of a file of settings."""
     fitting = [waiver for waiver in policy.waivers if waiver.code == code and waiver.servers.matches(name)]
     in_force = next((waiver for waiver in fitting if today <= waiver.expires), None)
     expired = next((waiver for waiver in fitting if waiver.expires < today), None) if in_force is None else None

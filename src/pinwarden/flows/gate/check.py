@@ -61,7 +61,7 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
         *(forged_rows(project, lock) if policies.any else ()),
     ]
     signed = signature_rows_of(project, lock, policies, gate)
-    configs = list(config_rows(project, lock, gate.scope)) if gate.configs else []
+    configs = list(config_rows(project, lock, gate.scope, policies)) if gate.configs else []
     hashed = _byte_check(lock, gate)
     believed = gate.signatures is not None and not any(map(is_grave, (*integrity, *signed)))
     proved = None if believed else hashed.proved if hashed is not None else {}

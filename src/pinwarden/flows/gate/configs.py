@@ -10,11 +10,12 @@ from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.flows.report import Row
 
 if TYPE_CHECKING:
-    from pinwarden.flows.project import Project
+    from pinwarden.flows.project import Policies, Project
+    from pinwarden.rules.config.findings import ConfigFinding
     from pinwarden.rules.drift.changes import Change
 
 
-def config_rows(project: Project, lock: Lock, scope: str) -> Iterator[Row]:
+def config_rows(project: Project, lock: Lock, scope: str, policies: Policies) -> Iterator[Row]:
     """Every client configuration that exists, against the lock."""
     files = project.configs()
     if not files:
@@ -34,11 +35,19 @@ def config_rows(project: Project, lock: Lock, scope: str) -> Iterator[Row]:
         yield _change_row(stranger.change, project.shown(stranger.server.path))
     for file in view.files:
         for finding in file_findings(file):
-            yield _config_row(finding.code, finding.severity, finding.name, finding.message, project.shown(file.path))
+            yield _finding_row(finding, project.shown(file.path), policies)
 
 
-def _config_row(code: str, level: str, name: str, message: str, file: str) -> Row:
-    return Row(code=code, level=level, entity="config", name=name, path="", message=message, file=file)
+def _finding_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
+    """What stands out in a file. What its settings do may be what a team wants, and says so by a waiver."""
+    from pinwarden.documents.policy import SETTING_CODES
+    from pinwarden.rules.policy import waived
+
+    code, level, message = finding.code, finding.severity, finding.message
+    if policies.own is not None and code in SETTING_CODES:
+        answer = waived(policies.own, file, code, message, policies.today)
+        level, message = level if answer.refuses else "info", answer.told
+    return Row(code=code, level=level, entity="config", name=finding.name, path="", message=message, file=file)
 
 
 def _change_row(change: Change, file: str) -> Row:

@@ -52,16 +52,8 @@ def _row(entry: Entry, rule: PolicyFinding) -> Row:
         entity="server",
         name=entry.key,
         path="",
-        message=rule.message + _told(rule),
+        message=rule.told,
     )
-
-
-def _told(rule: PolicyFinding) -> str:
-    if rule.waiver is not None:
-        return f"; waived by {rule.waiver.owner} until {rule.waiver.expires}: {rule.waiver.reason}"
-    if rule.expired_waiver is not None:
-        return f"; the waiver by {rule.expired_waiver.owner} ended on {rule.expired_waiver.expires}"
-    return ""
 
 
 def _facts(entry: Entry, rules: tuple[PolicyFinding, ...]) -> dict[str, Any]:
