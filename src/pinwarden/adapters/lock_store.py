@@ -18,7 +18,6 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -195,6 +194,8 @@ def _is_still(sibling: Path, descriptor: int) -> bool:
 
 def _finish_earlier_write(path: Path) -> None:
     """Sweep up after a writer that was killed: its temporary files, and files that it did not settle."""
+    from glob import escape
+
     folders = [path.with_name(surfaces_folder(path)), path.with_name(closures_folder(path))]
     leftovers = [*path.parent.glob(f".{escape(path.name)}.*")]
     pending: list[Path] = []

@@ -8,7 +8,6 @@ without the archive.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NoReturn
@@ -112,6 +111,8 @@ def closure_path(lock_stem: str, surface_path: str) -> str:
 
 def to_bytes(closure: Closure) -> bytes:
     """The file: sorted, indented, with a final newline; equal closures give equal bytes."""
+    import json  # starting a server only reads
+
     document: dict[str, Any] = {
         "format": FORMAT,
         "ecosystem": closure.ecosystem,

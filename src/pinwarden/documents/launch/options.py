@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 
 from pinwarden.core.patterns import pattern
@@ -56,6 +55,8 @@ def read_options(words: Sequence[str], with_value: frozenset[str]) -> Options:
 
 def split_line(line: str) -> list[str]:
     """The words of a line as a shell would split it; none if its quotes do not close or nobody would write it."""
+    import shlex
+
     try:
         return shlex.split(line) if len(line) <= MAX_LINE else []
     except ValueError:
