@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -596,3 +596,33 @@ def test_a_warning_finds_its_place_whatever_stands_there() -> None:
         desk.open()
         warnings = desk.call("search_notes")["result"]["_meta"]["pinwarden/warnings"]
         assert [each["code"] for each in warnings] == ["hidden_characters"], meta
+
+
+class TestArguments:
+    """The log keeps what is called with only where the policy asks for it."""
+
+    CALL: ClassVar[dict[str, Any]] = {"name": "search_notes", "arguments": {"query": "march", "token": "hunter2"}}
+
+    def called(self, **table: Any) -> list[bytes | None]:
+        desk = Desk(HONEST, rules=policy(**table)) if table else Desk(HONEST)
+        desk.open()
+        for _ in range(2):  # the second goes the short way, if there is one for it
+            desk.ask("tools/call", self.CALL)
+        return [fact.arguments for fact in desk.facts if fact.kind == "called"]
+
+    def test_without_a_word_no_arguments_are_recorded(self) -> None:
+        assert self.called() == [None, None]
+
+    def test_with_record_every_call_has_its_arguments_without_secrets(self) -> None:
+        kept = b'{"query":"march","token":"<secret>"}'
+        assert self.called(arguments="record") == [kept, kept]
+
+    def test_a_rule_asks_for_those_of_some_tools_only(self) -> None:
+        assert self.called(rules=[{"item": "delete_*", "arguments": "record"}]) == [None, None]
+        assert None not in self.called(rules=[{"item": "search_*", "arguments": "record"}])
+
+    def test_a_refused_call_has_them_too(self) -> None:
+        desk = Desk(HONEST, rules=policy(arguments="record"))
+        desk.open()
+        desk.ask("tools/call", {"name": "missing", "arguments": {"path": "/etc"}})
+        assert [fact.arguments for fact in desk.facts if fact.kind == "blocked"] == [b'{"path":"/etc"}']

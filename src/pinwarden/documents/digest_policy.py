@@ -27,11 +27,13 @@ ALLOWLIST_PROFILES = ("pinwarden", "hangar", "hangar-1.2")
 HIDDEN = ("relay", "flag", "strip")
 INTERCEPTORS = ("answer", "announce")
 """Whether the gates that answer as interceptors are only there, or also named among the server's capabilities."""
+ARGUMENTS = ("omit", "record")
+"""Whether the audit log keeps the arguments of calls."""
 
 _ALIASES = {"allow_unverified": "allow_degraded"}
 _RULE_KEYS = (
     *("enforcement", "unknown", "block-at", "sampling", "elicitation", "roots", "url-hosts", "max-rounds"),
-    "interceptors",
+    *("interceptors", "arguments"),
 )
 _REQUEST_KEYS = ("sampling", "elicitation", "roots", "url-hosts", "max-rounds")
 _RESULT_KEYS = ("max-bytes", "hidden-characters")
@@ -42,6 +44,7 @@ _WORDS = {
     "unknown": UNKNOWNS,
     "block-at": LEVELS,
     "interceptors": INTERCEPTORS,
+    "arguments": ARGUMENTS,
     **dict.fromkeys(("sampling", "elicitation", "roots"), _LEAVE),
 }
 _ANY = Pattern(text="**")
@@ -124,6 +127,11 @@ class GatewayPolicy(Record):
             block_at=found.get("block-at", "review"),
             allowlist=tuple(each for each in self.allowlist if each.tool == item and each.server.matches(server)),
         )
+
+    def records_arguments(self, server: str, item: str, client: str) -> bool:
+        """Whether the audit log keeps what an item is called with."""
+        rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.matches(item)]
+        return _first_answers(("arguments",), (*rules, self)).get("arguments") == "record"
 
     def for_requests(self, server: str, client: str) -> RequestPolicy:
         """What a server may ask of a client. Rules for some items only say nothing about it."""

@@ -135,6 +135,7 @@ class PlainCalls:
         policy = self.guard.policy
         if view.makers is None:
             passing = [each for each in view.by_key.values() if each.action == ALLOW and each.entity == "tool"]
+            passing = [each for each in passing if not self._uses.records_arguments(each.key)]
             view.makers = {each.key: self._journal.maker(each, CALL) for each in passing}
             view.forms = self._journal.forms(passing, CALL)
         self._tools, self.forms = view.makers, view.forms

@@ -227,10 +227,23 @@ class Uses:
     def _decided(self, verdict: Verdict, message: Any, use: str, out: Output) -> Decision:
         number, method = message["id"], message["method"]
         call = self._journal.call_id(number)
-        self._journal.used(verdict, method, call, out)
+        self._journal.used(verdict, method, call, out, self._arguments(message, use))
         if verdict.passes:
             return Asked(number, method, use, verdict if verdict.action == WARN else None)
         return refusal(number, verdict, self._guard.server, call)
+
+    def records_arguments(self, item: str) -> bool:
+        """Whether the log keeps what an item is called with."""
+        return self._guard.policy.records_arguments(self._guard.server, item, self._journal.client)
+
+    def _arguments(self, message: Any, name: str) -> bytes | None:
+        """What a tool or prompt is called with, if the log is to have it."""
+        params = message.get("params")
+        if message["method"] not in _NAMED or type(params) is not dict or not self.records_arguments(name):
+            return None
+        from pinwarden.rules.gates.arguments import recorded_arguments
+
+        return recorded_arguments(params.get("arguments"))
 
     def _doubtful(self, number: Any, method: str, out: Output) -> bytes:
         call = self._journal.call_id(number)
