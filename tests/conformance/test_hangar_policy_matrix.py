@@ -96,7 +96,9 @@ def test_the_gateway_lists_and_calls_what_hangar_would_and_always_says_why_not(r
     assert ("result" in answer) == row["called"]
     assert bool(desk.served("echo")) == row["called"]
     if not row["called"]:
-        assert refused(answer) == "item_added"
+        assert refused(answer) == ("digest_not_allowed" if row["case"] == "mismatch" else "item_added")
+        hangar = f"As hangar computes it: sha256:{tool_digest(ECHO, 'hangar').hex}."
+        assert (hangar in answer["error"]["message"]) == (row["case"] == "mismatch")
         assert desk.kinds("echo") == ["blocked", "blocked"]
     elif row["case"] == "mismatch":
         word = {"audit": "allowed", "warn": "warned"}[row["digest_enforcement"]]

@@ -55,9 +55,15 @@ class AllowedDigest(Record):
     """A digest that is allowed for the items of a name, beside what was approved."""
 
     tool: str
+    """A name, or a glob of names: the digest covers the name itself."""
     digest: Digest
     profile: str = "pinwarden"
     server: Pattern = _ANY
+    client: Pattern = _ANY
+
+    def is_for(self, tool: str) -> bool:
+        """Whether it speaks of a tool."""
+        return self.tool == tool or Pattern(text=self.tool).matches(tool)
 
 
 class DigestPolicy(Record):
@@ -125,7 +131,11 @@ class GatewayPolicy(Record):
             enforcement=found.get("enforcement", "block"),
             unknown=found.get("unknown", "block"),
             block_at=found.get("block-at", "review"),
-            allowlist=tuple(each for each in self.allowlist if each.tool == item and each.server.matches(server)),
+            allowlist=tuple(
+                each
+                for each in self.allowlist
+                if each.is_for(item) and each.server.matches(server) and each.client.matches(client)
+            ),
         )
 
     def records_arguments(self, server: str, item: str, client: str) -> bool:
@@ -225,7 +235,7 @@ def _rule(table: Table) -> GatewayRule:
 
 
 def _allowed(table: Table) -> AllowedDigest:
-    table.refuse_unknown(("server", "tool", "digest", "profile"))
+    table.refuse_unknown(("server", "client", "tool", "digest", "profile"))
     text = table.required_text("digest")
     try:
         digest = Digest.parse(text if ":" in text or "-" in text else f"sha256:{text}")
@@ -235,7 +245,13 @@ def _allowed(table: Table) -> AllowedDigest:
     if profile not in ALLOWLIST_PROFILES:
         table.invalid("profile", f"is not one of {', '.join(ALLOWLIST_PROFILES)}")
     tool = table.required_text("tool")
-    return AllowedDigest(tool=tool, digest=digest, profile=profile, server=_pattern_or_any(table, "server"))
+    return AllowedDigest(
+        tool=tool,
+        digest=digest,
+        profile=profile,
+        server=_pattern_or_any(table, "server"),
+        client=_pattern_or_any(table, "client"),
+    )
 
 
 def _results(table: Table) -> ResultPolicy:
@@ -249,4 +265,5 @@ def _pattern_or_any(table: Table, key: str) -> Pattern:
     return table.pattern(table.required_text(key)) if key in table.value else _ANY
 
 
-DEFAULT_POLICY = GatewayPolicy(answers={})
+DEFAULT_POLICY = GatewayPolicy(answers={}, digest=str(Digest.of(canonicalize({}))))
+"""What holds where nobody wrote a policy. It has a digest too, so that the log says which one decided."""

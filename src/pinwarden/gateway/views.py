@@ -176,9 +176,9 @@ class Views:
             self._judge(view, out)
         return view
 
-    def take(self, kind: Kind, items: tuple[Item, ...], now: float, out: Output) -> None:
-        """A complete list was seen, by whoever asked for it."""
-        view = View(kind, items, now, self._guard.notices(kind))
+    def take(self, kind: Kind, items: tuple[Item, ...], now: float, notices: int, out: Output) -> None:
+        """A complete list was seen, by whoever asked for it after so many notices that it changed."""
+        view = View(kind, items, now, notices)
         self._views[kind.member] = view
         if self._guard.approved is None:
             self._trust_if_complete(out)
@@ -285,7 +285,7 @@ class Views:
             self._ask(kind, now, out, rounds=asked.rounds + 1)  # it changed while it was read
             return False
         before = self._withheld(kind)
-        self.take(kind, items, now, out)
+        self.take(kind, items, now, self._guard.notices(kind), out)
         if before is not None and self._withheld(kind) != before:
             out.to_client.append(_told_anew(kind))
         return True

@@ -31,7 +31,7 @@ def validate_tool(tool: Any, policy: DigestPolicy, profile: str = "pinwarden") -
     """
     name = tool.get("name") if isinstance(tool, dict) else None
     name = name if isinstance(name, str) else ""
-    pins = [each for each in policy.allowlist if each.tool == name]
+    pins = [each for each in policy.allowlist if each.is_for(name)]
     expected = tuple(each.digest for each in pins)
     observed = digest_or_none(tool, pins[0].profile if pins else profile)
     if any(digest_or_none(tool, each.profile) == each.digest for each in pins):
@@ -40,7 +40,7 @@ def validate_tool(tool: Any, policy: DigestPolicy, profile: str = "pinwarden") -
         word = "block" if "block" in (policy.enforcement, policy.unknown) else policy.enforcement
     elif pins:
         word = policy.enforcement
-    elif policy.unknown == "allow_degraded":
+    elif policy.unknown in ("allow_degraded", "allow_unverified"):
         return Validation(tool_name=name, valid=True, blocked=False, observed=observed)
     else:
         word = policy.unknown

@@ -22,10 +22,13 @@ METHOD_UNKNOWN = "method_unknown"
 PUBLISHED_DIGEST_CHANGED = "published_digest_changed"
 """The digest that a server states for a tool (SEP-1766) is not the one that was approved."""
 
+DIGEST_NOT_ALLOWED = "digest_not_allowed"
+"""Nothing but the policy speaks of it, and that allows other digests of it."""
+
 PolicyFor = Callable[[str], DigestPolicy]
 """The policy for the item of a key."""
 
-_ACTIONS = {"allow_degraded": ALLOW, "audit": AUDIT, "warn": WARN, "block": BLOCK}
+_ACTIONS = {"allow_degraded": ALLOW, "allow_unverified": ALLOW, "audit": AUDIT, "warn": WARN, "block": BLOCK}
 _STRICTNESS = (ALLOW, AUDIT, WARN, BLOCK)
 _UNDIGESTABLE = "undigestable"
 _DUPLICATE = "duplicate_name"
@@ -44,11 +47,11 @@ def judge_list(
         for item in items
         if item.digest is None or times[item.key] > 1 or str(item.digest) not in pins.get(item.key, ())
     }
-    changes = _changes_by_name(kind, items, approved, server) if doubted else {}
+    changes_of = _changes_of(kind, items, approved, server) if doubted else None
     return tuple(
-        _judged(item, pins, policy_for(item.key), changes, double=times[item.key] > 1)
-        if id(item) in doubted
-        else _exact(item, pins[item.key])
+        _exact(item, pins[item.key])
+        if changes_of is None or id(item) not in doubted
+        else _judged(item, pins, policy_for(item.key), changes_of(item), double=times[item.key] > 1)
         for item in items
     )
 
@@ -134,14 +137,13 @@ def _judged(
     item: Item,
     pins: Mapping[str, tuple[str, ...]],
     policy: DigestPolicy,
-    changes: Mapping[str, list[Change]],
+    own: tuple[Change, ...],
     *,
     double: bool,
 ) -> Verdict:
     expected = (*pins.get(item.key, ()), *(str(each.digest) for each in policy.allowlist))
     if item.digest is not None and not double and any(_is_allowed(item, each) for each in policy.allowlist):
         return _exact(item, expected)
-    own = tuple(changes.get(item.name, ()))
     if item.digest is None:
         action, level, code = BLOCK, CRITICAL, _UNDIGESTABLE  # it cannot be passed on: two readers may differ on it
     elif double:
@@ -153,6 +155,8 @@ def _judged(
     if _published_digest_changed(own):
         code = PUBLISHED_DIGEST_CHANGED
         reason = "The server states another digest of its code for this tool than when it was approved."
+    elif code == "item_added" and policy.allowlist:
+        code, reason = DIGEST_NOT_ALLOWED, _none_of_these(item, policy.allowlist)
     return Verdict(
         entity=item.kind.entity,
         key=item.key,
@@ -188,15 +192,27 @@ def _is_allowed(item: Item, allowed: AllowedDigest) -> bool:
     return item.kind is TOOL and digest_or_none(item.value, allowed.profile) == allowed.digest
 
 
+def _none_of_these(item: Item, allowlist: Sequence[AllowedDigest]) -> str:
+    """Why no digest of the policy fits, with the digest as those that are not our own are computed."""
+    profiles = dict.fromkeys(each.profile for each in allowlist if each.profile != "pinwarden")
+    others = [f" As {profile} computes it: {digest_or_none(item.value, profile)}." for profile in profiles]
+    return "Its digest is none of those that the policy allows." + "".join(others)
+
+
 def _published_digest_changed(changes: Sequence[Change]) -> bool:
     return any(change.path == "/digest" and isinstance(change.before, str) for change in changes)
 
 
-def _changes_by_name(
+def _changes_of(
     kind: Kind, items: Sequence[Item], approved: Surface, server: Mapping[str, Any] | None
-) -> dict[str, list[Change]]:
-    """The changes of items by the name that they go by in changes. Several resources may share one, and its changes."""
+) -> Callable[[Item], tuple[Change, ...]]:
+    """What gives the changes of an item.
+
+    In changes items go by their names. What is known by an address may take the name of another, so an approved
+    address is held against what was approved at that address, whatever is called like it.
+    """
     # Only now: a server that is as it was approved starts without everything that judges differences.
+    from pinwarden.rules.drift.item import item_changes
     from pinwarden.rules.drift.surface import compare
 
     before = Surface(server=approved.server, items={kind.member: approved.list_of(kind)}, observed={})
@@ -205,7 +221,17 @@ def _changes_by_name(
     for change in compare(before, after):
         if change.entity == kind.entity and change.kind != "item_removed":
             found.setdefault(change.name, []).append(change)
-    return found
+    known: dict[str, list[Item]] = {}
+    for item in approved.list_of(kind) if kind.key != "name" else ():
+        known.setdefault(item.key, []).append(item)
+
+    def changes_of(item: Item) -> tuple[Change, ...]:
+        was = known.get(item.key)
+        if was is None or item.digest is None:
+            return tuple(found.get(item.name, ()))
+        return tuple(change for each in was if each.digest is not None for change in item_changes(each, item))
+
+    return changes_of
 
 
 def digest_text(digest: Digest | None) -> str:
