@@ -138,6 +138,19 @@ class GatewayPolicy(Record):
             ),
         )
 
+    def lets_pass(self) -> str:
+        """What passes under this policy that nobody approved, as a sentence; empty if nothing does.
+
+        Who only watches looks like who protects, so it has to be said.
+        """
+        enforcement, unknown = self.answers.get("enforcement", "block"), self.answers.get("unknown", "block")
+        if enforcement != "block":
+            also = ", and clients are told" if enforcement == "warn" else ""
+            return f'the policy says enforcement = "{enforcement}": changes are recorded{also}, but not withheld'
+        if unknown != "block":
+            return f'the policy says unknown = "{unknown}": what nobody approved passes'
+        return ""
+
     def records_arguments(self, server: str, item: str, client: str) -> bool:
         """Whether the audit log keeps what an item is called with."""
         rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.matches(item)]

@@ -19,7 +19,7 @@ from pinwarden.gateway.results import Results
 from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_task
 from pinwarden.gateway.tasks import FETCHING, LISTING, is_task, listed_tasks, without_tasks
 from pinwarden.gateway.uses import Uses
-from pinwarden.gateway.views import View, Views
+from pinwarden.gateway.views import View, Views, has_two_names
 from pinwarden.rules.drift.changes import REVIEW
 from pinwarden.rules.gates.requests import (
     ELICITATION,
@@ -179,6 +179,8 @@ class Answers:
         result = message["result"]
         if not isinstance(result, dict) or result.get("resultType", "complete") != "complete":
             raise PinwardenError("PROBE_FAILED", "the server does not say who it is")
+        if has_two_names(result):
+            raise PinwardenError("JSON_CANONICALIZATION_ERROR", "the server gives itself two names")
         passed = self._opening.passed_on(frame, result, self._guard.policy.relist_seconds * 1000, out)
         if isinstance(passed, bytes):
             out.to_client.append(passed)
@@ -206,7 +208,7 @@ class Answers:
                 refused = too_many_rounds(policy)
         if len(self.asked_of_client) >= self._guard.limits.max_open:
             refused = too_many_rounds(policy)
-        refused = refused or self._results.too_large(frame)
+        refused = self._barred(out) or refused or self._results.too_large(frame)
         if refused is not None:
             self._journal.refused(refused.code, refused.reason, method, self._journal.call_id(f"server/{number}"), out)
             data = {"pinwarden": {"code": refused.code}}
@@ -218,6 +220,10 @@ class Answers:
 
     def tell(self, frame: bytes, message: Any, method: str, out: Output) -> None:
         """A notification of the server that nothing is to be decided about: it is looked at as a result is."""
+        barred = self._barred(out)
+        if barred is not None:
+            self._journal.refused_once(barred.code, barred.reason, method[:100], out)
+            return
         refused = self._results.too_large(frame)
         if refused is not None:
             self._journal.refused(refused.code, refused.reason, method[:100], "", out)
@@ -229,6 +235,23 @@ class Answers:
                 return
             asked.warning = verdict if verdict.action == WARN else None
         out.to_client.append(self._results.checked(frame, message, "params", asked, out))
+
+    def tell_error(self, frame: bytes, message: Any, out: Output) -> None:
+        """An error that belongs to no request: it is looked at as one is that does."""
+        refused = judge_error(message.get("error"), self._guard.requests(self._journal.client))
+        refused = self._barred(out) or refused or self._results.too_large(frame)
+        if refused is not None:
+            self._journal.refused(refused.code, refused.reason, "", "", out)
+        else:
+            out.to_client.append(self._results.checked(frame, message, "error", Asked(None, ""), out))
+
+    def _barred(self, out: Output) -> Refusal | None:
+        """Why nothing at all of the server passes; None if something does."""
+        try:
+            identity = self._opening.identity(out)
+        except PinwardenError as err:
+            return Refusal(code=err.code, reason="What was approved cannot be read, so that nothing passes.")
+        return None if identity is None else Refusal(code=identity.code, reason=identity.reason)
 
     def from_client(self, frame: bytes, message: Any, out: Output) -> None:
         """An answer of the client; one that nobody asked for goes nowhere."""

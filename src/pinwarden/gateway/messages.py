@@ -9,7 +9,7 @@ from typing import Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.visible import show_invisible
 from pinwarden.documents.surface import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
-from pinwarden.rules.gates.lists import METHOD_UNKNOWN, NOT_LISTED, digest_text
+from pinwarden.rules.gates.lists import LIST_FAILED, METHOD_UNKNOWN, NOT_LISTED, digest_text
 from pinwarden.rules.gates.verdict import Verdict
 
 META = "io.modelcontextprotocol/"
@@ -79,13 +79,20 @@ def shown(name: str) -> str:
     return show_invisible(name[:_MAX_NAME])
 
 
-def refusal(number: Any, verdict: Verdict, server: str, call: str) -> bytes:
-    """The answer to a request that uses something that is blocked: why, which digests, and how to review it."""
-    what = f"{verdict.entity} '{shown(verdict.key)}'"
+def refusal(number: Any, verdict: Verdict, server: str, call: str, asked_for: str = "") -> bytes:
+    """The answer to a request that uses something that is blocked: why, which digests, and how to review it.
+
+    ``asked_for`` is what the client wanted, where the verdict is about something that the server calls otherwise: a
+    refusal speaks with our voice, and says no word of a server.
+    """
+    name = asked_for or verdict.key
+    what = f"{verdict.entity} '{shown(name)}'"
     digests = f" Served: {digest_text(verdict.digest) or 'nothing that has a digest'}."
     approved = (
         f" Approved: {', '.join(verdict.expected)}." if verdict.expected else " Nothing of that name is approved."
     )
+    if verdict.code == LIST_FAILED:
+        approved = digests = ""  # nobody could look
     # What no server ever listed has no definition that a review could show.
     where = "pinwarden audit tail" if verdict.code in (NOT_LISTED, METHOD_UNKNOWN) else "pinwarden review"
     text = (
@@ -93,7 +100,8 @@ def refusal(number: Any, verdict: Verdict, server: str, call: str) -> bytes:
         f" A person can look at it with: {where}"
     )
     code = METHOD_NOT_FOUND if verdict.code == METHOD_UNKNOWN else REFUSED  # as from a server that does not have it
-    return error(number, code, text, {"pinwarden": {**verdict_data(verdict), "server": server, "call": call}})
+    data = {**verdict_data(verdict), "name": name[:_MAX_NAME], "server": server, "call": call}
+    return error(number, code, text, {"pinwarden": data})
 
 
 def verdict_data(verdict: Verdict) -> dict[str, Any]:

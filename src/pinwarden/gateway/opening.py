@@ -57,11 +57,16 @@ class Opening:
         """Whether the server as such was judged by the measure of now, and is barred from nothing."""
         return self._epoch == self._guard.epoch and self._clear
 
+    def identity(self, out: Output) -> Verdict | None:
+        """Why the server is refused as a whole; None if it is not. Raises if what was approved cannot be read."""
+        self._look(out)
+        found = self._verdicts.get("serverInfo")
+        return None if found is None or found.passes else found
+
     def barred(self, method: str, out: Output) -> Verdict | None:
         """Why a request may not go to this server at all: it is not who it was, or may not do this."""
-        self._look(out)
-        identity = self._verdicts.get("serverInfo")
-        if identity is not None and not identity.passes:
+        identity = self.identity(out)
+        if identity is not None:
             return identity
         offered = self._verdicts.get("capabilities")
         if offered is None or offered.passes:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from pinwarden.core.record import as_dict
 from pinwarden.documents.gateway_event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, Fact
+from pinwarden.documents.surface import Surface
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.step import NOTHING, Step
 from pinwarden.rules.gates.lists import digest_text
@@ -14,6 +15,7 @@ from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
 _SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _USED = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
+_NAME, _NAMES = 60, 12  # letters of a name, and names, that a sentence has of what was trusted
 _MAX_SEEN = 50_000  # definitions, and uses, that a session remembers to have told
 
 
@@ -124,15 +126,29 @@ class Journal:
         out.facts.append(fact)
         out.durable = True
 
-    def trusted(self, digest: str, items: int, out: Output) -> None:
-        """The surface was taken as the approved one because it was the first."""
+    def refused_once(self, code: str, reason: str, method: str, out: Output) -> None:
+        """The same for what may come again and again: told once for each method."""
+        mark = ("", code, hash(method), BLOCK)
+        if mark not in self._told_uses and len(self._told_uses) < _MAX_SEEN:
+            self._told_uses.add(mark)
+            self.refused(code, reason, method, "", out)
+
+    def trusted(self, surface: Surface, seen: int, out: Output) -> None:
+        """The surface was taken as the approved one because it was the first; so many items were seen."""
+        names = [item.name for listed in surface.items.values() for item in listed]
+        items, left_out = len(names), seen - len(names)
+        reason = f"First use of this server: {items} {'item was' if items == 1 else 'items were'} taken as approved"
+        reason += f": {', '.join(name[:_NAME] for name in names[:_NAMES])}" if names else ""
+        reason += f" and {items - _NAMES} more." if items > _NAMES else "."
+        if left_out:
+            reason += f" What else it lists ({left_out}) reads like an attack or cannot be told apart, and is withheld."
         fact = Fact(
             kind=TRUSTED,
             server=self._guard.server,
             client=self.client,
             session=self._session,
-            observed=digest,
-            reason=f"First use of this server: {items} {'item was' if items == 1 else 'items were'} taken as approved.",
+            observed=str(surface.digest or ""),
+            reason=reason,
         )
         out.facts.append(fact)
         out.durable = True

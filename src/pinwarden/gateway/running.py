@@ -66,6 +66,8 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
         sys.setswitchinterval(_SWITCH_SECONDS)
         state = state_of(project, behind.options.database)
         policy = gateway_policy_of(project, behind.options.policy)
+        if passing := policy.lets_pass():
+            say(passing)
         baseline = lock_baseline(project.lock) if behind.locked else FIRST_USE
         with (
             running_gateway(state.running, client=os.getppid()),

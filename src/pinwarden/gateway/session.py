@@ -44,6 +44,7 @@ __all__ = ["NOTHING", "Session", "Step"]
 
 _BATCHES = "2025-03-26"  # the only revision that has them
 _NOTICE = "notifications/"
+_INITIALIZED = f"{_NOTICE}initialized"
 _DOUBTFUL = "Readers may differ on what this message is."
 
 
@@ -251,6 +252,8 @@ class Session:
             return
         elif self._uses.notice_passes(method, out):
             out.to_server.append(frame)
+            if method == _INITIALIZED:
+                self._first_use(now, out)
 
     def _request(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
         number = message["id"]
@@ -295,11 +298,16 @@ class Session:
         if method == "initialize":
             self._views.opening()
             info = params.get("clientInfo") if isinstance(params, dict) else None
-        elif self._views.meta is None and (meta := stateless_meta(params)) is not None and not self._opening.version:
+        elif not self._opening.version and (meta := stateless_meta(params)) is not None:
             self._views.stateless(meta)
             info = meta.get(f"{messages.META}clientInfo")
         if info is not None and not self._named and isinstance(info, dict) and isinstance(info.get("name"), str):
             self._journal.client = info["name"][:200]
+
+    def _first_use(self, now: float, out: Output) -> None:
+        """The server may be asked from now on: see what it will be held to, if nothing of it is approved."""
+        with suppress(PinwardenError):  # what was approved cannot be read: who uses the server meets that
+            self._views.first_use(now, out)
 
     def _forget(self, params: Any) -> bool:
         """A cancelled request that is still held goes nowhere; nor does the wish to cancel one of ours."""
@@ -336,7 +344,7 @@ class Session:
         asked = self._answered(number)
         if asked is None:
             if number is None and "error" in message and not is_doubtful_answer(message):
-                out.to_client.append(frame)  # about a message that the server could not read
+                self._answers.tell_error(frame, message, out)  # about a message that the server could not read
                 return
             self._journal.refused("answer_unasked", "The server answered a question that nobody asked.", "", "", out)
             return
@@ -397,9 +405,16 @@ class Session:
             done = self._answers.pass_on(held, now, out)
         except PinwardenError as err:
             call = self._journal.call_id(held.number)
-            self._journal.refused(err.code, "The server's answer cannot be judged.", held.method, call, out)
-            text = f"pinwarden: the server's answer is refused: {err.message}"
-            out.to_client.append(error(held.number, messages.INTERNAL, text, {"pinwarden": {"code": err.code}}))
+            self._journal.refused(
+                err.code, f"The server's answer cannot be judged: {err.message}", held.method, call, out
+            )
+            text = (
+                "pinwarden: the server's answer is refused: it cannot be judged, as readers may differ on what it says"
+            )
+            data = {
+                "pinwarden": {"code": err.code, "call": call}
+            }  # what the message says may be the server's own words
+            out.to_client.append(error(held.number, messages.INTERNAL, text, data))
             return
         if not done:
             held.tries += 1
@@ -407,6 +422,8 @@ class Session:
         elif held.method in ("initialize", "server/discover"):
             self._views.opened(self._opening.facts)
             self._retry(now, out)
+            if held.method == "server/discover":
+                self._first_use(now, out)
 
     def _unreadable(self, frame: bytes, problem: PinwardenError, now: float) -> Step:
         """A frame that is no strict JSON: an answer may still be taken apart, noise goes nowhere."""

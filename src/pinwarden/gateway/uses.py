@@ -17,7 +17,7 @@ from pinwarden.gateway.tasks import CANCELLING, FETCHING, LISTING
 from pinwarden.gateway.templates import template_fits
 from pinwarden.gateway.views import View, Views
 from pinwarden.rules.drift.changes import CRITICAL, REVIEW
-from pinwarden.rules.gates.lists import strictest
+from pinwarden.rules.gates.lists import LIST_FAILED, strictest
 from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
 _NAMED = {"tools/call": TOOL, "prompts/get": PROMPT}
@@ -121,13 +121,15 @@ class Uses:
         a definition that passes. Anything else is unknown. None if a list has to be waited for.
         """
         resources = self._views.need(RESOURCE, now, out)
-        templates = self._views.need(TEMPLATE, now, out)
-        if resources is None or templates is None:
+        if resources is None:
             return None
         verdict = resources.by_key.get(uri)
-        if verdict is None and (problem := resources.problem or templates.problem) is not None:
-            return self._unjudged(RESOURCE, uri, problem)
         if verdict is None:
+            templates = self._views.need(TEMPLATE, now, out)
+            if templates is None:
+                return None
+            if (problem := resources.problem or templates.problem) is not None:
+                return self._unjudged(RESOURCE, uri, problem)
             fitting = [each for key, each in templates.by_key.items() if template_fits(key, uri)]
             verdict = next((each for each in fitting if not each.passes), fitting[0] if fitting else None)
         if uri in self._links and (verdict is None or _is_merely_new(verdict)):
@@ -153,9 +155,10 @@ class Uses:
         verdicts = [each for each in (*resources, *calls) if each is not None]
         if len(verdicts) < len(uris) + len(tasks):
             return None
-        worst = next((each for each in verdicts if not each.passes), None)
+        named = (*uris, *("" for _ in tasks))
+        worst = next(((name, each) for name, each in zip(named, verdicts, strict=True) if not each.passes), None)
         if worst is not None:
-            return self._decided(worst, message, worst.key, out)
+            return self._decided(worst[1], message, worst[0], out)
         for verdict in verdicts:
             if verdict.entity == RESOURCE.entity or verdict.action != ALLOW:  # to hear of a task is no call of its tool
                 self._journal.used(verdict, LISTEN, self._journal.call_id(message["id"]), out)
@@ -221,7 +224,7 @@ class Uses:
             digest=None,
             action=action,
             level=REVIEW,
-            code="list_failed",
+            code=LIST_FAILED,
             reason=problem,
         )
 
@@ -231,7 +234,8 @@ class Uses:
         self._journal.used(verdict, method, call, out, self._arguments(message, use))
         if verdict.passes:
             return Asked(number, method, use, verdict if verdict.action == WARN else None)
-        return refusal(number, verdict, self._guard.server, call)
+        by_address = verdict.entity in (RESOURCE.entity, TEMPLATE.entity)
+        return refusal(number, verdict, self._guard.server, call, use if by_address else "")
 
     def records_arguments(self, item: str) -> bool:
         """Whether the log keeps what an item is called with."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.gateway_event import Fact
-from pinwarden.documents.surface import KINDS, SERVER_MEMBERS, Item, Kind, Surface
+from pinwarden.documents.surface import KINDS, SERVER_MEMBERS, TOOL, Item, Kind, Surface
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import (
     CAPABILITY,
@@ -120,6 +120,11 @@ class Views:
         self._opening = False
         if facts is not None:
             self.server = facts
+
+    def first_use(self, now: float, out: Output) -> None:
+        """See everything that a server shows, if its first use is what it will be held to: nobody may ever list it."""
+        if self._guard.approved is None and self._knows_server(now, out):
+            self._trusts(now, out)
 
     # What the session asks
 
@@ -242,6 +247,8 @@ class Views:
             self._asking.pop(DISCOVER, None)
             result = None if message is None else message.get("result")
             self.server = server_facts(result) if isinstance(result, dict) else {}
+            if isinstance(result, dict) and has_two_names(result):
+                self.server["serverInfo"] = None  # which is no name that anything was approved under
             self._trust_if_complete(out)
             return True
         if failure is not None:
@@ -335,7 +342,8 @@ class Views:
         capabilities = (self.server or {}).get("capabilities")
         if not isinstance(capabilities, dict):
             return list(KINDS)
-        return [kind for kind in KINDS if capabilities.get(CAPABILITY[kind.member]) not in (None, False)]
+        offered = [kind for kind in KINDS if capabilities.get(CAPABILITY[kind.member]) not in (None, False)]
+        return offered or [TOOL]  # some servers have tools and do not say so
 
     def _trust_if_complete(self, out: Output) -> None:
         if self._guard.approved is not None or (self.server is None and self.meta is not None):
@@ -345,9 +353,11 @@ class Views:
             return
         known = {kind.member: self._views[kind.member] for kind in offered}
         lists = {member: _trustworthy(view.items) for member, view in known.items() if view.problem is None}
-        surface = Surface(server=self.server, items=lists, observed={"how": "first use"})
+        from pinwarden.rules.gates.first_use import without_attacks
+
+        surface = without_attacks(Surface(server=self.server, items=lists, observed={"how": "first use"}))
         self._guard.trust(surface)
-        self._journal.trusted(str(surface.digest or ""), sum(map(len, lists.values())), out)
+        self._journal.trusted(surface, sum(len(view.items) for view in known.values()), out)
 
     def _judge(self, view: View, out: Output) -> None:
         for verdict in view.judge(self._guard, self._journal.client, self.server):
@@ -372,6 +382,16 @@ def server_facts(result: Mapping[str, Any]) -> dict[str, Any]:
     if "serverInfo" not in facts and isinstance(meta, dict) and SERVER_STAMP in meta:
         facts["serverInfo"] = meta[SERVER_STAMP]
     return facts
+
+
+def has_two_names(result: Mapping[str, Any]) -> bool:
+    """Whether an answer says twice who the server is, and not the same: readers differ on which one counts."""
+    meta = result.get("_meta")
+    if "serverInfo" not in result or not isinstance(meta, dict) or SERVER_STAMP not in meta:
+        return False
+    from pinwarden.rules.drift.json_values import same
+
+    return not same(result["serverInfo"], meta[SERVER_STAMP])
 
 
 def _trustworthy(items: tuple[Item, ...]) -> tuple[Item, ...]:

@@ -185,10 +185,9 @@ class HttpGateway:
 
     def _tell_mode(self) -> None:
         """A gateway that only watches looks like one that protects, so it says so."""
-        mode = self._policy.answers.get("enforcement", "block")
-        if mode != "block":
-            also = ", and clients are told" if mode == "warn" else ""
-            self._say(f'the policy says enforcement = "{mode}": changes are recorded{also}, but not withheld')
+        passing = self._policy.lets_pass()
+        if passing:
+            self._say(passing)
 
     async def _record(self, fact: Fact) -> None:
         """Before what it tells of takes effect; also while the database is away, as then its journal has it."""

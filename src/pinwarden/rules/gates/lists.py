@@ -19,6 +19,8 @@ from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
 NOT_LISTED = "not_listed"
 METHOD_UNKNOWN = "method_unknown"
+LIST_FAILED = "list_failed"
+"""The server's list cannot be had or read, so that nobody can say what would be used."""
 PUBLISHED_DIGEST_CHANGED = "published_digest_changed"
 """The digest that a server states for a tool (SEP-1766) is not the one that was approved."""
 
