@@ -129,16 +129,52 @@ def test_another_gateway_can_ask_our_gates_about_a_list_and_about_a_call() -> No
         desk.ask("interceptor/invoke", {**use, "payload": {"name": name}})["result"]["valid"]
         for name in ("search_notes", "unheard_of")
     ]
-    assert verdicts == [False, False], "nothing was listed yet, so nobody can say what would be called"
-    desk.names()
-    verdicts = [
-        desk.ask("interceptor/invoke", {**use, "payload": {"name": name}})["result"]["valid"]
-        for name in ("search_notes", "unheard_of")
-    ]
-    assert verdicts == [True, False]
+    assert verdicts == [True, False], "the server was asked what it lists, as nobody had"
     wrong = desk.ask("interceptor/invoke", {**use, "event": "sampling/createMessage", "payload": {}})
     assert wrong["error"]["code"] == -32602
     assert desk.served("search_notes") == []
+
+
+def test_a_gate_answers_when_the_server_has_listed_what_it_is_asked_about() -> None:
+    desk = Desk({"tools": [SEARCH]})
+    desk.open()
+    asked = {"name": "pinwarden/uses", "event": "tools/call", "phase": "request", "payload": {"name": "search_notes"}}
+    message = {"jsonrpc": "2.0", "id": "i", "method": "interceptor/invoke", "params": asked}
+    step = desk.session.client_frame(json.dumps(message).encode(), 0.0)
+    assert (step.to_client, [json.loads(frame)["method"] for frame in step.to_server]) == ((), ["tools/list"])
+    desk.settle(step)
+    assert desk.answer("i")["result"]["valid"] is True
+
+
+@pytest.mark.parametrize("event", ["resources/read", "resources/subscribe"])
+def test_another_gateway_can_ask_about_an_address(event: str) -> None:
+    listed = {"resources": [{"uri": "note://a", "name": "a"}]}
+    desk = Desk({"resources": [*listed["resources"], {"uri": "note://new", "name": "n"}]}, lock=approved(listed))
+    desk.open()
+    use = {"name": "pinwarden/uses", "event": event, "phase": "request"}
+    found = {
+        uri: desk.ask("interceptor/invoke", {**use, "payload": {"uri": uri}})["result"]["valid"]
+        for uri in ("note://a", "note://new", "note://nowhere")
+    }
+    assert found == {"note://a": True, "note://new": False, "note://nowhere": False}
+
+
+@pytest.mark.parametrize(
+    ("event", "payload", "code"),
+    [
+        ("roots/list", {}, ""),
+        ("sampling/createMessage", {"messages": []}, "sampling_denied"),
+        ("elicitation/create", {"message": "Your name?", "requestedSchema": {}}, ""),
+        ("elicitation/create", {"mode": "url", "url": "https://evil.example/"}, "url_host_denied"),
+    ],
+)
+def test_another_gateway_can_ask_about_what_a_server_asks(event: str, payload: dict[str, Any], code: str) -> None:
+    desk = Desk({"tools": [SEARCH]}, rules=policy(sampling="deny"))
+    desk.open()
+    asked = {"name": "pinwarden/questions", "event": event, "phase": "request", "payload": payload}
+    result = desk.ask("interceptor/invoke", asked)["result"]
+    assert result["valid"] is (not code)
+    assert [each["message"].endswith(f"({code})") for each in result.get("messages", ())] == ([True] if code else [])
 
 
 def test_a_server_with_interceptors_of_its_own_is_asked_itself() -> None:
@@ -151,7 +187,8 @@ def test_a_server_with_interceptors_of_its_own_is_asked_itself() -> None:
 EXTENSION = "io.modelcontextprotocol/interceptors"
 EVENTS = [
     *("tools/list", "prompts/list", "resources/list", "resources/templates/list"),
-    *("tools/call", "prompts/get"),
+    *("tools/call", "prompts/get", "resources/read", "resources/subscribe"),
+    *("sampling/createMessage", "elicitation/create", "roots/list"),
 ]
 ERAS = ("2025-11-25", "2026-07-28")
 

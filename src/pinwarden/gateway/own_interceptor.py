@@ -5,22 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pinwarden.documents.surface import PROMPT, TOOL, Item, Kind
+from pinwarden.documents.surface import PROMPT, RESOURCE, TOOL, Item, Kind
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.interceptors import REQUEST, RESPONSE, VALIDATION, Host, Interceptor
 from pinwarden.gateway.messages import LIST_METHODS, shown
+from pinwarden.rules.gates.requests import ELICITATION, ROOTS, SAMPLING, judge_request
 from pinwarden.rules.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 
 LISTS = "pinwarden/lists"
 USES = "pinwarden/uses"
-_USED = {"tools/call": TOOL, "prompts/get": PROMPT}
-EVENTS = (*LIST_METHODS, *_USED)
+QUESTIONS = "pinwarden/questions"
+_USED = {
+    "tools/call": (TOOL, "name"),
+    "prompts/get": (PROMPT, "name"),
+    "resources/read": (RESOURCE, "uri"),
+    "resources/subscribe": (RESOURCE, "uri"),
+}
+"""What a request uses, and the member that says which."""
+_ASKED = (SAMPLING, ELICITATION, ROOTS)
+EVENTS = (*LIST_METHODS, *_USED, *_ASKED)
 """All that these interceptors look at."""
 _SEVERITY = {BLOCK: "error", WARN: "warn"}
 
 
-def own_host(guard: Guard, client: str, verdict_of: Callable[[Kind, str], Verdict]) -> Host:
-    """The two interceptors of a session: one for list answers, one for the use of an item."""
+class NotYetError(Exception):
+    """The server has yet to list what is asked about."""
+
+
+def own_host(guard: Guard, client: str, verdict_of: Callable[[Kind, str], Verdict | None]) -> Host:
+    """The interceptors of a session: for list answers, for the use of an item, and for questions of the server.
+
+    ``verdict_of`` gives None while the server's list is waited for; then an invocation raises `NotYetError`.
+    """
 
     def judge_list(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
@@ -34,10 +50,22 @@ def own_host(guard: Guard, client: str, verdict_of: Callable[[Kind, str], Verdic
 
     def judge_use(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
-        name = _inner(payload, "params").get("name")
-        if not isinstance(name, str):
+        kind, member = _USED[event]
+        key = _inner(payload, "params").get(member)
+        if not isinstance(key, str):
             raise ValueError("no name")
-        return _validation([("/name", verdict_of(_USED[event], name))])
+        verdict = verdict_of(kind, key)
+        if verdict is None:
+            raise NotYetError
+        return _validation([(f"/{member}", verdict)])
+
+    def judge_question(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
+        del phase
+        refused = judge_request(event, _inner(payload, "params"), guard.requests(client))
+        if refused is None:
+            return {"valid": True}
+        told = {"path": "", "message": f"{refused.reason} ({refused.code})", "severity": "error"}
+        return {"valid": False, "severity": "error", "messages": [told]}
 
     return Host(
         (
@@ -56,6 +84,14 @@ def own_host(guard: Guard, client: str, verdict_of: Callable[[Kind, str], Verdic
                 phases=(REQUEST,),
                 run=judge_use,
                 description="Lets only approved items be used.",
+            ),
+            Interceptor(
+                name=QUESTIONS,
+                kind=VALIDATION,
+                events=_ASKED,
+                phases=(REQUEST,),
+                run=judge_question,
+                description="Lets a server ask the client for what the policy allows.",
             ),
         )
     )

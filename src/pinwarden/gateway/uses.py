@@ -79,7 +79,7 @@ class Uses:
         if method == _COMPLETE:
             return self._completed(params.get("ref") if type(params) is dict else None, message, now, out)
         if method in (_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR):
-            return self._intercepted(message, out) or Asked(number, method)
+            return self._intercepted(message, now, out)
         return Asked(number, method) if method in _PLAIN else self._unknown(message, out)
 
     def notice_passes(self, method: str, out: Output) -> bool:
@@ -257,19 +257,19 @@ class Uses:
         data = {"pinwarden": {"code": "message_doubtful", "call": call}}
         return error(number, INVALID_REQUEST, f"pinwarden: {reason}", data)
 
-    def _intercepted(self, message: Any, out: Output) -> bytes | None:
-        """Requests to the gates themselves (SEP-2624); None if the server has interceptors of its own."""
+    def _intercepted(self, message: Any, now: float, out: Output) -> Decision:
+        """Requests to the gates themselves (SEP-2624), unless the server has interceptors of its own."""
         from pinwarden.gateway.interceptors import InterceptorError
-        from pinwarden.gateway.own_interceptor import own_host
+        from pinwarden.gateway.own_interceptor import NotYetError, own_host
 
         if self._opening.extends(INTERCEPTORS, out):
-            return None
+            return Asked(message["id"], message["method"])
 
-        def verdict_of(kind: Kind, name: str) -> Verdict:
-            view = self._views.judged(kind, out)
-            if view is None:
-                return self._guard.judge_unlisted(kind, name, self._journal.client)
-            return self._verdict(view, name)
+        def verdict_of(kind: Kind, key: str) -> Verdict | None:
+            if kind is RESOURCE:
+                return self._verdict_at(key, now, out)
+            view = self._views.need(kind, now, out)
+            return None if view is None else self._verdict(view, key)
 
         host = own_host(self._guard, self._journal.client, verdict_of)
         params = message.get("params")
@@ -279,6 +279,8 @@ class Uses:
                 result = host.list(event if isinstance(event, str) else None)
             else:
                 result = host.invoke(params)
+        except NotYetError:
+            return None
         except InterceptorError as err:
             return error(message["id"], err.code, err.message, err.data)
         return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
