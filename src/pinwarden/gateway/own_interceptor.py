@@ -7,7 +7,7 @@ from typing import Any
 
 from pinwarden.documents.surface import PROMPT, RESOURCE, TOOL, Item, Kind
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.interceptors import REQUEST, RESPONSE, VALIDATION, Host, Interceptor
+from pinwarden.gateway.interceptors import REQUEST, RESPONSE, VALIDATION, Host, Interceptor, Run
 from pinwarden.gateway.messages import LIST_METHODS, shown
 from pinwarden.rules.gates.requests import ELICITATION, ROOTS, SAMPLING, judge_request
 from pinwarden.rules.gates.verdict import ALLOW, BLOCK, WARN, Verdict
@@ -69,32 +69,17 @@ def own_host(guard: Guard, client: str, verdict_of: Callable[[Kind, str], Verdic
 
     return Host(
         (
-            Interceptor(
-                name=LISTS,
-                kind=VALIDATION,
-                events=tuple(LIST_METHODS),
-                phases=(RESPONSE,),
-                run=judge_list,
-                description="Holds every listed item against what was approved.",
+            _gate(
+                LISTS, tuple(LIST_METHODS), RESPONSE, judge_list, "Holds every listed item against what was approved."
             ),
-            Interceptor(
-                name=USES,
-                kind=VALIDATION,
-                events=tuple(_USED),
-                phases=(REQUEST,),
-                run=judge_use,
-                description="Lets only approved items be used.",
-            ),
-            Interceptor(
-                name=QUESTIONS,
-                kind=VALIDATION,
-                events=_ASKED,
-                phases=(REQUEST,),
-                run=judge_question,
-                description="Lets a server ask the client for what the policy allows.",
-            ),
+            _gate(USES, tuple(_USED), REQUEST, judge_use, "Lets only approved items be used."),
+            _gate(QUESTIONS, _ASKED, REQUEST, judge_question, "Lets a server ask for what the policy allows."),
         )
     )
+
+
+def _gate(name: str, events: tuple[str, ...], phase: str, run: Run, description: str) -> Interceptor:
+    return Interceptor(name=name, kind=VALIDATION, events=events, phases=(phase,), run=run, description=description)
 
 
 def _inner(payload: Any, member: str) -> dict[str, Any]:
