@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,25 +115,198 @@ def test_an_event_that_was_copied_in_part_is_no_event_and_costs_no_other(
     assert verify(database).breaks == ()
 
 
+class Killed(Exception):  # noqa: N818 - nothing went wrong, it ended
+    """The process ends here."""
+
+
+class Stores:
+    """The map of a journal that a kill meets after so many stores; a copy is two of them, in either order."""
+
+    def __init__(self, journal: Journal, stores: int, tail_first: bool) -> None:
+        self._map, self._words = journal.map, journal.words
+        self._left, self._tail_first = stores, tail_first
+        journal.map = journal.words = self  # type: ignore[assignment]
+
+    def _store(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+
+    def __setitem__(self, place: int | slice, value: Any) -> None:
+        if isinstance(place, int):
+            self._store()
+            self._words[place] = value
+            return
+        middle = len(value) // 2
+        halves = [(place.start, value[:middle]), (place.start + middle, value[middle:])]
+        for start, half in reversed(halves) if self._tail_first else halves:
+            self._store()
+            assert self._map is not None
+            self._map[start : start + len(half)] = half
+
+
+@pytest.mark.parametrize("tail_first", [False, True])
+@pytest.mark.parametrize("stores", range(17))
+def test_of_a_batch_that_a_kill_interrupts_the_first_events_are_there_and_nothing_is_damaged(
+    stores: int, tail_first: bool, database: Database, folder: Path
+) -> None:
+    """Killed after each single store of four events, of which one is longer than anything that is packed."""
+    batch = [pack(7, Fact(kind="observed", item=f"tool-{number}" * 3)) for number in range(4)]
+    batch[2] = pack(7, Fact(kind="called", item="tool-2", arguments=b"x" * 60_000))
+    path = killed(folder)
+    with left_behind(path) as found:
+        assert found is not None
+        start = found.end
+    journal = Journal.create(folder, "desk", "s2")
+    journal.have_room(100_000)
+    journal.size, journal.check = start.offset, start.check
+    assert journal.map is not None
+    written = journal.map
+    Stores(journal, stores, tail_first)
+    if stores < 16:
+        with pytest.raises(Killed):
+            journal.append(batch)
+    else:
+        journal.append(batch)
+    path.write_bytes(path.read_bytes()[: start.offset] + written[start.offset :])
+    journal.map, journal.words = None, ()
+    journal.close(remove=True)
+    assert recover(database, folder) == 1
+    whole = [entry.fact.item[:6] for entry in entries(database)[3:]]
+    assert whole == [f"tool-{number}" for number in range(stores // 4)]
+    assert verify(database).breaks == ()
+    assert list(folder.iterdir()) == []
+
+
+def test_what_precedes_the_damage_reaches_the_chain_once_and_the_rest_is_told(database: Database, folder: Path) -> None:
+    path = killed(folder)
+    edited = edit(path, call(1), call(9))
+    for _ in range(2):
+        with pytest.raises(PinwardenError) as caught:
+            recover(database, folder)
+        assert (caught.value.code, "from event 2 on" in caught.value.message) == ("AUDIT_TAMPERED", True)
+        assert (calls(database), path.read_bytes()) == (["s/0"], edited)
+    assert verify(database).breaks == ()
+
+
+def test_a_record_that_was_wiped_out_with_others_behind_it_is_told(database: Database, folder: Path) -> None:
+    """A long record under way says how long it is, so a hole in the file does not pass for one."""
+    journal = Journal.create(folder, "desk", "s1")
+    journal.append([pack(1, Fact(kind="called", item=str(number), arguments=b"x" * 9000)) for number in range(4)])
+    journal.close(remove=False)
+    data = bytearray(journal.path.read_bytes())
+    step = (len(data) - 256) // 4
+    data[256 + step : 256 + 2 * step] = bytes(step)
+    journal.path.write_bytes(data)
+    with pytest.raises(PinwardenError) as caught:
+        recover(database, folder)
+    assert caught.value.code == "AUDIT_TAMPERED"
+    assert [entry.fact.item for entry in entries(database)] == ["0"]
+
+
 @pytest.mark.parametrize(
-    ("old", "new"),
+    "text",
     [
-        (call(0), call(9)),
-        (call(2), call(1)),
-        (call(2), call(2)[:8] + bytes(8)),
-        (b"echo", b"evil"),
+        b"7 blocked\x1fx",
+        b'7 {{"kind":"brandnew"}',
+        b'7 {{"kind":"called","future":"x"}',
+        b"7 brandnew" + b"\x1f" * 14,
+        b"hello world",
+        b"7 {{",
+        b"7 \xff",
+        b"-7 called" + b"\x1f" * 14,
+        b"%d called" % 10**30 + b"\x1f" * 14,
+        b"#7 brandnew" + b"\x1f" * 14,
+    ],
+)
+def test_a_journal_with_right_checksums_that_no_gateway_wrote_is_told_and_blocks_no_gateway(
+    text: bytes, database: Database, folder: Path
+) -> None:
+    """Attack: plant a file whose text cannot be read, so that nobody can bring anything into the log any more."""
+    journal = Journal.create(folder, "desk", "s1")
+    journal.append([pack(1, FORM), text, pack(2, FORM)])
+    journal.close(remove=False)
+    with pytest.raises(PinwardenError) as caught:
+        recover(database, folder)
+    assert caught.value.code == "AUDIT_TAMPERED"
+    with AuditLog(folder.parent / "audit.sqlite", folder) as log:
+        log.record(Fact(kind="called", call="goes on"))
+    assert (calls(database)[0], calls(database)[-1]) == ("s/", "goes on")
+    assert [entry.fact.code for entry in entries(database)].count("journal_damaged") == 1
+    assert (verify(database).breaks, journal.path.exists()) == ((), True)
+
+
+@pytest.mark.parametrize("named", ["other", "s1\0", "s-1"])
+def test_a_journal_under_the_name_of_another_run_is_told(named: str, database: Database, folder: Path) -> None:
+    """Attack: take the places that the events of a running gateway would have in the chain."""
+    path = killed(folder)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b" s1 ", f" {named} ".encode())[:256] + data[256:])
+    with pytest.raises(PinwardenError) as caught:
+        recover(database, folder)
+    assert (caught.value.code, entries(database)) == ("AUDIT_TAMPERED", [])
+
+
+@pytest.mark.parametrize("failing", ["ftruncate", "write", "posix_fallocate"])
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room is made in another way here")
+def test_a_journal_that_cannot_begin_anew_loses_no_call_and_gives_none_to_another_tool(
+    failing: str, database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk in the moment in which the database has everything and the file is cut off."""
+    real, armed = getattr(os, failing), 0
+
+    def fail(*given: Any) -> Any:
+        nonlocal armed
+        if armed:
+            armed -= 1
+            raise OSError(28, "No space left on device")
+        return real(*given)
+
+    monkeypatch.setattr(os, failing, fail)
+    other, third = Fact(kind="called", call="t/"), Fact(kind="called", call="u/")
+    taken: list[str] = []
+
+    def take(form: Fact, number: int) -> None:
+        try:
+            log.note(form, number)
+        except PinwardenError as err:
+            assert err.code == "AUDIT_UNAVAILABLE"
+        else:
+            taken.append(f"{form.call}{number}")
+
+    with AuditLog(folder.parent / "audit.sqlite", folder, limits=AuditLimits(batch=2000, gather=60.0)) as log:
+        for number in range(100):
+            take((FORM, other)[number % 2], number)
+        armed = 3
+        log.record_durably(Fact(kind="blocked", call="x"))
+        for number in range(100, 200):
+            take((third, FORM, other)[number % 3], number)
+        assert (armed, log.problem) == (0, None) or failing == "ftruncate"
+        armed = 0
+    assert taken[-1] == "s/199"
+    assert [call for call in calls(database) if call != "x"] == taken
+    assert verify(database).breaks == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "left"),
+    [
+        (call(0), call(9), 0),
+        (call(2), call(1), 2),
+        (call(2), call(2)[:8] + bytes(8), 2),
+        (b"echo", b"evil", 0),
     ],
     ids=["a number", "the last number", "a moment", "a form"],
 )
 def test_a_record_whose_checksum_does_not_fit_is_told_and_the_file_is_kept(
-    old: bytes, new: bytes, database: Database, folder: Path
+    old: bytes, new: bytes, left: int, database: Database, folder: Path
 ) -> None:
     path = killed(folder)
     edited = edit(path, old, new)
     with pytest.raises(PinwardenError) as caught:
         recover(database, folder)
     assert caught.value.code == "AUDIT_TAMPERED"
-    assert (path.read_bytes(), entries(database)) == (edited, [])
+    assert (path.read_bytes(), len(entries(database))) == (edited, left)
 
 
 def test_a_removed_record_is_told(database: Database, folder: Path) -> None:

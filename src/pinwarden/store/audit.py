@@ -321,9 +321,10 @@ class AuditLog:
         with self._changed:
             self._done = place
             if place.nth == self._journal.count and place.offset > self._limits.batch:
-                self._journal.reset()
-                self._forms.clear()
-                self._done = self._journal.start
+                with suppress(PinwardenError):  # then it is as it was, and the next commit tries again
+                    self._journal.reset()
+                    self._forms.clear()
+                    self._done = self._journal.start
             self._away = None
             self._stuck = False
             self._tried = True
@@ -342,7 +343,7 @@ class AuditLog:
 def recover(database: Database, folder: Path) -> int:
     """Bring the events of killed gateways into the chain, the oldest journal first. How many journals there were.
 
-    One that was tampered with raises, after all others were brought in.
+    One that was tampered with raises, after all others were brought in; what precedes the damage is brought in too.
     """
     count = 0
     damaged: PinwardenError | None = None
@@ -368,6 +369,8 @@ def _bring_in(database: Database, path: Path) -> bool:
         while place.nth < journal.end.nth:
             batch, place = journal.read(place, journal.end, AuditLimits().batch)
             append(database, batch)
+        if journal.damaged:
+            raise journal.tampered(journal.count)
         path.unlink(missing_ok=True)
         return True
 

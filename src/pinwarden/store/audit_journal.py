@@ -24,13 +24,13 @@ from mmap import mmap
 from operator import attrgetter
 from pathlib import Path
 from sys import byteorder
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 from zlib import adler32
 
 from pinwarden.adapters.file_lock import try_lock
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.gateway_event import Fact, encode, parse
+from pinwarden.documents.gateway_event import KINDS, Fact, encode, parse
 
 _MAGIC = b"pinwarden-journal/3 "
 _HEADER = 256  # bytes, filled up with spaces
@@ -41,6 +41,8 @@ _CALL_BIT = 1 << 63  # in the first word: a call, and its form instead of a leng
 _LONGEST = 8192  # of an event that is packed; what is longer is written as JSON, which cuts it
 STEP = 1 << 17  # bytes of room that are made at once
 _MOST = 1 << 20  # of a framed event at all; what claims to be longer is no event
+_LATEST = 1 << 64  # nanoseconds; the moment of a call is a word
+_HIGHEST = 1 << 52  # count of an event; a number of JSON that every reader takes for the same
 
 # Texts one after the other, between characters that they hold only if somebody wants to fool us: then JSON is written.
 _BETWEEN, _WITHIN = "\x1f", "\x1e"
@@ -117,6 +119,10 @@ class Journal:
         """The same as words of eight bytes."""
         self.forms: list[Fact] = []
         """What numbered events refer to."""
+        self.damaged = False
+        """Behind the end is something that no gateway wrote."""
+        self._header = b""
+        """One that is not in the file yet."""
         self._descriptor = descriptor
         self._step = STEP
         self.end = start
@@ -143,7 +149,10 @@ class Journal:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             try_lock(descriptor)
-            made = cls(path, descriptor, gateway, source, _write_header(descriptor, gateway, source, 0))
+            header = _header(gateway, source, 0)
+            start = Mark(offset=_HEADER, nth=0, check=adler32(header))
+            made = cls(path, descriptor, gateway, source, start)
+            made._header = header
             made._step = -(-step // WORD) * WORD
             made._make_room(_HEADER)
             new.rename(path)
@@ -152,7 +161,10 @@ class Journal:
         return made
 
     def append(self, packed: list[bytes]) -> int:
-        """Add events, and return the count of the last. Either all of them are in the file, or none."""
+        """Add events, and return the count of the last. If there is no room for all of them, none is added.
+
+        Of several events a killed process leaves the first ones.
+        """
         self._write(packed)
         self.count += len(packed)
         return self.count
@@ -180,17 +192,22 @@ class Journal:
         self.count += 1
 
     def _write(self, packed: list[bytes]) -> None:
-        running = self.check
-        frames: list[bytes] = []
+        self.have_room(sum(WORD + len(data) + -len(data) % WORD for data in packed))
         for data in packed:
-            running = (running + adler32(data)) & SUM
-            frames += ((len(data) << 32 | running).to_bytes(WORD, byteorder), data, bytes(-len(data) % WORD))
-        text = b"".join(frames)
-        self.have_room(len(text))
-        end = self.size + len(text)
-        self.map[self.size : end] = text  # type: ignore[index]
-        self.size = end
-        self.check = running
+            self._copy(data)
+
+    def _copy(self, data: bytes) -> None:
+        """One record, in an order in which a kill at any moment leaves what can be told from damage.
+
+        A copy stores its bytes in any order. So before it the first word says how long the record will be, with a
+        checksum that is none, and after it the right one: until then the record is known to be one in part.
+        """
+        place, length = self.size, len(data)
+        self.check = check = (self.check + adler32(data)) & SUM
+        self.words[place >> 3] = length << 32 | check ^ SUM
+        self.map[place + WORD : place + WORD + length] = data  # type: ignore[index]
+        self.words[place >> 3] = length << 32 | check
+        self.size = place + WORD + length + -length % WORD
 
     def have_room(self, more: int) -> None:
         """Make sure that so many bytes can be added."""
@@ -204,6 +221,10 @@ class Journal:
         """Have so many bytes of the file in the map, and some more, all of which the disk has."""
         if self._descriptor < 0:
             raise ValueError("it is closed")
+        if self._header:
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            os.write(self._descriptor, self._header)
+            self._header = b""
         room = -(-least // self._step) * self._step
         _reserve(self._descriptor, room)
         self._unmap()
@@ -224,23 +245,36 @@ class Journal:
         """Some events behind a place, at most so many bytes but at least one event, and the place behind them."""
         length = until.offset - since.offset
         data = _pread(self._descriptor, min(length, max(most, _MOST)), since.offset)
-        events, place = _events(data, since, self.path, self.forms, most=most)
+        events, place = _events(data, since, self.forms, most=most)
         if not events and length:
-            _tampered(self.path, since.nth)
+            raise self.tampered(since.nth)
         batch = Batch(gateway=self.gateway, source=self.source, first=since.nth + 1, events=tuple(events))
         return batch, place
 
     def reset(self) -> None:
-        """Forget the events, which the database has, and their forms; their count goes on."""
-        self.forms = []
+        """Forget the events, which the database has, and their forms; their count goes on.
+
+        Either nothing is forgotten, or everything is. What may fail after that, to write the new header and to make
+        room, is left to whoever adds the next event, and told to him.
+        """
         try:
             self._unmap()
-            os.ftruncate(self._descriptor, 0)
-            os.lseek(self._descriptor, 0, os.SEEK_SET)
-            self.start = self.end = _write_header(self._descriptor, self.gateway, self.source, self.count)
-            self._make_room(_HEADER)
+            os.ftruncate(self._descriptor, _HEADER)
         except OSError as err:
             raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err.strerror or err}") from err
+        self.forms = []
+        self._header = _header(self.gateway, self.source, self.count)
+        self.start = self.end = Mark(offset=_HEADER, nth=self.count, check=adler32(self._header))
+        with suppress(OSError, ValueError):
+            self._make_room(_HEADER)
+
+    def tampered(self, nth: int) -> PinwardenError:
+        """What is told of a file whose events are not those of a gateway behind this one."""
+        return PinwardenError(
+            "AUDIT_TAMPERED",
+            f"{self.path} is not what a gateway wrote, from event {nth + 1} on",
+            hint="Look at who could write to it. Move the file away to go on without the events in it.",
+        )
 
     def close(self, *, remove: bool) -> None:
         """Let go of the file; without it, if the database has everything."""
@@ -292,79 +326,97 @@ def _opened(path: Path, descriptor: int) -> Journal | None:
     journal = Journal(path, descriptor, gateway, source, Mark(offset=_HEADER, nth=count, check=adler32(header)))
     place = journal.start
     while place.offset < size:
-        data = _pread(descriptor, 4 * _MOST, place.offset)
-        before, (_, place) = place, _events(data, place, path, journal.forms)
+        before, (_, place) = place, _events(_pread(descriptor, 4 * _MOST, place.offset), place, journal.forms)
         if place == before:
-            break  # in part, or nothing but zeros: the room that was never used
+            journal.damaged = not _is_torn(descriptor, place, size)
+            break
     journal.end = place
     return journal
 
 
-def _events(
-    data: bytes, place: Mark, path: Path, forms: list[Fact], *, most: int | None = None
-) -> tuple[list[Noted], Mark]:
+def _events(data: bytes, place: Mark, forms: list[Fact], *, most: int | None = None) -> tuple[list[Noted], Mark]:
     """The whole events at the start of some bytes, and the place behind them.
 
     With ``most``: at most so many bytes but at least one event, and the forms among them are known. Without, they are
-    put to the others. An event that does not fit its checksum is the last one, written in part, or the file was
-    damaged: then more follows.
+    put to the others. What does not fit its checksum, or cannot be read, is no event, and neither is what follows it.
     """
     words = memoryview(data[: len(data) // WORD * WORD]).cast("Q")
     found: list[Noted] = []
-    nth, running, at = place.nth, place.check, 0
+    running, at = place.check, 0
     stop = len(words) if most is None else most // WORD
     while at < len(words):
         first = words[at]
+        length = 2 * WORD if first & _CALL_BIT else first >> 32
+        size = -(-length // WORD) + 1
+        if not 0 < length <= _MOST or at + size > len(words) or (at + size > stop and found):
+            break
         if first & _CALL_BIT:
-            size = CALL // WORD
-            if at + size > len(words) or (at + size > stop and found):
-                break
             form, number, moment = (first ^ _CALL_BIT) >> 32, words[at + 1], words[at + 2]
-            running = (running + number + moment) & SUM
-            if form >= len(forms) or first & SUM != running:
-                _tampered(path, nth)
-            found.append(Noted(moment, forms[form], str(number)))
+            check = (running + number + moment) & SUM
+            read = Noted(moment, forms[form], str(number)) if form < len(forms) else None
         else:
-            length = first >> 32
-            size = -(-length // WORD) + 1
-            if 0 < length <= _MOST and (at + size > len(words) or (at + size > stop and found)):
-                break
             body = data[(at + 1) * WORD : (at + 1) * WORD + length]
             check = (running + adler32(body)) & SUM
-            if not 0 < length <= _MOST or check != first & SUM:
-                _refuse_unless_torn(data[at * WORD :], length, path, nth)
-                break
-            running = check
-            if not body.startswith(b"#"):
-                found.append(unpack(body))
-            elif most is None:
-                forms.append(unpack(body[1:]).fact)
+            read = _read(body.removeprefix(b"#")) if check == first & SUM else None
+        if read is None or check != first & SUM:
+            break
+        running = check
+        if first & _CALL_BIT or not body.startswith(b"#"):
+            found.append(read)
+        elif most is None:
+            forms.append(read.fact)
         at += size
-        nth = place.nth + len(found)
-    return found, Mark(offset=place.offset + at * WORD, nth=nth, check=running)
+    return found, Mark(offset=place.offset + at * WORD, nth=place.nth + len(found), check=running)
 
 
-def _refuse_unless_torn(data: bytes, length: int, path: Path, nth: int) -> None:
-    """Bytes are copied in any order, so the length itself may be missing from what was written in part. What was not
-    copied is zero, so a record without a zero was written to its end, by somebody else."""
+def _read(body: bytes) -> Noted | None:
+    """An event; None if no gateway of this release wrote it, whatever its checksum says."""
+    try:
+        noted = unpack(body)
+    except (PinwardenError, ValueError):
+        return None
+    return noted if noted.fact.kind in KINDS and 0 <= noted.at < _LATEST else None
+
+
+def _is_torn(descriptor: int, place: Mark, size: int) -> bool:
+    """Whether what follows the last whole record is one that a killed process wrote in part, or nothing at all.
+
+    What was not copied is zero. Of a record without its first word the length is not known; one without a zero was
+    copied to its end, and then only its checksum may be missing.
+    """
+    data = _pread(descriptor, WORD + _MOST, place.offset)
+    first = int.from_bytes(data[:WORD], byteorder)
+    length = first >> 32
+    if first & _CALL_BIT:
+        return len(data) < CALL
     sound = 0 < length <= _MOST
-    end = WORD + length if sound else WORD + _LONGEST
-    if (sound and b"\0" not in data[WORD:end]) or data[end:].strip(b"\0"):
-        _tampered(path, nth)
+    end = WORD + (length if sound else _LONGEST)
+    body = data[WORD:end]
+    unfinished = first & SUM == (place.check + adler32(body)) & SUM ^ SUM
+    if sound and len(body) == length and b"\0" not in body and not unfinished:
+        return False
+    behind = place.offset + end
+    while behind < size:
+        rest = _pread(descriptor, _MOST, behind)
+        if not rest or rest.strip(b"\0"):
+            return not rest
+        behind += len(rest)
+    return True
 
 
-def _write_header(descriptor: int, gateway: str, source: str, count: int) -> Mark:
+def _header(gateway: str, source: str, count: int) -> bytes:
     text = b"%s%s %d %s" % (_MAGIC, source.encode(), count, gateway.encode("utf-8", "backslashreplace")[:128])
-    header = text.ljust(_HEADER - 1) + b"\n"
-    os.write(descriptor, header)
-    return Mark(offset=_HEADER, nth=count, check=adler32(header))
+    return text.ljust(_HEADER - 1) + b"\n"
 
 
 def _read_header(path: Path, header: bytes) -> tuple[str, str, int]:
     words = header.removeprefix(_MAGIC).split(b" ", 2)
-    if not header.startswith(_MAGIC) or len(words) != 3 or not words[1].isdigit():
-        raise PinwardenError("AUDIT_TAMPERED", f"{path} is not a journal of the audit log")
-    return words[2].decode("utf-8", "replace").rstrip(), words[0].decode("utf-8", "replace"), int(words[1])
+    if header.startswith(_MAGIC) and len(words) == 3 and words[1].isdigit() and int(words[1]) < _HIGHEST:
+        gateway, source = words[2].decode("utf-8", "replace").rstrip(), words[0].decode("utf-8", "replace")
+        # The file of one run under the name of another would take its places in the chain.
+        if source.isascii() and source.isalnum() and source == path.stem:
+            return gateway, source, int(words[1])
+    raise PinwardenError("AUDIT_TAMPERED", f"{path} is not a journal of the audit log")
 
 
 def _reserve(descriptor: int, size: int) -> None:
@@ -386,11 +438,3 @@ def _pread(descriptor: int, length: int, offset: int) -> bytes:
     data = os.read(descriptor, length)
     os.lseek(descriptor, here, os.SEEK_SET)
     return data
-
-
-def _tampered(path: Path, nth: int) -> NoReturn:
-    raise PinwardenError(
-        "AUDIT_TAMPERED",
-        f"{path} is not what a gateway wrote, from event {nth + 1} on",
-        hint="Look at who could write to it. Move the file away to go on without the events in it.",
-    )
