@@ -135,6 +135,60 @@ def test_an_export_is_verified_without_the_database(world: ReviewWorld, tmp_path
     assert world.run("audit", "verify", "--file", str(end), "--head", head(world)).code == 1
 
 
+def test_a_head_before_the_beginning_of_an_export_is_compared_or_told_and_never_ignored(
+    world: ReviewWorld, tmp_path: Path
+) -> None:
+    """Attack: give an export of a log that was written anew, without the entry that the kept head names."""
+    end = tmp_path / "end.jsonl"
+    first, second, _ = (f"sha256:{hashlib.sha256(line).hexdigest()}" for line in exported(world))
+    assert world.run("audit", "export", "--after", "2", "--output", str(end)).code == 0
+    good = world.json("audit", "verify", "--file", str(end), "--head", f"2:{second}")
+    assert (good["ok"], good["heads_checked"]) == (True, 1)
+    assert codes(
+        world.run("audit", "verify", "--file", str(end), "--head", f"2:{first}", "--format", "json"),
+    ) == [(2, "rewritten")]
+    early = world.run("audit", "verify", "--file", str(end), "--head", f"2:{second}", "--head", f"1:{first}")
+    assert (early.code, "[AUDIT_NOT_COVERED]" in early.err) == (3, True)
+    assert "cannot be checked by this file, which begins with entry 3" in early.err
+
+
+def test_an_earlier_export_is_compared_line_by_line(world: ReviewWorld, tmp_path: Path) -> None:
+    """Attack: edit the log in the middle and write the rest anew, or the export that it is held to."""
+    kept, again = tmp_path / "kept.jsonl", tmp_path / "again.jsonl"
+    lines = exported(world)
+    kept.write_bytes(b"".join(line + b"\n" for line in lines))
+    assert world.json("audit", "verify", "--against", str(kept))["heads_checked"] == 1
+    edited = lines[1].replace(b"blocked", b"allowed")
+    for bad in ([lines[0], edited, lines[2]], [lines[0], lines[2]], [b"{}", *lines[1:]]):
+        again.write_bytes(b"".join(line + b"\n" for line in bad))
+        told = world.run("audit", "verify", "--against", str(again))
+        assert (told.code, "[AUDIT_INVALID]" in told.err, told.out) == (3, True, "")
+    # the log of somebody who keeps what the last line says, which only the whole export shows
+    edit(world, "UPDATE audit_entry SET entry = REPLACE(entry, 'blocked', 'allowed') WHERE number = 2")
+    found = codes(world.run("audit", "verify", "--against", str(kept), "--format", "json"))
+    assert found == [(2, "rewritten"), (3, "broken_link")]
+    other = world.run("audit", "verify", "--file", str(kept), "--against", str(kept))
+    assert other.code == 0
+
+
+def test_the_end_of_an_export_is_held_to_an_earlier_one_that_overlaps_it(world: ReviewWorld, tmp_path: Path) -> None:
+    early, late = tmp_path / "early.jsonl", tmp_path / "late.jsonl"
+    lines = exported(world)
+    early.write_bytes(b"".join(line + b"\n" for line in lines[:2]))
+    late.write_bytes(b"".join(line + b"\n" for line in lines[1:]))
+    assert world.run("audit", "verify", "--file", str(late), "--against", str(early)).code == 0
+    assert world.run("audit", "verify", "--against", str(late), "--against", str(early)).code == 0
+    assert codes(world.run("audit", "verify", "--file", str(early), "--against", str(late), "--format", "json")) == [
+        (3, "cut_off")
+    ]
+
+
+def test_an_empty_export_is_not_clean(world: ReviewWorld, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    told = world.run("audit", "verify", "--file", str(tmp_path / "empty"))
+    assert (told.code, "[AUDIT_INVALID]" in told.err) == (3, True)
+
+
 def test_tail_shows_the_newest_events_and_no_control_characters(world: ReviewWorld) -> None:
     out = world.run("audit", "tail", "-n", "2").out
     assert [line.split()[1] for line in out.splitlines()] == ["blocked", "policy_changed"]

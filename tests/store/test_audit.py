@@ -254,6 +254,66 @@ def test_a_head_stays_good_while_the_log_grows(written: Database) -> None:
     assert breaks(written, head) == []
 
 
+def test_heads_that_contradict_each_other_are_not_both_right(written: Database) -> None:
+    head = head_of(written)
+    other = Head(number=head.number, hash=EMPTY.hash)
+    assert breaks(written, head, other) == breaks(written, other, head) == [(6, "rewritten")]
+    assert breaks(written, EMPTY) == []
+    assert breaks(written, Head(number=0, hash=head.hash)) == [(0, "rewritten")]
+
+
+@pytest.mark.parametrize("number", [0, -1, -(2**63)])
+def test_a_row_outside_of_the_chain_silences_no_gateway_and_is_found(
+    number: int, database: Database, database_url: str, folder: Path
+) -> None:
+    """Attack: let the log believe that it has all events of a running gateway, by a row that no check reads."""
+    with AuditLog(database_url, folder, limits=PATIENT) as log:
+        log.record_durably(called(1))
+        with database.transaction() as step:
+            step.run("INSERT INTO audit_entry VALUES (?, ?, ?, 'x')", (number, log.source, 1 << 60))
+        log.record_durably(called(2))
+        assert items(database) == ["1", "2"]
+    assert breaks(database) == [(number, "moved")]
+
+
+@pytest.mark.parametrize(
+    "change_one",
+    [
+        "UPDATE audit_entry SET nth = 1000000 WHERE number = 2",
+        "UPDATE audit_entry SET source = (SELECT source FROM audit_entry WHERE number = 2), nth = 9 WHERE number = 1",
+    ],
+)
+def test_an_entry_under_another_count_than_its_own_stops_what_must_be_logged_and_is_found(
+    change_one: str, database: Database, database_url: str, folder: Path
+) -> None:
+    """Attack: the same, by a row that is part of the chain."""
+    append(database, Batch(gateway="g", source="other", first=1, events=(Noted(at=9, fact=called(0)),)))
+    with AuditLog(database_url, folder, limits=QUICK) as log:
+        log.record_durably(called(1))
+        change(database, change_one)
+        log.record_durably(Fact(kind="blocked", item="2"))  # it is synced to the disk
+        assert log.problem is not None
+        assert log.problem.code == "AUDIT_TAMPERED"
+        with pytest.raises(PinwardenError) as caught:
+            log.record(called(3))
+        assert caught.value.code == "AUDIT_UNAVAILABLE"
+    assert [code for _, code in breaks(database)] == ["misfiled"]
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_an_event_that_a_running_gateway_did_not_count_yet_is_told(
+    database: Database, database_url: str, folder: Path
+) -> None:
+    """Attack: take the next places of a running gateway in the chain, with entries that look like its own."""
+    with AuditLog(database_url, folder, limits=QUICK) as log:
+        log.record_durably(called(1))
+        forged = tuple(Noted(at=number, fact=called("forged")) for number in range(5))
+        append(database, Batch(gateway="desk", source=log.source, first=2, events=forged))
+        log.record_durably(Fact(kind="blocked", item="2"))
+        assert log.problem is not None
+        assert log.problem.code == "AUDIT_TAMPERED"
+
+
 # Faults
 
 

@@ -293,6 +293,12 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Verify the log with: pinwarden audit verify",
     ),
     ErrorCode(
+        "AUDIT_NOT_COVERED",
+        EXIT_UNCHECKED,
+        "A head that was kept is older than everything in the file that was to be checked against it.",
+        "Verify the log itself, or an export that begins before that head.",
+    ),
+    ErrorCode(
         "AUDIT_TAMPERED",
         EXIT_REFUSED,
         "The audit log is not what was written: an event was changed, removed, moved, put in or cut off.",

@@ -312,7 +312,7 @@ class AuditLog:
             if since.nth == until.nth:
                 return
             batch, place = self._journal.read(since, until, self._limits.batch)
-            append(database, batch)
+            append(database, batch, until.nth)
             self._settle(place)
             if self._journal.size <= self._limits.batch:
                 return  # what came meanwhile is gathered for the next commit, until the journal has to begin anew

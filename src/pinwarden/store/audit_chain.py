@@ -8,6 +8,7 @@ from functools import lru_cache
 from os import urandom
 from time import sleep
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.documents.audit_entry import EMPTY, Entry, Head, encode, hash_of, parse
 from pinwarden.documents.gateway_event import Fact
@@ -24,15 +25,15 @@ def audit_schema() -> Schema:
     return schema_of("audit")
 
 
-def append(database: Database, batch: Batch) -> Head:
+def append(database: Database, batch: Batch, last: int | None = None) -> Head:
     """Add events to the end of the chain, in one commit. What is there already is not added again.
 
-    Whoever appends is alone in it, over all processes: several gateways on one database write one chain.
+    Whoever appends is alone in it, over all processes: several gateways on one database write one chain. ``last`` is
+    how many events a run has counted that still goes on: of more than that, the log can know nothing.
     """
     with database.transaction(alone="audit") as step:
         head = _head(step)
-        known = step.row("SELECT MAX(nth) FROM audit_entry WHERE source = ?", (batch.source,))
-        skipped = max(0, (known[0] if known and known[0] is not None else 0) - batch.first + 1)
+        skipped = max(0, _known(step, batch.source, last) - batch.first + 1)
         rows: list[tuple[int, str, int, str]] = []
         entry_of = _Entries(batch)
         number, before = head.number, head.hash
@@ -130,9 +131,23 @@ def newest(database: Database) -> Iterator[Entry]:
 def verify(database: Database, heads: Sequence[Head] = ()) -> Verified:
     """Follow the whole chain."""
     check = ChainCheck(heads)
-    for number, line in lines(database):
-        check.follow(number, line)
+    for number, line, filed in rows(database):
+        check.follow(number, line, filed)
     return check.outcome()
+
+
+def rows(database: Database) -> Iterator[tuple[int, bytes, tuple[str, int]]]:
+    """All that is in the table, in order, with the run and count beside each line: also where no entry belongs."""
+    columns = "SELECT number, entry, source, nth FROM audit_entry"
+    page = database.rows(f"{columns} WHERE number < 1 ORDER BY number LIMIT {_PAGE}")
+    after = 0
+    while True:
+        for number, text, source, nth in page:
+            yield number, str(text).encode("utf-8", "surrogatepass"), (source, nth)
+        page = database.rows(f"{columns} WHERE number > ? ORDER BY number LIMIT {_PAGE}", (after,))
+        if not page:
+            return
+        after = page[-1][0]
 
 
 def moment_text(nanoseconds: int) -> str:
@@ -146,8 +161,33 @@ def _second_text(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
+def _known(step: Transaction, source: str, most: int | None) -> int:
+    """How many events of a run the chain has. It is believed only of an entry that says so itself.
+
+    A row that only pretended to be an event of the run would keep out all that the run still tells.
+    """
+    found = step.row(
+        "SELECT number, nth, entry FROM audit_entry WHERE source = ? AND number >= 1 ORDER BY nth DESC LIMIT 1",
+        (source,),
+    )
+    if found is None:
+        return 0
+    number, nth, text = found
+    try:
+        entry = parse(str(text).encode("utf-8", "surrogatepass"))
+    except PinwardenError:
+        entry = None
+    if entry is None or (entry.number, entry.source, entry.nth) != (number, source, nth) or nth > (most or nth):
+        raise PinwardenError(
+            "AUDIT_TAMPERED",
+            f"entry {number} of the audit log stands for an event that its gateway did not write",
+            hint="Look at who could write to the database. pinwarden audit verify tells what else was changed.",
+        )
+    return int(nth)
+
+
 def _head(step: Transaction) -> Head:
-    last = step.row("SELECT number, entry FROM audit_entry ORDER BY number DESC LIMIT 1")
+    last = step.row("SELECT number, entry FROM audit_entry WHERE number >= 1 ORDER BY number DESC LIMIT 1")
     if last is None:
         return EMPTY
     return Head(number=last[0], hash=hash_of(str(last[1]).encode("utf-8", "surrogatepass")))

@@ -1,7 +1,8 @@
 """Verify the audit log: every event is there, in its order, as it was written.
 
 Who may write to the database can cut off its end or write it anew; a head that was kept elsewhere shows both. Give the
-head that an earlier run printed, or the file of an earlier export. Exit code 1 if anything is not as it was written.
+head that an earlier run printed, or the file of an earlier export, which is compared line by line. Exit code 1 if
+anything is not as it was written.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ def configure(parser: ArgumentParser) -> None:
         "--head", action="append", default=[], metavar="HEAD", help="a head that was kept: NUMBER:sha256:HEX"
     )
     parser.add_argument(
-        "--against", action="append", default=[], metavar="FILE", help="an earlier export, which must be a part of it"
+        "--against",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="an earlier export, every line of which must be in it",
     )
     parser.add_argument("--file", metavar="FILE", help="verify this export and not the database")
     add_state_argument(parser)
@@ -31,15 +36,17 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Verify and report."""
     from pinwarden.documents.audit_entry import parse_head
-    from pinwarden.flows.gateway.auditing import head_of_export, verify_export, verify_log
+    from pinwarden.flows.gateway.auditing import verify_export, verify_log
 
     try:
         heads = [parse_head(text) for text in args.head]
     except PinwardenError as err:
         raise PinwardenError("USAGE", f"--head: {err.message}", hint="Write NUMBER:sha256:HEX.") from err
-    heads += [head_of_export(Path(name)) for name in args.against]
+    exports = [Path(name) for name in args.against]
     if args.file is not None:
-        return emit(verify_export(Path(args.file), heads), args.format)
+        with Progress("verifying the export"):
+            report = verify_export(Path(args.file), heads, exports)
+        return emit(report, args.format)
     with state_from(args) as state, Progress("verifying the audit log"):
-        report = verify_log(state, heads)
+        report = verify_log(state, heads, exports)
     return emit(report, args.format)

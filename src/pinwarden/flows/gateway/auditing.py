@@ -32,42 +32,82 @@ class Wanted(Record):
         return self.server in ("", entry.fact.server) and (not self.kinds or entry.fact.kind in self.kinds)
 
 
-def verify_log(state: GatewayState, heads: Sequence[Head]) -> Report:
+def verify_log(state: GatewayState, heads: Sequence[Head], exports: Sequence[Path] = ()) -> Report:
     """The report of ``pinwarden audit verify``: the chain in the database."""
-    check = ChainCheck(heads)
-    for number, line in audit_chain.lines(state.audit_database):
-        check.follow(number, line)
-    return _verified("the audit log", check.outcome(), heads)
+    earlier = [_Earlier(path) for path in exports]
+    kept = [*heads, *(each.head for each in earlier)]
+    check = ChainCheck(kept)
+    for number, line, filed in audit_chain.rows(state.audit_database):
+        check.follow(number, line, filed)
+        _compare(number, line, earlier, check)
+    return _verified("the audit log", check.outcome(), kept)
 
 
-def verify_export(path: Path, heads: Sequence[Head]) -> Report:
+def verify_export(path: Path, heads: Sequence[Head], exports: Sequence[Path] = ()) -> Report:
     """The same for an exported file, which may begin anywhere in the chain."""
+    earlier = [_Earlier(each) for each in exports]
+    kept = [*heads, *(each.head for each in earlier)]
     check: ChainCheck | None = None
     number = 0
     for line in _lines_of(path):
         if check is None:
-            check, number = _start(line, heads)
+            check, number = _start(line, kept)
         check.follow(number, line)
+        _compare(number, line, earlier, check)
         number += 1
-    return _verified(str(path), (check or ChainCheck(heads)).outcome(), heads)
+    if check is None:
+        raise _holds_nothing(path)
+    return _verified(str(path), check.outcome(), kept)
 
 
 _EXPORT = "Name a file that pinwarden audit export wrote."
 
 
-def head_of_export(path: Path) -> Head:
-    """The last entry of an exported file."""
-    last = None
-    for line in _lines_of(path):
-        last = line
-    if last is None:
-        raise PinwardenError("AUDIT_INVALID", f"{path} holds no entry of an audit log")
-    try:
-        return Head(number=parse(last).number, hash=hash_of(last))
-    except PinwardenError as err:
-        raise PinwardenError(
-            "AUDIT_INVALID", f"{path} is no export of an audit log: {err.message}", hint=_EXPORT
-        ) from err
+class _Earlier:
+    """An export that was kept, which has to be a part of the log: every line of it, and not only the last.
+
+    It is read twice, a line at a time: whether it is an export at all, and beside the log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        check: ChainCheck | None = None
+        number = 0
+        for line in _lines_of(path):
+            if check is None:
+                check, self._next = _start(line, ())
+                number = self._next
+            check.follow(number, line)
+            number += 1
+        if check is None:
+            raise _holds_nothing(path)
+        outcome = check.outcome()
+        if outcome.breaks:
+            why = outcome.breaks[0].message
+            raise PinwardenError("AUDIT_INVALID", f"{path} is no export of an audit log: {why}", hint=_EXPORT)
+        self.head = outcome.head
+        self._lines = _lines_of(path)
+
+    def has_another(self, number: int, line: bytes) -> bool:
+        """Whether the export has another entry of this number than the log, which is asked about in order.
+
+        Its last one is its head, to which the log is held anyway.
+        """
+        while self._next < number:
+            next(self._lines, None)
+            self._next += 1
+        if self._next != number or number >= self.head.number:
+            return False
+        self._next += 1
+        return next(self._lines, line) != line
+
+
+def _compare(number: int, line: bytes, earlier: Sequence[_Earlier], check: ChainCheck) -> None:
+    if any([each.has_another(number, line) for each in earlier]):  # each of them has to go on
+        check.differs(number)
+
+
+def _holds_nothing(path: Path) -> PinwardenError:
+    return PinwardenError("AUDIT_INVALID", f"{path} holds no entry of an audit log", hint=_EXPORT)
 
 
 def last_entries(state: GatewayState, count: int, wanted: Wanted) -> list[Entry]:
@@ -141,7 +181,14 @@ def _start(line: bytes, heads: Sequence[Head]) -> tuple[ChainCheck, int]:
     except PinwardenError:
         return ChainCheck(heads), 1
     before = Head(number=first.number - 1, hash=first.previous)
-    return ChainCheck([head for head in heads if head.number > before.number], start=before), first.number
+    for head in heads:
+        if head.number < before.number:
+            raise PinwardenError(
+                "AUDIT_NOT_COVERED",
+                f"the head {head.number} cannot be checked by this file, which begins with entry {first.number}",
+                hint=f"Verify the log itself, or an export from entry {head.number + 1} or before.",
+            )
+    return ChainCheck(heads, start=before), first.number
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:
