@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -418,6 +419,48 @@ def test_a_postgresql_that_hangs_is_told_like_one_that_is_away_and_nothing_is_lo
     database = open_database(database_url, audit_schema())
     assert items(database) == ["before", "meanwhile", "after"]
     assert verify(database).breaks == ()
+    database.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+@pytest.mark.parametrize("durably", [True, False])
+def test_the_file_of_a_running_log_is_noticed_to_be_gone_and_all_that_the_journal_has_is_in_the_next(
+    how: str, durably: bool, tmp_path: Path, folder: Path
+) -> None:
+    path, away = tmp_path / "state" / "audit.sqlite", tmp_path / "away"
+    away.mkdir()
+
+    def files() -> list[Path]:
+        return sorted(path.parent.glob("audit.sqlite*"))
+
+    with AuditLog(path, folder, limits=PATIENT) as log:
+        log.record_durably(called(1))
+        for each in files():
+            shutil.copy(each, away)
+        log.record_durably(called(2))
+        for each in files():
+            each.rename(tmp_path / each.name) if how == "moved" else each.unlink()
+        if how == "replaced":
+            for each in away.iterdir():
+                each.rename(path.parent / each.name)
+        take = log.record_durably if durably else log.record
+        for number in (3, 4, 5):
+            take(called(number))
+    database = open_database(path, audit_schema())
+    assert items(database) == ["1", "2", "3", "4", "5"]
+    assert verify(database).breaks == ()
+    database.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_events_that_were_in_a_file_that_is_gone_are_missed(tmp_path: Path, folder: Path) -> None:
+    path = tmp_path / "audit.sqlite"
+    with AuditLog(path, folder, limits=AuditLimits(gather=60.0, wait=60.0, batch=100)) as log:
+        log.record_durably(*(called(number) for number in range(10)))  # more than a batch: the journal begins anew
+        path.unlink()
+        log.record_durably(Fact(kind="blocked", item="10"))
+    database = open_database(path, audit_schema())
+    assert (items(database), breaks(database)) == (["10"], [(1, "lost_event")])
     database.close()
 
 

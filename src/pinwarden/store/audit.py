@@ -83,6 +83,8 @@ class AuditLog:
         """Told to those who wait for a commit."""
         self._done = self._journal.start
         """What the database has."""
+        self._opened = 0
+        """How often it was opened."""
         self._away: PinwardenError | None = None
         self._tried = False
         self._stuck = False
@@ -307,7 +309,11 @@ class AuditLog:
         from pinwarden.store.audit_chain import append
 
         while True:
+            opened = database.opened()
             with self._lock:
+                if opened != self._opened:
+                    # What was in the database that was open before need not be in this one.
+                    self._opened, self._done = opened, self._journal.start
                 since, until = self._done, self._journal.end
             if since.nth == until.nth:
                 return

@@ -69,6 +69,12 @@ class _SqliteTransaction(Transaction):
             self._connection.executemany(sql, values)
 
 
+class _Connection(sqlite3.Connection):
+    """A connection that knows which file it has open."""
+
+    file: tuple[int, int] | None = None
+
+
 class _Sqlite(Database):
     def __init__(self, path: Path, schema: Schema, limits: DatabaseLimits) -> None:
         super().__init__(schema)
@@ -78,14 +84,18 @@ class _Sqlite(Database):
     def __str__(self) -> str:
         return str(self._path)
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> _Connection:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._path.touch(mode=0o600)  # before SQLite makes it: its journals take over the mode
         except OSError as err:
             raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} cannot be opened: {err.strerror}") from err
-        made = sqlite3.connect(self._path, timeout=self._limits.lock, isolation_level=None, check_same_thread=False)
+        file = self._file()
+        made: _Connection = sqlite3.connect(
+            self._path, self._limits.lock, isolation_level=None, check_same_thread=False, factory=_Connection
+        )
         try:
+            made.file = file
             _keep_journal(made, self._limits.lock)
             made.execute("PRAGMA synchronous = FULL")  # what was committed survives a power cut
             made.execute("PRAGMA foreign_keys = ON")
@@ -95,21 +105,31 @@ class _Sqlite(Database):
             raise
         return made
 
-    def _begin(self, connection: sqlite3.Connection, alone: str | None) -> None:
+    def _begin(self, connection: _Connection, alone: str | None) -> None:
         connection.execute("BEGIN" if alone is None else "BEGIN IMMEDIATE")
 
-    def _commit(self, connection: sqlite3.Connection) -> None:
+    def _commit(self, connection: _Connection) -> None:
         connection.execute("COMMIT")
+        if self._is_lost(connection):
+            raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was taken away while it was written to")
 
-    def _give_up(self, connection: sqlite3.Connection) -> None:
+    def _give_up(self, connection: _Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
-    def _transaction(self, connection: sqlite3.Connection) -> Transaction:
+    def _transaction(self, connection: _Connection) -> Transaction:
         return _SqliteTransaction(connection, self._path)
 
-    def _is_lost(self, connection: sqlite3.Connection) -> bool:  # noqa: ARG002 - a file does not hang up
-        return False
+    def _is_lost(self, connection: _Connection) -> bool:
+        """Whether another file has the name by now, or none: what is written to this one, nobody would find."""
+        return connection.file != self._file()
+
+    def _file(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _told(self) -> Any:
         return _sqlite_errors(self._path)

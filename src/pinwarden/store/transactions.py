@@ -90,6 +90,7 @@ class Database(ABC):
         self._local = threading.local()
         self._all: list[Any] = []
         self._guard = threading.Lock()
+        self._opened = 0
 
     @contextmanager
     def transaction(self, *, alone: str | None = None) -> Iterator[Transaction]:
@@ -115,6 +116,11 @@ class Database(ABC):
         with self.transaction() as step:
             return step.row(sql, values)
 
+    def opened(self) -> int:
+        """How often the database was opened, with now: if it is more often than before, it may be another one."""
+        self._connection()
+        return self._opened
+
     def close(self) -> None:
         """Close what every thread has open. No thread may be inside a transaction."""
         with self._guard:
@@ -139,6 +145,7 @@ class Database(ABC):
         with self._guard:
             self._all = [each for each in self._all if each is not present]
             self._all.append(made)
+            self._opened += 1
         self._local.connection = made
         return made
 

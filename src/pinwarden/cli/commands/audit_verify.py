@@ -26,7 +26,7 @@ def configure(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="an earlier export, every line of which must be in it",
+        help="an earlier export, which must be in it line by line",
     )
     parser.add_argument("--file", metavar="FILE", help="verify this export and not the database")
     add_state_argument(parser)

@@ -102,7 +102,7 @@ class _Earlier:
 
 
 def _compare(number: int, line: bytes, earlier: Sequence[_Earlier], check: ChainCheck) -> None:
-    if any([each.has_another(number, line) for each in earlier]):  # each of them has to go on
+    if any(each.has_another(number, line) for each in earlier):
         check.differs(number)
 
 
