@@ -96,6 +96,14 @@ class Cluster:
             connection.execute(f"CREATE SCHEMA {name}".encode())
         return f"{address}&options=-csearch_path%3D{name}"
 
+    def other_encoding(self, encoding: str) -> str:
+        """The address of a database that keeps texts in this encoding."""
+        name = f"trial{next(_NUMBERS)}"
+        made = f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+        with psycopg.connect(f"postgresql://postgres@/postgres?host={self.folder}", autocommit=True) as connection:
+            connection.execute(made.encode())
+        return f"postgresql://postgres@/{name}?host={self.folder}"
+
 
 @contextmanager
 def postgres() -> Iterator[Cluster]:

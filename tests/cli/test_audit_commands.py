@@ -239,6 +239,8 @@ def test_whoever_follows_sees_only_what_is_wanted_and_leaves_when_its_reader_doe
         ("verify --against half.jsonl", 3, "AUDIT_INVALID"),
         ("export --output empty.jsonl", 1, "FILE_EXISTS"),
         ("export --output none/x", 3, "FILE_UNWRITABLE"),
+        ("tail --audit mysql://me:secret@host/db", 2, "USAGE"),
+        ("tail --audit postgresql://[::1/db", 2, "USAGE"),
     ],
 )
 def test_what_cannot_be_done_is_told_with_a_code(arguments: str, code: int, told: str, empty: ReviewWorld) -> None:

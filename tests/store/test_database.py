@@ -40,6 +40,58 @@ def test_what_was_written_is_read_back_exactly(database: Database, database_url:
     assert database.row("SELECT name FROM trial WHERE number = 3") is None
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII", "nonsense"])
+def test_texts_are_kept_exactly_whatever_other_programs_are_told(
+    encoding: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = cluster.new_database()
+    monkeypatch.setenv("PGCLIENTENCODING", encoding)
+    opened = open_database(url, TRIAL)
+    with opened.transaction() as step:
+        step.run(ADD, (1, "Größe ☃", None))
+    assert opened.rows("SELECT name FROM trial") == [("Größe ☃",)]
+    opened.close()
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_keep_every_name_is_refused_at_once(encoding: str, cluster: Cluster) -> None:
+    url = cluster.other_encoding(encoding)
+    opened = open_database(url, TRIAL)
+    with pytest.raises(PinwardenError) as caught:
+        opened.rows("SELECT 1")
+    assert caught.value.code == "DATABASE_UNAVAILABLE"
+    assert f"keeps texts as {encoding}" in caught.value.message
+
+
+def test_a_text_that_is_none_is_refused_and_leaves_nothing(database: Database) -> None:
+    def add() -> None:
+        with database.transaction() as step:
+            step.run(ADD, (1, "a", None))
+            step.run(ADD, (2, "\ud800", None))
+
+    with pytest.raises(PinwardenError) as caught:
+        add()
+    assert caught.value.code == "DATABASE_UNAVAILABLE"
+    assert database.rows("SELECT number FROM trial") == []
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@host:5/db?password=secret", "postgresql://host:5/db"),
+        ("postgresql:///db?host=/run", "postgresql://local/db"),
+        ("postgresql://host/db?options=a@secret", "postgresql://…"),
+        ("postgresql://me:sec/ret@host/db", "postgresql://…"),
+        ("postgresql://me:sec?ret@host/db", "postgresql://…"),
+        ("postgresql://me:sec#ret@host/db", "postgresql://…"),
+        ("postgresql://me:sec@ret@host/db", "postgresql://…"),
+        ("postgresql://[::1]:5/db", "postgresql://[::1]:5/db"),
+    ],
+)
+def test_nothing_of_a_password_is_in_the_name_of_a_database(url: str, shown: str) -> None:
+    assert str(open_database(url, TRIAL)) == shown
+
+
 def test_a_missing_driver_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     opened = open_database("postgresql://localhost:1/trial", TRIAL)

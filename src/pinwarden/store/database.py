@@ -160,5 +160,7 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
         raise PinwardenError("DATABASE_UNAVAILABLE", f"the database {path} did not do it: {err}") from err
     except sqlite3.IntegrityError as err:
         raise Conflict(str(err)) from err
+    except (UnicodeError, OverflowError) as err:
+        raise PinwardenError("DATABASE_UNAVAILABLE", f"a value cannot be kept or read ({type(err).__name__})") from err
     except sqlite3.DatabaseError as err:
         raise PinwardenError("DATABASE_CORRUPT", f"the database {path} is damaged: {err}") from err

@@ -7,13 +7,13 @@ with a deadline of ours too, and a connection that missed one is closed: nobody 
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.store.transactions import Conflict, Database, DatabaseLimits, Row, Schema, Transaction, Value
@@ -53,9 +53,7 @@ class Postgres(Database):
         super().__init__(schema)
         self._url = url
         self._limits = limits
-        parts = urlsplit(url)
-        # Never with the user and the password.
-        self._name = f"postgresql://{parts.hostname or 'local'}{parts.path}"
+        self._name = _shown(url)
 
     def __str__(self) -> str:
         return self._name
@@ -72,6 +70,7 @@ class Postgres(Database):
             ) from None
         made.answer_seconds = self._limits.answer
         try:
+            self._refuse_other_encodings(made)
             self._tell_limits(made)
         except BaseException:
             made.close()
@@ -91,7 +90,18 @@ class Postgres(Database):
             "keepalives_interval": max(1, round(limits.answer / 4)),
             "keepalives_count": 3,
         }
-        return {**ours, **conninfo_to_dict(self._url)}
+        # An entry is hashed as UTF-8, whatever PGCLIENTENCODING or the address say of other programs.
+        return {**ours, **conninfo_to_dict(self._url), "client_encoding": "utf8"}
+
+    def _refuse_other_encodings(self, connection: psycopg.Connection[Row]) -> None:
+        """One that cannot keep every name would fail in the middle of a log; SQL_ASCII gives back bytes, not texts."""
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise PinwardenError(
+                "DATABASE_UNAVAILABLE",
+                f"{self._name} keeps texts as {encoding}, and not as UTF8",
+                hint="Make one that does: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+            )
 
     def _tell_limits(self, connection: psycopg.Connection[Row]) -> None:
         """By a statement and not in the options of the connection, which belong to the address."""
@@ -174,6 +184,17 @@ def _until(steps: Generator[Any, int, Any], deadline: float) -> Generator[Any, i
         return end.value
 
 
+_ADDRESS = re.compile(r"[a-z]+://(?P<user>[^@/?#]*@)?(?P<place>[^@/?#]*(/[^@?#]*)?)([?#].*)?", re.DOTALL)
+
+
+def _shown(url: str) -> str:
+    """The address without user and password; nothing of it where nobody can say what is what."""
+    found = _ADDRESS.fullmatch(url)
+    if found is None or (found["user"] is None and "@" in url):
+        return "postgresql://…"
+    return f"postgresql://{'local' if found['place'][:1] in ('', '/') else ''}{found['place']}"
+
+
 def _lock_number(name: str) -> int:
     return zlib.crc32(name.encode()) - (1 << 31)
 
@@ -193,6 +214,8 @@ def _postgres_errors() -> Iterator[None]:
         yield
     except psycopg.errors.IntegrityError as err:
         raise Conflict(str(err)) from err
+    except UnicodeError as err:
+        raise PinwardenError("DATABASE_UNAVAILABLE", f"a text cannot be kept or read ({type(err).__name__})") from err
     except psycopg.Error as err:
         name = type(err).__name__
         why = _SAID.get(name, "the database did not do it")

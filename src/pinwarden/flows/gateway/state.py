@@ -35,6 +35,8 @@ class GatewayState:
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
+        if url:
+            _refuse_unknown(url)
         self.url = url or str(folder / "gateway.sqlite")
 
     def close(self) -> None:
@@ -169,6 +171,22 @@ def running_folder(variables: Mapping[str, str], home: Path) -> Path:
 
 def _running(folder: Path) -> Path:
     return folder / "running"
+
+
+def _refuse_unknown(url: str) -> None:
+    """Raise for what is the address of no database, before anything begins that would need it."""
+    from urllib.parse import urlsplit
+
+    scheme, between, _ = url.partition("://")
+    try:
+        urlsplit(url)
+    except ValueError as err:
+        why = f"the address of a database cannot be read: {err}"
+    else:
+        if not between or scheme in ("postgresql", "postgres", "sqlite"):
+            return
+        why = f"{scheme[:40]!a} is no database that is known"
+    raise PinwardenError("USAGE", why, hint="Give a path or postgresql://…")
 
 
 def _named_by(url: str) -> str:
