@@ -149,6 +149,7 @@ class Waits:
 
     def __init__(self) -> None:
         self.got: list[Any] = []
+        self.open = True
 
     def message(self, frame: Frame) -> None:
         self.got.append(frame.message)

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from pinwarden.core.record import replace
+from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
-from tests.gateway.http_world import OTHER, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern, rpc
+from tests.gateway.http_world import OTHER, TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern, rpc
 from tests.gateway.test_http_enforcement import poll
 from tests.servers import talking
 
@@ -128,21 +129,104 @@ def test_what_a_server_asks_reaches_the_client_and_its_answer_the_server(
     assert json.loads(json.loads(reply)["result"]["content"][0]["text"]) == answer
 
 
-def test_what_belongs_to_no_request_comes_on_the_stream(at: Scene, raw: Raw) -> None:
-    stream = socket.create_connection((at.gateway.host, at.gateway.port), timeout=60)
-    from tests.gateway.http_world import TOKEN
+@contextmanager
+def listening(at: Scene, session: str) -> Iterator[socket.socket]:
+    """The stream of a session, opened."""
+    with socket.create_connection((at.gateway.host, at.gateway.port), timeout=60) as stream:
+        head = f"GET /mcp/talking HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
+        stream.sendall(f"{head}Mcp-Session-Id: {session}\r\nAccept: text/event-stream\r\n\r\n".encode())
+        assert stream.recv(17) == b"HTTP/1.1 200 OK\r\n"
+        yield stream
 
-    head = f"GET /mcp/talking HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
-    head += f"Mcp-Session-Id: {raw.session}"
-    stream.sendall(f"{head}\r\nAccept: text/event-stream\r\n\r\n".encode())
-    got = stream.recv(65536)
-    assert got.startswith(b"HTTP/1.1 200 OK\r\n")
-    answer = raw.say("tools/call", {"name": "note"}, 4)
-    while b"notifications/message" not in got:
-        got += stream.recv(65536)
-    stream.close()
+
+def test_what_belongs_to_no_request_comes_on_the_stream(at: Scene, raw: Raw) -> None:
+    with listening(at, raw.session) as stream:
+        answer = raw.say("tools/call", {"name": "note"}, 4)
+        got = b""
+        while b"notifications/message" not in got:
+            got += (more := stream.recv(65536))
+            assert more
     assert answer["result"]["content"][0]["text"] == "told"
     assert any(line in got for line in at.lines(b">") if b"notifications/message" in line)
+
+
+def posting(at: Scene, session: str, body: bytes) -> socket.socket:
+    """A client that posts a message and does not wait for the answer."""
+    client = socket.create_connection((at.gateway.host, at.gateway.port), timeout=60)
+    lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", "Mcp-Session-Id": session}
+    lines |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    client.sendall(f"POST /mcp/talking HTTP/1.1\r\n{head}\r\n".encode() + body)
+    return client
+
+
+def hang_up(at: Scene, client: socket.socket) -> None:
+    """Break a connection, and wait until the gateway knows."""
+    connections = at.gateway.serving.connections
+    before = len(connections.open)
+    client.close()
+    poll(lambda: len(connections.open) < before)
+
+
+def says(at: Scene, session: str, frame: bytes) -> None:
+    """The server of a session says something by itself."""
+    conversation = at.gateway.hub._sessions[session].conversation
+    assert isinstance(conversation, Conversation)
+    at.gateway.call(lambda: conversation.from_server(frame))
+
+
+@pytest.mark.parametrize("token", [False, True], ids=["a call", "with a token for progress"])
+@pytest.mark.parametrize("how", ["broken", "cancelled"])
+def test_what_a_server_asks_goes_past_requests_for_which_nobody_waits(
+    at: Scene, raw: Raw, how: str, *, token: bool
+) -> None:
+    """No stream is open, and the oldest request is one whose client would never see the question."""
+    raw.say("tools/call", {"name": "echo", "arguments": {}}, 80)
+    meta = {"progressToken": f"{how}-81"} if token else {}
+    hanging = posting(at, raw.session, call("hang", {"how": how, "token": token}, 81, **meta))
+    mark = json.dumps({"how": how, "token": token}).encode()
+    poll(lambda: any(mark in line for line in at.lines(b"<")))
+    if how == "broken":
+        hang_up(at, hanging)
+    else:
+        assert raw.send(json.dumps(rpc("notifications/cancelled", {"requestId": 81}, None)).encode())[0] == 202
+    question = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
+    asking = posting(at, raw.session, call("ask", question, 82))
+    got = b""
+    while b'"server-82"' not in got:
+        got += (more := asking.recv(65536))
+        assert more
+    hanging.close()
+    asking.close()
+
+
+def test_a_question_that_nobody_waits_for_is_kept_until_a_stream_is_opened(at: Scene, raw: Raw) -> None:
+    asking = posting(at, raw.session, call("hang", {"alone": 1}, 83))
+    poll(lambda: any(b'{"alone": 1}' in line for line in at.lines(b"<")))
+    hang_up(at, asking)
+    question = b'{"jsonrpc":"2.0","id":"server-83","method":"ping"}'
+    says(at, raw.session, question)
+    with listening(at, raw.session) as stream:
+        got = b""
+        while question not in got:
+            got += (more := stream.recv(65536))
+            assert more
+
+
+def test_progress_of_a_request_whose_post_broke_comes_on_the_stream(at: Scene, raw: Raw) -> None:
+    with listening(at, raw.session) as stream:
+        hanging = posting(at, raw.session, call("hang", {"far": 1}, 84, progressToken="far"))
+        poll(lambda: any(b'{"far": 1}' in line for line in at.lines(b"<")))
+        hang_up(at, hanging)
+        about = {"name": "steps", "arguments": {"count": 1}, "_meta": {"progressToken": "near"}}
+        assert raw.say("tools/call", about, 85)["result"]
+        note = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"far","progress":3}}'
+        says(at, raw.session, note)
+        got = b""
+        while note not in got:
+            got += (more := stream.recv(65536))
+            assert more
+    assert b'"near"' not in got
 
 
 def test_a_stream_is_not_opened_without_a_session(at: Scene) -> None:

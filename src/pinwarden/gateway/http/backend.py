@@ -40,6 +40,11 @@ class Answer:
         self._future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._on_message = on_message
 
+    @property
+    def open(self) -> bool:
+        """Whether anybody still waits."""
+        return not self._future.done()
+
     def message(self, frame: Frame) -> None:
         """A message before the answer."""
         if self._on_message is not None:

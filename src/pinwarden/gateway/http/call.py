@@ -67,6 +67,11 @@ class Call:
         """Who waits."""
         return self
 
+    @property
+    def open(self) -> bool:
+        """Whether the client still waits."""
+        return self._connection is not None
+
     def result(self, data: bytes, message: Any) -> None:
         """The answer is a result, and nothing else came before it."""
         connection = self._connection

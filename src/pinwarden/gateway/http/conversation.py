@@ -449,14 +449,22 @@ class Conversation:
         pending = self._belongs_to(frame, asked)
         if pending is not None:
             pending.deadline = max(pending.deadline, self._clock() + self._limits.answer_seconds)
-            pending.waiting.message(restored(frame, pending))
+            frame = restored(frame, pending)
+        if pending is not None and pending.waiting.open:
+            pending.waiting.message(frame)
         elif self._stream is not None and self._stream.open:
             self._stream.event(frame.data)
-        elif self._pending and asked is None:
-            # No stream is open; whoever waits longest is the likeliest reason for it.
-            next(iter(self._pending.values())).waiting.message(frame)
+        elif pending is None and asked is None and (other := self._longest_open()) is not None:
+            other.message(frame)
         else:
             self._keep(frame.data)
+
+    def _longest_open(self) -> Waiting | Call | None:
+        """Who waits longest, of those who still hear: the likeliest reason for a message that names none."""
+        for pending in self._pending.values():
+            if pending not in self._cancelled and pending.waiting.open:
+                return pending.waiting
+        return None
 
     def _keep(self, data: bytes) -> None:
         """Keep a message until somebody listens; the oldest go when there are too many, or too much of them."""

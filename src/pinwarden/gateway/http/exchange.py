@@ -11,6 +11,10 @@ from pinwarden.gateway.http.reply import Reply
 class Waiting(Protocol):
     """Who waits for the answer to a request."""
 
+    @property
+    def open(self) -> bool:
+        """Whether anybody still hears what is told before the answer."""
+
     def message(self, frame: Frame) -> None:
         """A message that belongs to the request and is not its answer."""
 

@@ -60,6 +60,11 @@ class Traced:
         self._waiting = waiting
         self._span = span
 
+    @property
+    def open(self) -> bool:
+        """Whether anybody still hears."""
+        return self._waiting.open
+
     def message(self, frame: Frame) -> None:
         """A message before the answer."""
         self._waiting.message(frame)
