@@ -94,7 +94,9 @@ class Express:
                             plain.left -= 1
                             open_requests[number] = name
                             with lock:
-                                if not outlet.closed and (written := write(out, chunk)) != len(chunk):
+                                if outlet.closed:
+                                    raise BrokenPipeError
+                                if (written := write(out, chunk)) != len(chunk):
                                     outlet.finish(chunk, written)
                             continue
                 except (ValueError, KeyError, TypeError, AttributeError):
@@ -102,13 +104,16 @@ class Express:
                 except PinwardenError:
                     pass  # the long way finds the log closed, too, and says so
                 except OSError:
-                    outlet.closed = True  # who reads from the server meets its end
+                    outlet.closed = True
+                    outlet.unsent((chunk,))
                     continue
             frames = lines.add(chunk)
             self._calls(frames, send)
             loads, dumps = self._loads, self._dumps
             quick = loads is not None and len(frames) == 1 and len(chunk) < SHORT and lines.empty
             size = _LITTLE if quick else _CHUNK
+        if not lines.empty and self._read(last := lines.rest()) is not None:
+            self._calls((last,), send)  # complete but for its line end
 
     def from_server(self, descriptor: int, send: Callable[[Step], None], settled: Callable[[], None]) -> None:
         """Relay what the server says until it ends; ``settled`` is called whenever something was not plain."""
@@ -238,3 +243,7 @@ class Lines:
                 raise PinwardenError("PROBE_LIMIT", f"a message has more than {self._most} bytes")
         self.empty = not self._begun
         return [line for line in ended if line and not line.isspace()]
+
+    def rest(self) -> bytes:
+        """The line that is begun, when no end of it will come."""
+        return bytes(self._begun)

@@ -25,6 +25,8 @@ class SessionLimits(Record):
     """Messages that wait for a list to be judged."""
     max_held_bytes: int = 160 * 1024 * 1024
     """Of all of them together: one largest message and some others. A server can send many while it is asked."""
+    max_unwritten: int = 192 * 1024 * 1024
+    """Bytes that wait for a side that does not read: all that was held at once, and some more. Then the server ends."""
     list_seconds: float = 20.0
     """How long a server may take for a list before its calls are refused."""
     max_rounds: int = 5

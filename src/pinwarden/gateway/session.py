@@ -15,7 +15,7 @@ approved; requests are held against the policy; the rest is passed on byte for b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import RLock
 from typing import Any
@@ -46,6 +46,10 @@ _BATCHES = "2025-03-26"  # the only revision that has them
 _NOTICE = "notifications/"
 _INITIALIZED = f"{_NOTICE}initialized"
 _DOUBTFUL = "Readers may differ on what this message is."
+
+
+def _not_taken(number: Any) -> bytes:
+    return error(number, messages.GONE, "pinwarden: the server takes no more messages")
 
 
 class Session:
@@ -200,7 +204,7 @@ class Session:
                 part.judge_anew()
             self._journal.tell_anew()
             for frame in step.to_server:
-                self._unsent(self._members(frame), problem, out)
+                self._unsent(self._members(frame), lambda number: unrecorded(number, problem), out)
             for frame in step.to_client:
                 message = self._members(frame)
                 number = message.get("id")
@@ -208,6 +212,15 @@ class Session:
                     out.to_client.append(unrecorded(number, problem))
                 elif self._answers.asked_of_client.pop(number, None) is not None:
                     out.to_server.append(unrecorded(number, problem))
+        return out.step()
+
+    def not_taken(self, frames: Iterable[bytes]) -> Step:
+        """The server takes no more messages, and these did not reach it: who waits for an answer is told so."""
+        out = Output()
+        with self._lock:
+            self.plain.spend()
+            for frame in frames:
+                self._unsent(self._members(frame), _not_taken, out)
         return out.step()
 
     def _members(self, frame: bytes) -> Any:
@@ -219,7 +232,7 @@ class Session:
 
             return read_message(frame, self._json).members
 
-    def _unsent(self, message: Any, problem: PinwardenError, out: Output) -> None:
+    def _unsent(self, message: Any, answer: Callable[[Any], bytes], out: Output) -> None:
         """A request that did not go to the server is not open. If it was for a list, nobody waits for that either."""
         number = message.get("id")
         if "method" not in message or number is None:
@@ -227,13 +240,13 @@ class Session:
         if not self._views.is_own(number):
             self._open.pop(number, None)
             self._cancelled.discard(number)
-            out.to_client.append(unrecorded(number, problem))
+            out.to_client.append(answer(number))
             return
         if self._listening.is_it(number):
             self._listening.unsent()
             return
         self._views.unsent(number)
-        out.to_client += [unrecorded(waiting, problem) for waiting in self._held.answered()]
+        out.to_client += [answer(waiting) for waiting in self._held.answered()]
 
     # Messages of the client
 

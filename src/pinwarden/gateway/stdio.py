@@ -2,13 +2,15 @@
 
 Two threads read, one from each side, and write what the session lets through to the other side: nothing is nearer to
 what a pipe costs. Whatever goes back to the side that it came from (a refusal, a list request of our own) is written by
-a thread of that side's own, so that neither reader ever waits for the side that it reads from.
+a thread of that side's own, so that neither reader ever waits for the side that it reads from. So is what the clock
+brings, so that time passes even while both sides wait.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 _TICK_SECONDS = 1.0
 _PREPARE_SECONDS = 0.2
+_LAST_WORDS_SECONDS = 2.0  # how long what a server started may go on to write where it wrote
+_BOTH = ("client", "server")
 
 
 class Relay:
@@ -49,10 +53,14 @@ class Relay:
         self._tree: ProcessTree = ProcessTree(process)
         self._say = say
         self._stdout = process.stdout.fileno()
-        self._to_server = Outlet(os.dup(process.stdin.fileno()))
+        most = session.guard.limits.max_unwritten
+        server, client = partial(self._stop, "the server"), partial(self._stop, "the client")
+        self._to_server = Outlet(os.dup(process.stdin.fileno()), most, server, self._not_taken)
         process.stdin.close()
-        self._to_client = Outlet(os.dup(1))
+        self._to_client = Outlet(os.dup(1), most, client)
         self._express = Express(session, recorder.log, self._to_server, self._to_client)
+        self._stopped = False
+        self._deaf = False
         self._ended = Event()
         self._settled = Event()
         self._client_gone = False
@@ -63,28 +71,29 @@ class Relay:
         for name in ("SIGTERM", "SIGINT", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), self._told_to_end)
-        Thread(target=self._from_client, name="from-client", daemon=True).start()
-        Thread(target=self._keep_time, name="time", daemon=True).start()
+        for work in (self._from_server, self._from_client, self._keep_time):
+            Thread(target=work, name=work.__name__, daemon=True).start()
         try:
-            self._from_server()
+            self._ended.wait()
         finally:
             self._ended.set()
-            self._send(self._session.server_gone(monotonic()), later_to="none")
+            self._send(self._session.server_gone(monotonic()), later_to=_BOTH)
             self._tree.end(self._grace if self._process.poll() is None else 0)
+            self._to_client.finished(self._session.guard.limits.list_seconds)
         code = self._process.returncode
         return code if code >= 0 else 128 - code
 
     def _from_client(self) -> None:
         try:
             with suppress(OSError):
-                self._express.from_client(0, partial(self._send, later_to="client"))
+                self._express.from_client(0, partial(self._send, later_to=("client",)))
         except PinwardenError as err:
             self._say(f"the client's connection is closed: {err.message}")
         finally:
             self._client_gone = True
             self._close_if_settled()
             if not self._settled.wait(self._session.guard.limits.list_seconds):
-                self._to_server.close()
+                self._to_server.close_later()
             if not self._ended.wait(self._grace):
                 self._tree.end(self._grace)
 
@@ -101,13 +110,29 @@ class Relay:
     def _from_server(self) -> None:
         try:
             with suppress(OSError):
-                send = partial(self._send, later_to="server")
+                send = partial(self._send, later_to=("server",))
                 self._express.from_server(self._stdout, send, self._close_if_client_gone)
         except PinwardenError as err:
             self._say(f"the server is stopped: {err.message}")
             self._tree.kill()
+        finally:
+            self._ended.set()
 
-    def _send(self, step: Step, later_to: str) -> None:
+    def _stop(self, side: str) -> None:
+        """More waits for a side than is kept. Who reads from the server meets its end, and everybody is told."""
+        if not self._stopped:
+            self._stopped = True
+            self._say(f"the server is stopped: {side} does not read what it is sent")
+            self._tree.kill()
+
+    def _not_taken(self, frames: Sequence[bytes]) -> None:
+        """The server closed its input. It may still answer what it has, so its output is read as ever."""
+        if not self._deaf and self._process.poll() is None:
+            self._deaf = True
+            self._say("the server takes no more messages")
+        self._send(self._session.not_taken(frames), later_to=_BOTH)
+
+    def _send(self, step: Step, later_to: Sequence[str]) -> None:
         """Record, then write. What cannot be recorded does not pass."""
         to_client, to_server = step.to_client, step.to_server
         if step.facts or step.sightings:
@@ -120,12 +145,12 @@ class Relay:
                 instead = self._session.take_back(step, err)
                 to_client, to_server = instead.to_client, instead.to_server
         if to_server:
-            if later_to == "server":
+            if "server" in later_to:
                 self._to_server.write_later(to_server)
             else:
                 self._to_server.write(to_server)
         if to_client:
-            if later_to == "client":
+            if "client" in later_to:
                 self._to_client.write_later(to_client)
             else:
                 self._to_client.write(to_client)
@@ -148,7 +173,19 @@ class Relay:
             self._express.prepare()
             gc.freeze()  # what is there now stays, so nobody has to look through it again
         while not self._ended.wait(_TICK_SECONDS):
-            self._send(self._session.tick(monotonic()), later_to="none")
+            self._send(self._session.tick(monotonic()), later_to=_BOTH)
+            if self._process.poll() is not None:
+                self._see_to_the_end()
+
+    def _see_to_the_end(self) -> None:
+        """The server ended. Something that it started may hold its output open, and then nobody else would notice."""
+        if not self._ended.wait(_LAST_WORDS_SECONDS):
+            self._tree.kill()  # what it wrote before is still read
+            if not self._ended.wait(_LAST_WORDS_SECONDS) and self._all_is_read():
+                self._ended.set()  # whoever holds it left the group, too
+
+    def _all_is_read(self) -> bool:
+        return not self._to_client.lock.locked() and not select.select((self._stdout,), (), (), 0)[0]
 
     def _told_to_end(self, *_: object) -> None:
         """Pass the wish on, and see that it is followed; the reader of the server meets its end."""

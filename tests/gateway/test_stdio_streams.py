@@ -1,0 +1,268 @@
+"""Streams of a stdio gateway of which a side does not read, closes one, or ends: nobody waits for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from pinwarden.gateway.outlet import Outlet
+
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
+LARGE = 8_000_000
+# A server with one thread. `late` speaks only when its input is full, and reads again only when all of it is taken;
+# `deaf` closes its input and stays; `leave` and `detach` end and leave somebody behind who holds the output; `flood`
+# asks what is refused, for ever, and does not read the answers.
+SERVER = """
+import array, fcntl, json, os, signal, subprocess, sys, termios, time
+
+def say(message):
+    rest = memoryview(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\\n")
+    while rest:
+        rest = rest[os.write(1, rest):]
+
+def text(number, text):
+    say({"id": number, "result": {"content": [{"type": "text", "text": text}]}})
+
+def waiting():
+    count = array.array("i", [0])
+    fcntl.ioctl(0, termios.FIONREAD, count)
+    return count[0]
+
+NAMES = ("echo", "late", "deaf", "leave", "detach", "flood")
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
+
+def call(number, name, line):
+    if name == "echo":
+        text(number, str(len(line)))
+    elif name == "late":
+        while waiting() < fcntl.fcntl(0, fcntl.F_GETPIPE_SZ) - 4096:
+            time.sleep(0.01)
+        say({"method": "notifications/tools/list_changed"})
+        text(number, "x" * LARGE)
+    elif name == "deaf":
+        os.close(0)
+        text(number, "deaf")
+        signal.pause()
+    elif name in ("leave", "detach"):
+        subprocess.Popen(["sleep", "90"], start_new_session=name == "detach", stderr=subprocess.DEVNULL)
+        os._exit(4)
+    else:
+        count = 0
+        while True:
+            count += 1
+            say({"id": count, "method": "no/such/method"})
+
+for line in iter(sys.stdin.buffer.readline, b""):
+    message = json.loads(line)
+    number, method = message.get("id"), message.get("method")
+    if method == "initialize":
+        about = {"serverInfo": {"name": "s", "version": "1"}, "capabilities": {"tools": {"listChanged": True}}}
+        say({"id": number, "result": {"protocolVersion": "2025-11-25", **about}})
+    elif method == "tools/list":
+        say({"id": number, "result": {"tools": TOOLS}})
+    elif method == "tools/call":
+        call(number, message["params"]["name"], line)
+""".replace("LARGE", str(LARGE))
+# A gateway whose bound on what waits is small, so that little has to be sent to reach it.
+NARROW = """
+import sys
+from pinwarden.core.record import replace
+from pinwarden.documents.digest_policy import DEFAULT_POLICY
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS
+from pinwarden.gateway.recorder import Recorder
+from pinwarden.gateway.server_process import Command, start
+from pinwarden.gateway.session import Session
+from pinwarden.gateway.stdio import Relay
+from tests.gateway.desk import Measure
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+guard = Guard("narrow", Measure(None), DEFAULT_POLICY, replace(DEFAULT_SESSION_LIMITS, max_unwritten=100_000))
+process = start(Command(words=tuple(sys.argv[1:]), environment={}))
+sys.exit(Relay(Session(guard, name="narrow"), Recorder(None, None, say), process, say).run())
+"""
+
+
+class Client:
+    """Writes from a thread of its own, so that it always reads."""
+
+    def __init__(self, process: subprocess.Popen[bytes], said: Path) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.process, self.stdin, self._out, self._said = process, process.stdin, process.stdout, said
+        self.last = 0
+
+    @property
+    def said(self) -> str:
+        return self._said.read_text()
+
+    def request(self, method: str, params: Any = None, *, end: bytes = b"\n") -> int:
+        self.last += 1
+        message = {"jsonrpc": "2.0", "id": self.last, "method": method, "params": params or {}}
+        self.write(json.dumps(message, separators=(",", ":")).encode() + end)
+        return self.last
+
+    def call(self, name: str, size: int = 0, *, end: bytes = b"\n") -> int:
+        return self.request("tools/call", {"name": name, "arguments": {"a": "y" * size}}, end=end)
+
+    def write(self, data: bytes) -> None:
+        Thread(target=self._write, args=(data,), daemon=True).start() if len(data) > 4096 else self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        self.stdin.write(data)
+        self.stdin.flush()
+
+    def answer(self, number: int) -> Any:
+        while line := self._out.readline():
+            message = json.loads(line)
+            if message.get("id") == number and "method" not in message:
+                return message
+        raise AssertionError("the gateway ended")
+
+    def rest(self) -> bytes:
+        return self._out.read()
+
+    def ask(self, name: str) -> Any:
+        return self.answer(self.call(name))
+
+
+@contextmanager
+def running(folder: Path, *before: str) -> Iterator[Client]:
+    said = folder / "stderr"
+    with said.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, *(before or ("-m", "pinwarden", "run", "--")), sys.executable, "-c", SERVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            cwd=None if before else folder,
+            env={**os.environ, "PINWARDEN_STATE": str(folder / "state")},
+        )
+    client = Client(process, said)
+    try:
+        client.answer(client.request("initialize", HELLO))
+        client.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        assert "result" in client.ask("echo")
+        yield client
+    finally:
+        process.kill()
+        process.wait(60)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        process.stdout.close()
+
+
+def test_a_server_that_speaks_before_it_reads_a_large_call_is_no_deadlock(tmp_path: Path) -> None:
+    """It tells that its list changed, for which the gateway has a question of its own, while its input is full."""
+    with running(tmp_path) as client:
+        late = client.call("late")
+        large = client.call("echo", LARGE)
+        assert len(client.answer(late)["result"]["content"][0]["text"]) == LARGE
+        assert int(client.answer(large)["result"]["content"][0]["text"]) > LARGE
+        assert "result" in client.ask("echo")
+
+
+def test_who_has_something_for_later_does_not_wait_for_somebody_who_writes() -> None:
+    reads, writes = os.pipe()
+    outlet = Outlet(writes, 1000, lambda: None)
+    with outlet.lock:  # as somebody has it whose write is not taken
+        outlet.write_later((b"one", b"two"))
+        outlet.close_later()
+    with os.fdopen(reads, "rb") as stream:
+        assert stream.read() == b"one\ntwo\n"
+
+
+def test_what_waits_for_a_side_that_does_not_read_is_bounded_and_what_was_in_time_is_written() -> None:
+    reads, writes = os.pipe()
+    full: list[str] = []
+    outlet = Outlet(writes, 1000, lambda: full.append("full"))
+    with outlet.lock:
+        outlet.write_later((b"x" * 700,))
+        assert full == []
+        outlet.write_later((b"y" * 700,))
+        assert full == ["full"]
+        outlet.close_later()
+    with os.fdopen(reads, "rb") as stream:
+        assert stream.read() == b"x" * 700 + b"\n"
+
+
+def test_what_a_side_does_not_take_any_more_is_given_back_now_and_later() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    back: list[bytes] = []
+    third = Event()
+
+    def unsent(frames: Any) -> None:
+        back.extend(frames)
+        if b"three" in frames:
+            third.set()
+
+    outlet = Outlet(writes, 1000, lambda: None, unsent)
+    outlet.write((b"one",))
+    outlet.write((b"two",))
+    outlet.write_later((b"three",))
+    assert third.wait(60)
+    assert back == [b"one", b"two", b"three"]
+    os.close(writes)
+
+
+def test_attack_a_server_that_asks_for_ever_and_reads_no_answer_is_stopped_and_its_call_answered(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, "-c", NARROW) as client:
+        assert client.ask("flood")["error"]["code"] == -32000
+        assert client.process.wait(60) != 0
+        assert "the server is stopped: the server does not read what it is sent" in client.said
+
+
+@pytest.mark.parametrize("short", [False, True], ids=["long way", "short way"])
+def test_a_call_that_a_server_does_not_take_any_more_is_answered_with_an_error(tmp_path: Path, *, short: bool) -> None:
+    with running(tmp_path) as client:
+        end = monotonic() + (0.7 if short else 0)  # by then it is open for sure
+        while monotonic() < end:
+            client.ask("echo")
+        assert client.ask("deaf")["result"]["content"][0]["text"] == "deaf"
+        for _ in range(3):
+            error = client.ask("echo")["error"]
+            assert (error["code"], error["message"]) == (-32000, "pinwarden: the server takes no more messages")
+        assert client.answer(client.request("ping"))["error"]["code"] == -32000
+        assert client.process.poll() is None
+        assert client.said.count("the server takes no more messages") == 1
+
+
+@pytest.mark.parametrize("how", ["leave", "detach"])
+def test_a_call_is_answered_when_its_server_ended_though_somebody_holds_its_output(tmp_path: Path, how: str) -> None:
+    with running(tmp_path) as client:
+        error = client.ask(how)["error"]
+        assert (error["code"], error["message"]) == (-32000, "pinwarden: the server ended without an answer")
+        assert client.process.wait(60) == 4
+
+
+def test_the_last_line_of_a_client_needs_no_line_end(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        number = client.call("echo", end=b"")
+        client.stdin.close()
+        assert "result" in client.answer(number)
+        assert client.process.wait(60) == 0
+
+
+def test_a_message_that_breaks_off_at_the_end_of_input_goes_nowhere(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        client.write(b'{"jsonrpc":"2.0","id":99,"method":"tools/call","params":{"name":"echo"}')
+        client.stdin.close()
+        assert client.process.wait(60) == 0
+        assert client.rest() == b""
+        assert "blocked" not in client.said
