@@ -16,6 +16,7 @@ from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 _SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _USED = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _NAME, _NAMES = 60, 12  # letters of a name, and names, that a sentence has of what was trusted
+_MAX_REASONS = 100  # that are counted one by one; ours are a dozen, but some name what a server said
 _MAX_SEEN = 50_000  # definitions, and uses, that a session remembers to have told
 
 
@@ -60,6 +61,8 @@ class Journal:
         self._told: set[tuple[str, str, bytes, str]] = set()
         self._told_uses: set[tuple[str, str, int, str]] = set()
         """Apart from the definitions, of which a server can list so many that nothing else is remembered."""
+        self._refusals: dict[tuple[str, str], int] = {}
+        """How often a message that belongs to no call was refused, by why."""
 
     def call_id(self, number: object) -> str:
         """The correlation id of the client's request with this id."""
@@ -80,6 +83,7 @@ class Journal:
         """What was told was not recorded, so it is told again."""
         self._told.clear()
         self._told_uses.clear()
+        self._refusals.clear()
 
     def used(self, verdict: Verdict, method: str, call: str, out: Output, arguments: bytes | None = None) -> None:
         """A client wanted to use something."""
@@ -111,7 +115,23 @@ class Journal:
         return {each.key: self.fact(CALLED, each, method, f"{self._session}/") for each in verdicts}
 
     def refused(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
-        """A message was refused for what it is."""
+        """A message was refused for what it is.
+
+        What belongs to no call may come again and again, and would fill the log and the disk: it is counted, and told
+        each time that there are ten times as many.
+        """
+        if not call:
+            mark = (code, reason)
+            if mark not in self._refusals and len(self._refusals) >= _MAX_REASONS:
+                mark = (code, "")
+            count = self._refusals[mark] = self._refusals.get(mark, 0) + 1
+            if count != 10 ** (len(str(count)) - 1):
+                return
+            if count > 1:
+                reason = f"{reason} {count} times in this session."
+        self._refuse(code, reason, method, call, out)
+
+    def _refuse(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
         fact = Fact(
             kind=BLOCKED,
             server=self._guard.server,
@@ -131,7 +151,7 @@ class Journal:
         mark = ("", code, hash(method), BLOCK)
         if mark not in self._told_uses and len(self._told_uses) < _MAX_SEEN:
             self._told_uses.add(mark)
-            self.refused(code, reason, method, "", out)
+            self._refuse(code, reason, method, "", out)
 
     def trusted(self, surface: Surface, seen: int, out: Output) -> None:
         """The surface was taken as the approved one because it was the first; so many items were seen."""

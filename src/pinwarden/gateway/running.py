@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pinwarden.store.audit import WhenAway
 
 _GATHER = 1.0  # seconds: what is in the journal is safe, so few and large commits do for one client
+_LAST_WORDS_SECONDS = 2.0  # how long the end waits for somebody to read why
 _SWITCH_SECONDS = 0.0005  # the log's thread holds up the others while it works; so they may interrupt it
 
 
@@ -61,6 +62,7 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
         from pinwarden.gateway.recorder import Recorder
         from pinwarden.gateway.session import Session
         from pinwarden.gateway.stdio import Relay
+        from pinwarden.gateway.telling import Telling
         from pinwarden.store.audit import AuditLimits
 
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -77,11 +79,13 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
         ):
             guard = Guard(behind.server, _source(project, behind, state.trusted if not behind.locked else None), policy)
             session = Session(guard, name=os.urandom(12).hex())
-            recorder = Recorder(log, lambda: state.sightings(behind.server, baseline), say)
+            tell = Telling(say)
+            recorder = Recorder(log, lambda: state.sightings(behind.server, baseline), tell)
             try:
-                return Relay(session, recorder, process, say).run()
+                return Relay(session, recorder, process, tell).run()
             finally:
                 recorder.close()
+                tell.close(_LAST_WORDS_SECONDS)
     finally:
         if process.poll() is None:
             process.kill()

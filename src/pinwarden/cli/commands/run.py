@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -191,4 +192,6 @@ def _can_confine(args: Namespace) -> bool:
 def _say(text: str) -> None:
     from pinwarden.core.visible import inert_in_log, show_invisible  # what is said may hold the name of a planted file
 
-    sys.stderr.write(inert_in_log(f"pinwarden: {show_invisible(text)}\n"))
+    line = inert_in_log(f"pinwarden: {show_invisible(text)}\n")
+    with suppress(OSError):  # and past Python's buffer, whose lock would hold up our end if nobody reads
+        os.write(2, line.encode("utf-8", "backslashreplace"))

@@ -1,0 +1,109 @@
+"""Attacks by repetition: what comes again and again fills neither the log nor standard error, and holds up nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.telling import MOST_IN_A_SECOND, Telling
+from tests.gateway.desk import SEARCH, Desk
+from tests.gateway.test_run_stdio import OPENING, PLAYER, talk
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b'{"jsonrpc":"2.0","id":900000,"result":{}}', "answer_unasked"),
+        (b'{"jsonrpc":"2.0","method":"tools/call"}', "request_without_id"),
+        (b'{"jsonrpc":"2.0","a":1,"a":2}', "JSON_CANONICALIZATION_ERROR"),
+    ],
+)
+def test_attack_a_flood_of_messages_that_belong_to_no_call_is_counted_and_not_told_one_by_one(
+    line: bytes, code: str
+) -> None:
+    desk = Desk({"tools": [SEARCH]})
+    desk.open()
+    before, sent = len(desk.facts), len(desk.to_client)
+    for _ in range(3000):
+        desk.say(line)
+    told = desk.facts[before:]
+    assert [fact.code for fact in told] == [code] * 4
+    assert [fact.reason.partition(told[0].reason)[2] for fact in told] == [
+        "",
+        " 10 times in this session.",
+        " 100 times in this session.",
+        " 1000 times in this session.",
+    ]
+    assert len(desk.to_client) == sent
+    assert "result" in desk.call("search_notes")
+
+
+def test_a_refusal_that_could_not_be_recorded_is_told_again() -> None:
+    desk = Desk({"tools": [SEARCH]})
+    desk.open()
+    unasked = b'{"jsonrpc":"2.0","id":900000,"result":{}}'
+    step = desk.session.server_frame(unasked, desk.now)
+    assert len(step.facts) == 1
+    desk.session.take_back(step, PinwardenError("DATABASE_UNAVAILABLE", "full"))
+    assert len(desk.session.server_frame(unasked, desk.now).facts) == 1
+
+
+def test_more_sentences_than_a_person_reads_in_a_second_are_counted() -> None:
+    told: list[str] = []
+    now = [0.0]
+    tell = Telling(told.append, lambda: now[0])
+    for number in range(MOST_IN_A_SECOND + 30):
+        tell(str(number))
+    now[0] = 1.0
+    tell("later")
+    tell.close(60)
+    counted = [text for text in told if "left out" in text]
+    assert [text for text in told if text not in counted] == [*map(str, range(MOST_IN_A_SECOND)), "later"]
+    assert sum(int(text.split()[0]) for text in counted) == 30
+
+
+def test_nobody_waits_for_whoever_reads_sentences() -> None:
+    read = Event()
+    told: list[str] = []
+
+    def write(text: str) -> None:
+        assert read.wait(60)
+        told.append(text)
+
+    tell = Telling(write)
+    for number in range(5):
+        tell(str(number))
+    assert told == []
+    read.set()
+    tell.close(60)
+    assert told == ["0", "1", "2", "3", "4"]
+
+
+def test_a_gateway_whose_standard_error_nobody_reads_relays_and_ends(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writes, b"x" * 4096)
+    os.set_blocking(writes, True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pinwarden", "run", "--", sys.executable, "-c", PLAYER],
+        input=talk(*OPENING, {"id": 2, "method": "tools/call", "params": {"name": "environment"}}),
+        stdout=subprocess.PIPE,
+        stderr=writes,
+        cwd=tmp_path,
+        env={**os.environ, "PINWARDEN_STATE": str(tmp_path / "state")},
+        timeout=60,
+        check=False,
+    )
+    os.close(reads)
+    os.close(writes)
+    assert done.returncode == 7
+    assert [line[:24] for line in done.stdout.splitlines()] == [b'{"jsonrpc": "2.0", "id":'] * 2
