@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.pool import Outgoing, UpstreamConnection
+from pinwarden.gateway.http.room import Room
+from pinwarden.gateway.http.sending import Outgoing
+from pinwarden.gateway.http.upstream_connection import UpstreamConnection
 
 BODY = b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY)
@@ -21,12 +23,15 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encodi
 class Wire:
     """The server's end of one connection, and what the gateway is told of its answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: HttpLimits | None = None) -> None:
         self.heads: dict[bytes, Any] = {}
+        self.room: Room | None = None
         self.told: list[Any] = []
         self.ways: list[str] = []
-        self.aborted = False
-        self.connection = UpstreamConnection(self, HttpLimits())  # type: ignore[arg-type]
+        self.aborted = self.closed = False
+        self.paused: bool | None = None
+        self.freed = 0
+        self.connection = UpstreamConnection(self, limits or HttpLimits())
         self.connection.connection_made(self)  # type: ignore[arg-type]
 
     def answer(self, *parts: bytes) -> list[Any]:
@@ -39,7 +44,9 @@ class Wire:
     # The pool.
     def made(self, connection: object) -> None: ...
     def lost(self, connection: object) -> None: ...
-    def free(self, connection: object) -> None: ...
+    def free(self, connection: object) -> None:
+        del connection
+        self.freed += 1
 
     # The transport.
     def write(self, data: bytes) -> None: ...
@@ -48,6 +55,15 @@ class Wire:
 
     def abort(self) -> None:
         self.aborted = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
 
     # Whoever asked.
     def on_whole(self, status: int, session: str, body: bytes) -> None:
@@ -97,19 +113,151 @@ def test_a_head_that_came_before_its_body_is_known_the_next_time(wire: Wire) -> 
     assert wire.ways == ["general", "short", "short"]
 
 
-def test_attack_more_than_the_known_length_is_no_answer_of_that_length(wire: Wire) -> None:
-    """What follows an answer would be taken for the answer to somebody's next request."""
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNK = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+TOLD = b"%x\r\ndata: %b\n\n\r\n0\r\n\r\n" % (len(BODY) + 8, BODY)
+SURPLUS = ("lost", "the server sent more than the answer to what it was asked", True)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("surplus", [HEAD + BODY, HEAD, HEAD[:1], b"\r\n" + HEAD, b"H" + b"x" * 100_000])
+@pytest.mark.parametrize("answer", [HEAD + BODY, CHUNKED + CHUNK, EVENTS + TOLD])
+def test_attack_an_answer_with_more_behind_it_is_none_and_nobody_else_gets_the_connection(
+    wire: Wire, known: bool, surplus: bytes, answer: bytes
+) -> None:
+    """Attack: answer one client twice, so that the second answer is taken for that of the next client."""
+    if known:
+        wire.answer(HEAD, BODY)
+    before = wire.freed
+    told = wire.answer(answer + surplus)
+    assert told[-1] == SURPLUS or (surplus[:3] == b"Hxx" and told[-1][0] == "lost")
+    assert BODY not in told
+    assert (wire.aborted, wire.freed) == (True, before)
+
+
+def test_attack_the_beginning_of_a_second_answer_behind_a_known_head_is_not_waited_for(wire: Wire) -> None:
     wire.answer(HEAD, BODY)
-    wire.answer(HEAD, BODY + HEAD + BODY)
-    assert wire.ways == ["general", "general"]
-    wire.answer(HEAD, BODY[:5], BODY[5:] + b"x")
-    assert "short" not in wire.ways
+    assert wire.answer(HEAD, BODY + HEAD) == [(200, ""), SURPLUS]
+    assert (wire.aborted, wire.freed) == (True, 1)
+
+
+def test_line_ends_behind_an_answer_are_no_second_one(wire: Wire) -> None:
+    for _ in range(2):
+        assert wire.answer(HEAD + BODY + b"\r\n") == WHOLE
+    assert (wire.aborted, wire.freed) == (False, 2)
+
+
+def test_an_interim_answer_is_not_the_answer(wire: Wire) -> None:
+    assert wire.answer(b"HTTP/1.1 100 Continue\r\n\r\n" * 2 + HEAD + BODY) == WHOLE
+    assert (wire.aborted, wire.freed) == (False, 1)
+
+
+ENDLESS = {
+    "a_header": (b"HTTP/1.1 200 OK\r\nx: ", b"a" * 4096),
+    "the_name_of_a_header": (b"HTTP/1.1 200 OK\r\n", b"a" * 4096),
+    "a_reason": (b"HTTP/1.1 200 ", b"a" * 4096),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"),
+    "one_header_again_and_again": (b"HTTP/1.1 200 OK\r\n", b"a: b\r\n" * 600),
+    "interim_answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+    "a_trailer": (CHUNKED + b"2\r\n{}\r\n0\r\nx: ", b"a" * 4096),
+    "a_trailer_of_a_stream": (EVENTS + b"9\r\ndata: 1\n\n\r\n0\r\nx: ", b"a" * 4096),
+    "an_extension_of_a_chunk": (CHUNKED + b"2;x=", b"a" * 4096),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_attack_whatever_of_an_answer_never_ends_is_refused_after_64_kib(wire: Wire, kind: str) -> None:
+    """Attack: a header of a hundred megabytes, which is joined anew with each part of it that comes."""
+    first, more = ENDLESS[kind]
+    wire.answer(first)
+    sent = len(first)
+    while not wire.aborted and sent < 1 << 20:
+        wire.connection.data_received(more)
+        sent += len(more)
+    assert wire.told[-1][0] == "lost"
+    assert sent <= 64 * 1024 + len(first) + len(more)
+    assert wire.freed == 0
+
+
+def test_attack_a_long_head_in_one_piece_with_its_body_is_refused() -> None:
+    async def talk() -> list[Any]:
+        wire = Wire(HttpLimits(max_upstream_head_bytes=1000))
+        return wire.answer(HEAD.replace(b"\r\n\r\n", b"\r\nx: " + b"a" * 1000 + b"\r\n\r\n") + BODY)
+
+    assert asyncio.run(talk()) == [("lost", "the head of the server's answer is too long", True)]
+
+
+def test_attack_a_flood_of_events_is_told_in_turns_and_not_read_meanwhile() -> None:
+    """Attack: thousands of tiny events in one piece, each of which has to be judged while everybody else waits."""
+
+    async def talk() -> None:
+        wire = Wire(HttpLimits(max_frames_at_once=4))
+        flood = b"data: 1\n\n" * 50
+        wire.answer(EVENTS + b"%x\r\n%b\r\n0\r\n\r\n" % (len(flood), flood))
+        for turn in range(1, 13):
+            assert wire.told == [(200, ""), *[b"1"] * (4 * turn)]
+            assert (wire.paused, wire.freed) == (True, 0)
+            await asyncio.sleep(0)
+        assert wire.told == [(200, ""), *[b"1"] * 50, ("end",)]
+        assert (wire.paused, wire.freed, wire.aborted) == (False, 1, False)
+
+    asyncio.run(talk())
+
+
+def test_attack_a_long_answer_in_one_piece_is_read_in_turns() -> None:
+    async def talk() -> None:
+        wire = Wire(HttpLimits(max_bytes_at_once=1 << 16))
+        body = b"1" * 300_000
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+        wire.answer(head + body)
+        turns = 0
+        while ("end",) not in wire.told:
+            assert wire.paused
+            await asyncio.sleep(0)
+            turns += 1
+        assert wire.told == [(200, ""), body, ("end",)]
+        assert (turns, wire.paused, wire.freed) == (4, False, 1)
+
+    asyncio.run(talk())
+
+
+def test_who_gives_up_in_the_middle_of_a_flood_hears_no_more() -> None:
+    async def talk() -> None:
+        wire = Wire(HttpLimits(max_frames_at_once=4))
+        outgoing = Outgoing(b"POST", wire)
+        wire.connection.start(outgoing)
+        wire.connection.data_received(EVENTS + b"%x\r\n%b\r\n" % (450, b"data: 1\n\n" * 50))
+        outgoing.give_up()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert wire.told == [(200, ""), *[b"1"] * 4]
+        assert (wire.aborted, wire.freed) == (True, 0)
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_an_answer_without_a_length_ends_with_the_connection(wire: Wire, pieces: int) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
+    size = len(head + BODY) // pieces + 1
+    assert BODY not in wire.answer(*((head + BODY)[at : at + size] for at in range(0, len(head + BODY), size)))
+    wire.connection.eof_received()
+    assert wire.told == WHOLE
+    assert (wire.closed, wire.freed, wire.heads) == (True, 0, {})
+
+
+@pytest.mark.parametrize("parts", [(HEAD + BODY[:10],), (CHUNKED + CHUNK[:-2],), (HEAD[:20],)])
+def test_an_answer_with_a_length_does_not_end_with_the_connection(parts: tuple[bytes, ...], wire: Wire) -> None:
+    wire.answer(*parts)
+    wire.connection.eof_received()
+    wire.connection.connection_lost(None)
+    assert wire.told[-1][0] == "lost"
+    assert BODY not in wire.told
 
 
 def test_chunks_are_never_taken_for_a_body_of_known_length(wire: Wire) -> None:
-    chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
     for _ in range(2):
-        assert wire.answer(CHUNKED, chunk) == WHOLE
+        assert wire.answer(CHUNKED, CHUNK) == WHOLE
     assert (wire.ways, wire.heads) == (["general", "general"], {})
 
 

@@ -21,10 +21,11 @@ from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame
-from pinwarden.gateway.http.pool import NOBODY, Pool
+from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.room import Room
+from pinwarden.gateway.http.sending import NOBODY
 from pinwarden.gateway.server_process import Command
 from tests.gateway.desk import Desk
 from tests.gateway.http_world import Kept, rpc

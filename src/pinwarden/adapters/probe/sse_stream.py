@@ -28,6 +28,11 @@ class EventParser:
         self._begun = False
         self._after_return = False
 
+    @property
+    def held(self) -> int:
+        """Bytes of an event that is not complete."""
+        return len(self._line) + (0 if self._data is None else len(self._data))
+
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that this chunk completes."""
         if not chunk:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.exchange import HttpExchange
 from pinwarden.gateway.http.messages import Frame, Id, encoded, with_id, with_value
-from pinwarden.gateway.http.pool import NOBODY, Listener, UpstreamConnection
 from pinwarden.gateway.http.reply import Reply
+from pinwarden.gateway.http.sending import NOBODY, Cuttable, Listener
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.conversation import Conversation
@@ -31,6 +31,7 @@ class Call:
     )
     token: Id | None = None
     own_token = None
+    stream = False
 
     def __init__(  # noqa: PLR0913, PLR0917  a value of many parts
         self,
@@ -58,7 +59,7 @@ class Call:
         self.given_up = False
         self.listener: Listener = NOBODY
         self.link: RemoteLink | None = None
-        self.upstream: UpstreamConnection | None = None
+        self.upstream: Cuttable | None = None
 
     # For the conversation
 
@@ -119,6 +120,11 @@ class Call:
             self._conversation.give_up(self.number)
 
     # For the connection to the server
+
+    @property
+    def client(self) -> str:
+        """Whose call it is."""
+        return self._conversation.session.client
 
     def give_up(self) -> None:
         """Cut it off: the server sees that nobody waits for the answer."""

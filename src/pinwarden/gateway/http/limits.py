@@ -11,6 +11,8 @@ class HttpLimits(Record):
     max_head_bytes: int = 32 * 1024
     """Request line and headers. Real ones are below 4 KiB, also with a long token."""
     max_headers: int = 100
+    max_upstream_head_bytes: int = 64 * 1024
+    """Of the head of an answer, and of whatever comes between two parts of its body. Real heads are below 8 KiB."""
     max_body_bytes: int = 32 * 1024 * 1024
     """One message of a client. Arguments are seldom above a megabyte."""
     max_body_values: int = 1_000_000
@@ -20,6 +22,8 @@ class HttpLimits(Record):
     max_bytes_at_once: int = 64 * 1024
     """Of a server's message that is judged between two looks at the sockets. What is longer is judged on a thread: a
     list of 5,000 tools takes a second, and nobody else is to wait for that."""
+    max_frames_at_once: int = 16
+    """Messages of one server between two looks at the sockets. Each takes a tenth of a millisecond, or several."""
     max_connections: int = 2048
     """Of clients. Each costs a few kilobytes while it is idle."""
     max_upstream_connections: int = 512

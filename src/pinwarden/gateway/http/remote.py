@@ -22,7 +22,8 @@ from pinwarden.gateway.http.messages import (
     header_value,
     read_server,
 )
-from pinwarden.gateway.http.pool import NOBODY, Listener, Pool, Sending, SilentListener
+from pinwarden.gateway.http.pool import Pool
+from pinwarden.gateway.http.sending import NOBODY, Listener, Sending, SilentListener
 from pinwarden.gateway.messages import LISTEN
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class RemoteLink:
 
     def __init__(self, server: RemoteServer, owner: LinkOwner, limits: HttpLimits) -> None:
         self._server = server
+        server.pool.room = owner.room
         self._owner = owner
         self.json = Limits(max_bytes=limits.max_answer_bytes)
         self._session = b""
