@@ -24,11 +24,11 @@ from pinwarden.documents.surface import from_listing
 from pinwarden.documents.target import Address
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.backend import Backend
-from pinwarden.gateway.http.child import _Lines
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.lines import Lines
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.merged import Merged
 from pinwarden.gateway.http.messages import Frame, Id, read
@@ -310,7 +310,7 @@ def test_attack_a_body_in_tiny_parts_takes_no_more_memory_than_it_has_bytes() ->
 
 def test_attack_a_line_and_an_event_in_tiny_parts_take_no_more_memory_than_they_have_bytes() -> None:
     lines: list[bytes] = []
-    child = _Lines(lines.append, lambda: None, None, 1 << 30)
+    child = Lines(lines.append, lambda: None, None, 1 << 30, HttpLimits())
     assert weight_of(child.data_received, b"ab") < 2 * MANY
     child.data_received(b"c\nd")
     assert lines == [b"ab" * (MANY // 2) + b"c"]
@@ -318,6 +318,68 @@ def test_attack_a_line_and_an_event_in_tiny_parts_take_no_more_memory_than_they_
     assert weight_of(events.feed, b"data:ab\n") < 2 * MANY
     (event,) = events.feed(b"data: c\n\n")
     assert event.data == b"ab\n" * (MANY // 8) + b"c"
+
+
+class Pipe:
+    """The transport of a process's output."""
+
+    def __init__(self) -> None:
+        self.paused: list[bool] = []
+
+    def pause_reading(self) -> None:
+        self.paused.append(True)
+
+    def resume_reading(self) -> None:
+        self.paused.append(False)
+
+
+@pytest.mark.parametrize("line", [b"[]", b"", b"noise", b'{"jsonrpc":"2.0","method":"notifications/message"}'])
+def test_attack_a_flood_of_lines_is_taken_in_turns_and_not_read_meanwhile(line: bytes) -> None:
+    """Attack: a process prints tens of thousands of lines at once, and everybody else waits until all are judged."""
+
+    async def flood() -> None:
+        taken: list[bytes] = []
+        pipe = Pipe()
+        lines = Lines(taken.append, lambda: None, None, 1 << 20, HttpLimits(max_frames_at_once=4))
+        lines.connection_made(cast(asyncio.BaseTransport, pipe))
+        lines.data_received((line + b"\n") * 50 + b"[1")
+        for turn in range(1, 13):
+            assert (taken, pipe.paused) == ([line] * (4 * turn) if line else [], [True])
+            await asyncio.sleep(0)
+        assert (taken, pipe.paused) == ([line] * 50 if line else [], [True, False])
+        lines.data_received(b"2]\n")
+        assert taken[-1] == b"[12]"
+
+    asyncio.run(flood())
+
+
+def test_attack_long_lines_are_taken_in_turns() -> None:
+    async def flood() -> None:
+        taken: list[bytes] = []
+        lines = Lines(taken.append, lambda: None, None, 1 << 20, HttpLimits(max_bytes_at_once=1000))
+        lines.connection_made(cast(asyncio.BaseTransport, Pipe()))
+        lines.data_received((b"x" * 600 + b"\n") * 5)
+        assert len(taken) == 2
+        await asyncio.sleep(0)
+        assert len(taken) == 4
+        await asyncio.sleep(0)
+        assert len(taken) == 5
+
+    asyncio.run(flood())
+
+
+def test_what_is_not_taken_yet_is_dropped_with_its_process() -> None:
+    async def flood() -> None:
+        taken: list[bytes] = []
+        ended: list[bool] = []
+        lines = Lines(taken.append, lambda: ended.append(True), None, 1 << 20, HttpLimits(max_frames_at_once=4))
+        lines.connection_made(cast(asyncio.BaseTransport, Pipe()))
+        lines.data_received(b"[]\n" * 50)
+        lines.connection_lost(None)
+        await asyncio.sleep(0)
+        assert (len(taken), ended) == (4, [True])
+
+    asyncio.run(flood())
 
 
 def test_attack_no_name_of_a_server_gets_the_address_of_another_one() -> None:

@@ -19,6 +19,7 @@ from pinwarden.documents.target import Address
 from pinwarden.gateway.http.child import Supervisor
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.lines import TOO_MUCH, Lines
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame
 from pinwarden.gateway.http.pool import Pool
@@ -30,6 +31,7 @@ from pinwarden.gateway.server_process import Command
 from tests.gateway.desk import Desk
 from tests.gateway.http_world import Kept, rpc
 from tests.gateway.test_hostile_messages import HONEST
+from tests.gateway.test_http_answers_in_pieces import Wire
 from tests.gateway.test_http_attacks import Waits
 
 MB = 1 << 20
@@ -223,3 +225,62 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
             assert not made["modest"].closed
 
     asyncio.run(work())
+
+
+def test_attack_messages_of_processes_that_never_end_are_bounded_together_and_the_longest_is_lost() -> None:
+    """Attack: many processes that each print a little less than one message may have, and no end of the line."""
+    room = Room(2 * MB)
+    told: list[tuple[str, str]] = []
+    lines = {
+        name: Lines(
+            lambda _: None,
+            lambda: None,
+            lambda why, name=name: told.append((name, why)),  # type: ignore[misc]
+            128 * MB,
+            HttpLimits(),
+            room,
+        )
+        for name in ("modest", "greedy", "other")
+    }
+    for name, size in (("modest", 6), ("greedy", 20), ("other", 8)):
+        for _ in range(size):
+            lines[name].data_received(b"x" * (1 << 16))
+            assert room.waiting <= 2 * MB
+    assert told == [("greedy", TOO_MUCH)]
+    assert (room.overflows, lines["greedy"].waiting) == (1, 0)
+    assert room.waiting == 14 << 16
+    lines["modest"].data_received(b"\n")
+    lines["other"].connection_lost(None)
+    assert room.waiting == 0
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"content-type: application/json\r\ncontent-length: 100000000\r\n\r\n",
+        b"content-type: application/json\r\n\r\n",
+        b"content-type: text/event-stream\r\n\r\ndata: ",
+    ],
+)
+def test_attack_answers_that_are_begun_and_never_end_are_bounded_together_and_the_longest_is_lost(head: bytes) -> None:
+    """Attack: calls whose answers come nearly to their end, a hundred megabytes each."""
+
+    async def scene() -> None:
+        room = Room(2 * MB)
+        modest, greedy, other = wires = [Wire() for _ in range(3)]
+        for wire, size in zip(wires, (6, 20, 8), strict=True):
+            wire.room = room
+            wire.answer(b"HTTP/1.1 200 OK\r\n" + head)
+            for _ in range(size):
+                if not wire.aborted:
+                    wire.connection.data_received(b"x" * (1 << 16))
+                await until(lambda wire=wire: not wire.paused)  # type: ignore[misc]
+                assert room.waiting <= 2 * MB
+        assert [wire.aborted for wire in wires] == [False, True, False]
+        assert "than is kept, and most of it is this one" in greedy.told[-1][1]
+        assert (room.overflows, room.waiting >> 16) == (1, 14)
+        modest.connection.connection_lost(None)
+        other.connection.connection_lost(None)
+        assert room.waiting == 0
+
+    asyncio.run(scene())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.lines import Lines
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id, encoded
 from pinwarden.gateway.server_process import Command
@@ -201,9 +202,9 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._room.leave(self)
         self._stdin = None
 
-    def too_long(self) -> None:
+    def too_long(self, why: str) -> None:
         """A line without an end."""
-        self._lose("the server sent more than is taken for one message")
+        self._lose(why)
 
     def stderr_line(self, data: bytes) -> None:
         """Something for people."""
@@ -244,12 +245,13 @@ class ChildLink(asyncio.SubprocessProtocol):
             self._stdin.write(self._unsent.popleft())
 
     async def _connect(self, process: subprocess.Popen[bytes]) -> None:
-        most = self._limits.max_answer_bytes
+        limits = self._limits
         out, _ = await self._loop.connect_read_pipe(
-            lambda: _Lines(self.line, self.pipe_closed, self.too_long, most), process.stdout
+            lambda: Lines(self.line, self.pipe_closed, self.too_long, limits.max_answer_bytes, limits, self._room),
+            process.stdout,
         )
         err, _ = await self._loop.connect_read_pipe(
-            lambda: _Lines(self.stderr_line, _nothing, None, self._limits.kept_stderr_bytes), process.stderr
+            lambda: Lines(self.stderr_line, _nothing, None, limits.kept_stderr_bytes, limits), process.stderr
         )
         stdin, _ = await self._loop.connect_write_pipe(lambda: _Input(self), process.stdin)
         self._transports = [out, err, stdin]
@@ -296,48 +298,6 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._forget_unread()
         for transport in self._transports:
             transport.close()
-
-
-class _Lines(asyncio.Protocol):
-    """Bytes in, lines out."""
-
-    def __init__(
-        self,
-        take: Callable[[bytes], None],
-        closed: Callable[[], None],
-        too_long: Callable[[], None] | None,
-        most: int,
-    ) -> None:
-        self._take = take
-        self._closed = closed
-        self._too_long = too_long
-        self._most = most
-        self._begun = bytearray()
-        """A line without its end; a list of its parts might take twenty times as much."""
-
-    def data_received(self, data: bytes) -> None:
-        if not self._begun and data[-1:] == b"\n" and data.count(b"\n") == 1:
-            line = data.strip()  # what nearly always comes
-            if line:
-                self._take(line)
-            return
-        *ended, rest = data.split(b"\n")
-        for end in ended:
-            line = end
-            if self._begun:
-                self._begun += end
-                line, self._begun = bytes(self._begun), bytearray()
-            line = line.strip()
-            if line:
-                self._take(line)
-        if rest:
-            if len(self._begun) + len(rest) <= self._most:
-                self._begun += rest
-            elif self._too_long is not None:
-                self._too_long()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._closed()
 
 
 class _Input(asyncio.BaseProtocol):

@@ -47,8 +47,8 @@ class HttpLimits(Record):
     max_all_body_bytes: int = 512 * 1024 * 1024
     """Of the large requests of all connections together, from their head to their answer. More are turned away."""
     max_all_waiting_bytes: int = 512 * 1024 * 1024
-    """Of what waits for servers to read it, and for lists to be judged, in all conversations together. Beyond that
-    those are ended that hold most."""
+    """Of what waits for servers to read it, for lists to be judged, and for the end of messages that servers began, in
+    all conversations together. Beyond that those are ended that hold most."""
     max_waiting_frames: int = 1000
     """Messages of a server that wait for a client to open its stream."""
     max_waiting_bytes: int = 4 * 1024 * 1024

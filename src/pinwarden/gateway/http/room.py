@@ -1,4 +1,4 @@
-"""What waits in memory on the way to servers, and for lists to be judged, of all conversations together.
+"""What waits in memory on the way to servers, for lists to be judged, and for the end of messages that are begun.
 
 Each conversation has a bound of its own, but there are many of them. When all of them together hold too much, the one
 that holds most is ended: whoever fills the memory loses that, and nobody else does.
