@@ -10,7 +10,7 @@ import pytest
 from pinwarden.gateway.http.connection import ClientConnection, Connections
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.reply import Reply
-from pinwarden.gateway.http.request import Request
+from pinwarden.gateway.http.request import Refused, Request, RequestReader
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: gateway\r\n"
 
@@ -41,8 +41,9 @@ class Echo:
         self.ways: dict[bytes, Short] = {}
         self.short = 0
 
-    def admit(self, headers: dict[bytes, bytes]) -> None:
+    def admit(self, headers: dict[bytes, bytes]) -> str:
         self.admitted.append(headers)
+        return headers.get(b"authorization", b"").decode()
 
     def answer(self, request: Request, reply: Reply) -> None:
         self.asked.append(request)
@@ -153,6 +154,31 @@ def test_a_head_that_never_ends_is_cut_off() -> None:
 def test_a_body_that_never_ends_is_cut_off() -> None:
     answer, asked = talk(HEAD + b"Content-Length: 5\r\n\r\nab", limits=HttpLimits(body_seconds=0.05))
     assert (status(answer), asked) == (408, [])
+
+
+@pytest.mark.parametrize("rest", [b"0\r\nX-A: ", b"0\r\n", b"1;x=", b"2\r\n{}\r\n0\r\nX-A"])
+def test_attack_what_comes_in_the_place_of_a_body_and_is_none_is_refused_after_32_kib(rest: bytes) -> None:
+    """Attack: a trailer that never ends, which no bound for bodies counts, and which is joined anew with each part."""
+    reader = RequestReader(HttpLimits())
+    reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + rest)
+    sent = told = 0
+    while not told and sent < 1 << 20:
+        try:
+            reader.feed(b"a" * 1024)
+        except Refused as refused:
+            told = refused.status
+        sent += 1024
+    assert told == 400
+    assert sent <= 33 * 1024
+
+
+def test_a_body_in_tiny_chunks_is_a_body_however_much_stands_between_them() -> None:
+    reader = RequestReader(HttpLimits())
+    reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    for _ in range(20_000):
+        assert reader.feed(b"1;x\r\na\r\n") == []
+    (request,) = reader.feed(b"0\r\n\r\n")
+    assert request.body == b"a" * 20_000
 
 
 def test_an_idle_connection_is_closed_without_a_word() -> None:

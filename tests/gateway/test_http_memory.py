@@ -210,21 +210,55 @@ def test_large_requests_are_bounded_together_and_their_room_is_given_back() -> N
             socket.create_connection((at.host, at.port), timeout=60) as first,
             socket.create_connection((at.host, at.port), timeout=60) as second,
         ):
-            first.sendall(_head(200_000, TOKEN) + body[:1000])
-            while bodies() != 200_000:
+            first.sendall(_head(200_000, TOKEN) + body[:150_000])
+            while bodies() != 150_000:
                 pass
-            second.sendall(_head(200_000, TOKEN))
+            second.sendall(_head(200_000, OTHER))
             answer = _answer(second)
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b"retry-after: 1" in answer
-            first.sendall(body[1000:])
+            first.sendall(body[150_000:])
             assert _answer(first).startswith(b"HTTP/1.1 400 "), "it is no message, and was read"
             assert bodies() == 0
-            first.sendall(_head(250_000, TOKEN))
-            while bodies() != 250_000:
+            first.sendall(_head(250_000, TOKEN) + body[:1000])
+            while bodies() != 1000:
                 pass
         while bodies():
             pass
+
+
+def test_attack_large_requests_that_are_only_announced_take_nobodys_room() -> None:
+    """Attack: the heads of many large requests, and nothing behind them."""
+    limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
+    with ExitStack() as held, gateway({"none": Behind(guard("none"), command=["false"])}, limits=limits) as at:
+        for _ in range(20):
+            made = held.enter_context(socket.create_connection((at.host, at.port), timeout=60))
+            made.sendall(_head(200_000, TOKEN) + b'"')
+        while at.call(lambda: at.serving.connections.bodies) != 20:
+            pass
+        with socket.create_connection((at.host, at.port), timeout=60) as other:
+            other.sendall(_head(200_000, OTHER) + b'"' + b"x" * 199_998 + b'"')
+            assert _answer(other).startswith(b"HTTP/1.1 400 "), "it is no message, and was read"
+
+
+def test_attack_large_requests_of_one_client_leave_room_for_those_of_others() -> None:
+    """Attack: large requests of which only the last byte is missing."""
+    limits = HttpLimits(max_all_body_bytes=500_000, max_client_body_bytes=250_000, reload_seconds=0.05)
+    with ExitStack() as held, gateway({"none": Behind(guard("none"), command=["false"])}, limits=limits) as at:
+        made = held.enter_context(socket.create_connection((at.host, at.port), timeout=60))
+        made.sendall(_head(200_000, TOKEN) + b"x" * 199_999)
+        while at.call(lambda: at.serving.connections.bodies) != 199_999:
+            pass
+        with socket.create_connection((at.host, at.port), timeout=60) as same:
+            same.sendall(_head(100_000, TOKEN))
+            assert _answer(same).startswith(b"HTTP/1.1 503 ")
+        with socket.create_connection((at.host, at.port), timeout=60) as chunked:
+            head = _head(0, TOKEN).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+            chunked.sendall(head + b"%x\r\n" % 100_000 + b"x" * 60_000)
+            assert _answer(chunked).startswith(b"HTTP/1.1 503 ")
+        with socket.create_connection((at.host, at.port), timeout=60) as other:
+            other.sendall(_head(200_000, OTHER) + b'"' + b"x" * 199_998 + b'"')
+            assert _answer(other).startswith(b"HTTP/1.1 400 "), "it is no message, and was read"
 
 
 def test_attack_a_client_that_opens_sessions_without_end_ends_only_its_own() -> None:

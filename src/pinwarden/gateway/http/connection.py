@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol, cast
 
+from pinwarden.gateway.http.bodies import Bodies
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.reply import USUAL, Reply, head_of
 from pinwarden.gateway.http.request import SMALL_BODY, Refused, Request, RequestReader
@@ -44,8 +46,8 @@ class Answering(Protocol):
     def answer(self, request: Request, reply: Reply) -> None:
         """Answer one request, now or later, through its reply."""
 
-    def admit(self, headers: dict[bytes, bytes]) -> None:
-        """Refuse a request by its head."""
+    def admit(self, headers: dict[bytes, bytes]) -> str:
+        """Whose request it is, by its head; or refuse it."""
 
 
 class Connections:
@@ -63,17 +65,17 @@ class Connections:
         self.on_cut: Callable[[str], None] = _untold
         self.behind: set[ClientConnection] = set()
         """Those whose reader is slower than we are."""
-        self.bodies = 0
-        """Bytes of large requests that are not answered yet."""
+        self.large = Bodies(limits)
 
     @property
     def unsent(self) -> int:
         """Bytes that wait for slow readers."""
         return sum(each.unsent for each in self.behind)
 
-    def give_back(self, size: int) -> None:
-        """A large request is over whose client did not wait for the answer."""
-        self.bodies -= size
+    @property
+    def bodies(self) -> int:
+        """Bytes of large requests that are not answered yet."""
+        return self.large.size
 
     def make_room(self) -> None:
         """Cut those that read slowest, until what waits for all of them is within bounds."""
@@ -116,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, owner: Connections) -> None:
         self.owner = owner
         self._limits = owner.limits
-        self._reader = RequestReader(owner.limits, self._large)
+        self._reader = RequestReader(owner.limits, self)
         self._waiting: deque[Request] = deque()
         self._reply: InWork | None = None
         self._ways = owner.ways
@@ -128,6 +130,7 @@ class ClientConnection(asyncio.Protocol):
         self._paused = False
         self._behind: Behind | None = None
         self._reserved = 0
+        self._client = ""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -274,24 +277,28 @@ class ClientConnection(asyncio.Protocol):
 
     # Large requests
 
-    def _large(self, headers: dict[bytes, bytes], size: int) -> None:
-        """Make room for a body, for clients only."""
-        owner = self.owner
-        owner.answering.admit(headers)
-        if owner.bodies + size > self._limits.max_all_body_bytes:
-            raise Refused(503, "too many large requests at once")
-        owner.bodies += size
+    def admit(self, headers: dict[bytes, bytes], size: int) -> None:
+        """Take a large request from clients only. What it announces is not counted: that costs its client nothing."""
+        client = self.owner.answering.admit(headers)
+        if self._reserved and client != self._client:
+            self.owner.large.move(self._client, client, self._reserved)
+        self._client = client
+        self.owner.large.check(client, size)
+
+    def add(self, size: int) -> None:
+        """Make room for a part of its body."""
+        self.owner.large.add(self._client, size)
         self._reserved += size
 
     def _leave(self, reply: InWork) -> None:
         """The client is gone. In a session the request goes on without it, and so does its body in memory."""
         if isinstance(reply, Reply) and reply.weight and reply.on_gone is None:
             self._reserved -= reply.weight
-            reply.on_over = self.owner.give_back
+            reply.on_over = partial(self.owner.large.give_back, self._client)
         reply.gone()
 
     def _release(self) -> None:
-        self.owner.bodies -= self._reserved
+        self.owner.large.give_back(self._client, self._reserved)
         self._reserved = 0
 
     def answered(self, *, keep: bool) -> None:

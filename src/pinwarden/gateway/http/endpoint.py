@@ -83,12 +83,12 @@ class Endpoint:
             self.failures += 1
             reply.send(500, _refusal(SERVER_AWAY, err.message))
 
-    def admit(self, headers: dict[bytes, bytes]) -> None:
-        """Take a long body from clients only, so that nobody else can make us keep it."""
+    def admit(self, headers: dict[bytes, bytes]) -> str:
+        """Take a long body from clients only, so that nobody else can make us keep it. Returns whose it is."""
         request = Request("", "", headers, b"")
         try:
             self.access.check_site(request)
-            self.access.client_of(request)
+            return self.access.client_of(request).name
         except Denied as denied:
             raise Refused(denied.status, denied.why) from denied
 

@@ -45,7 +45,9 @@ class HttpLimits(Record):
     unread_seconds: float = 60.0
     """For which a connection may read nothing of what waits for it."""
     max_all_body_bytes: int = 512 * 1024 * 1024
-    """Of the large requests of all connections together, from their head to their answer. More are turned away."""
+    """Of what came of the large requests of all connections together, until they are answered. More is turned away."""
+    max_client_body_bytes: int = 256 * 1024 * 1024
+    """Of that, for one client: half of it is always left for the others."""
     max_all_waiting_bytes: int = 512 * 1024 * 1024
     """Of what waits for servers to read it, for lists to be judged, and for the end of messages that servers began, in
     all conversations together. Beyond that those are ended that hold most."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import httptools
 
@@ -58,17 +58,32 @@ class Request:
         return self.headers.get(name, b"").decode("latin-1")
 
 
-def _welcome(headers: dict[bytes, bytes], size: int) -> None:
-    del headers, size
+class BodyRoom(Protocol):
+    """Where large bodies have their place."""
+
+    def admit(self, headers: dict[bytes, bytes], size: int) -> None:
+        """Refuse a body that may be long, by the head of its request, which may say how long."""
+
+    def add(self, size: int) -> None:
+        """So many more bytes of it came. Refuse them if that is too much."""
+
+
+class _Boundless:
+    """Room for everybody."""
+
+    def admit(self, headers: dict[bytes, bytes], size: int) -> None:
+        """Come in."""
+
+    def add(self, size: int) -> None:
+        """And bring what you like."""
 
 
 class RequestReader:
     """Bytes in, requests out. `httptools` frames them; what it lets pass and we do not is refused here."""
 
-    def __init__(self, limits: HttpLimits, large: Callable[[dict[bytes, bytes], int], None] = _welcome) -> None:
-        """``large`` is asked before so many more bytes are kept of a body that may be long, and may refuse."""
+    def __init__(self, limits: HttpLimits, room: BodyRoom | None = None) -> None:
         self._limits = limits
-        self._large = large
+        self._room = room or _Boundless()
         self._parser = httptools.HttpRequestParser(self)
         self._ready: list[Request] = []
         self._head_bytes = 0
@@ -87,6 +102,7 @@ class RequestReader:
     def feed(self, data: bytes) -> list[Request]:
         """The requests that these bytes complete."""
         fresh = not self.begun
+        self._bare += len(data)
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self._limits.max_head_bytes and self._is_head_too_long(data):
@@ -101,6 +117,8 @@ class RequestReader:
             raise
         except httptools.HttpParserError as err:
             raise Refused(400, f"not a request: {err}") from None
+        if self._bare > self._limits.max_head_bytes and self.in_body:
+            raise Refused(400, "more than a body comes in the place of one")  # a trailer or a chunk's extension
         ready, self._ready = self._ready, []
         if fresh and len(ready) == 1 and not self.begun:
             ready[0].head = _head_of(data, ready[0])
@@ -119,8 +137,10 @@ class RequestReader:
         self._parameters = b""
         self._body: bytes | bytearray = b""
         self._size = 0
-        self._counted = False
-        """Whether room was made for the whole body."""
+        self._bare = 0
+        """Bytes since the last ones that were part of the body, or since the beginning of the head."""
+        self._large = False
+        """Whether each part of the body needs room."""
 
     # What httptools calls.
 
@@ -167,11 +187,10 @@ class RequestReader:
             raise Refused(413, "the body is too long")
         if not _UNUSUAL.isdisjoint(headers):
             self._check_unusual(headers)
-        self._counted = length is not None
-        if b"transfer-encoding" in headers:
-            self._large(headers, 0)
-        elif length is not None and int(length) > SMALL_BODY:
-            self._large(headers, int(length))
+        self._bare = 0
+        self._large = b"transfer-encoding" in headers or (length is not None and int(length) > SMALL_BODY)
+        if self._large:
+            self._room.admit(headers, int(length or 0))
 
     def _check_unusual(self, headers: dict[bytes, bytes]) -> None:
         if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
@@ -186,11 +205,12 @@ class RequestReader:
 
     def on_body(self, data: bytes) -> None:
         """A part of the body."""
+        self._bare = 0
         self._size += len(data)
         if self._size > self._limits.max_body_bytes:
             raise Refused(413, "the body is too long")
-        if not self._counted:
-            self._large(self._headers, len(data))
+        if self._large:
+            self._room.add(len(data))
         if not self._body:
             self._body = data
             return
