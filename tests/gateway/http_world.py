@@ -263,6 +263,47 @@ class Raw:
         return last_message(headers, body)
 
 
+class Stream:
+    """The events of one answer, read as they come: of the stream of a session, or of a request."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        session: str = "",
+        server: str = "",
+        *,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        token: str = TOKEN,
+    ) -> None:
+        self._connection = _InOnePiece(gateway.host, gateway.port, timeout=60)
+        given = {
+            "Authorization": f"Bearer {token}",
+            "Accept": "application/json, text/event-stream",
+            **({"Mcp-Session-Id": session} if session else {}),
+            **({"Content-Type": "application/json"} if body else {}),
+            **(headers or {}),
+        }
+        path = f"/mcp/{server}" if server else "/mcp"
+        self._connection.request("POST" if body else "GET", path, body or None, given)
+        self._answer = self._connection.getresponse()
+        self.status = self._answer.status
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._answer.close()
+        self._connection.close()
+
+    def next(self) -> Any:
+        """The next message; None at the end."""
+        while line := self._answer.readline():
+            if line.startswith(b"data: "):
+                return json.loads(line[6:])
+        return None
+
+
 def rpc(method: str, params: dict[str, Any] | None, number: Any) -> dict[str, Any]:
     """A message."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}

@@ -248,8 +248,8 @@ def _path(message: Any) -> tuple[str, ...]:
 
 def _asked_by(number: str) -> tuple[str, Any]:
     """The server that a question comes from, and its own id for it."""
-    slug, count, own = number.split(":")
-    assert int(count)
+    slug, random, own = number.split(":")
+    assert len(random) == 22
     return slug, int(own)
 
 

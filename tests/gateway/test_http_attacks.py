@@ -509,6 +509,7 @@ class Asking:
     """A server of the handshake era behind the merged endpoint."""
 
     slug = "a"
+    modern = False
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -540,12 +541,12 @@ def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobo
     question = rpc("roots/list", None, "q")
     hear(Frame(json.dumps(question).encode(), question))
     assert [(each["id"], each["error"]["message"]) for each in server.told] == [("q", "the client does not listen")]
-    assert merged._asked == {}
+    assert len(merged._questions) == 0
     merged.listen(cast(Reply, stream))
     for number in range(20):
         question = rpc("roots/list", None, number)
         hear(Frame(json.dumps(question).encode(), question))
-    assert len(merged._asked) == 5
+    assert len(merged._questions) == 5
     for asked in stream.heard[-2:]:
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}
         merged.tell(Frame(json.dumps(answer).encode(), answer))

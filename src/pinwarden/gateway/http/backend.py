@@ -162,8 +162,8 @@ class Backend:
         return self.conversation.request(frame, answer, parameters)
 
     def tell(self, frame: Frame) -> None:
-        """A notification or an answer of the client."""
-        if self.conversation is not None and not self.modern:
+        """A notification or an answer of the client. The newest revision has no notifications of clients."""
+        if self.conversation is not None and (frame.is_answer or not self.modern):
             self.conversation.tell(frame)
 
     def close(self) -> None:

@@ -41,6 +41,7 @@ from pinwarden.gateway.http.messages import (
     with_value,
 )
 from pinwarden.gateway.http.names import merged_name, merged_uri, split_name, split_uri
+from pinwarden.gateway.http.questions import CANCELLED, Questions, refuse
 from pinwarden.gateway.http.reply import Reply
 
 _LISTS = {
@@ -97,7 +98,7 @@ class Merged:
         self._tried: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stream: Reply | None = None
-        self._asked: dict[str, tuple[Backend, Any]] = {}
+        self._questions = Questions(hub.limits.max_in_flight)
         self._work: dict[Id, _Work] = {}
         """By a number of our own: programs of one client may use the same id at once."""
         self._numbers = 0
@@ -122,11 +123,8 @@ class Merged:
         """A notification goes to all servers, an answer to the one that asked."""
         self.used = self._hub.clock()
         if frame.is_answer:
-            backend, own = self._asked.pop(str(frame.members.get("id")), (None, None))
-            if backend is not None:
-                data = with_value(frame.data, ("id",), encoded(own))
-                backend.tell(Frame(data=data, message={**frame.members, "id": own}))
-        elif frame.method == "notifications/cancelled":
+            self._questions.answer(frame)
+        elif frame.method == CANCELLED:
             self._cancelled(frame)
         elif frame.method != "notifications/initialized":
             for backend in self._backends.values():
@@ -333,7 +331,7 @@ class Merged:
         sent = _with(frame, path, own)
         if backend.modern and not self._modern:
             sent = with_meta(sent, {VERSION_META: MODERN[0], INFO_META: self._info, CAPABILITIES_META: {}})
-        answer = Answer(waiting.message)
+        answer = Answer(partial(self._on_the_way, backend, waiting))
         work.backend, work.inner = backend, backend.relay(sent, answer, parameters)
         made: Frame = await answer
         result = made.members.get("result")
@@ -378,25 +376,33 @@ class Merged:
 
     def _heard(self, backend: Backend, frame: Frame) -> None:
         """A message of a server that belongs to no request."""
+        stream = self._stream
+        if stream is not None and stream.open:
+            told = self._told(backend, frame)
+            if told is not None:
+                stream.event(told.data)
+        elif frame.is_request:
+            refuse(backend, frame, "the client does not listen")
+
+    def _on_the_way(self, backend: Backend, waiting: Waiting, frame: Frame) -> None:
+        """A message of a server before its answer to a request."""
+        told = self._told(backend, frame)
+        if told is not None:
+            waiting.message(told)
+
+    def _told(self, backend: Backend, frame: Frame) -> Frame | None:
+        """A message of a server as the client gets it, wherever it comes; None if it goes nowhere."""
         if frame.is_request:
-            own = frame.members.get("id")
-            if self._stream is None or not self._stream.open:
-                # Nobody would ever answer, and the server, and whoever waits for it, would wait.
-                problem = {"code": SERVER_AWAY, "message": "the client does not listen"}
-                answer = {"jsonrpc": "2.0", "id": own, "error": problem}
-                backend.tell(Frame(encoded(answer), answer))
-                return
-            self._numbers += 1
-            number = f"{backend.slug}:{self._numbers}:{own}"
-            if len(self._asked) >= self._hub.limits.max_in_flight:
-                del self._asked[next(iter(self._asked))]
-            self._asked[number] = backend, own
-            frame = Frame(data=with_value(frame.data, ("id",), encoded(number)), message=frame.message)
-        elif frame.method == "notifications/resources/updated" and isinstance(frame.params.get("uri"), str):
+            if self._modern or backend.modern:
+                refuse(backend, frame, "the newest revision has no questions of this kind")
+                return None
+            return self._questions.asked(backend, frame)
+        if frame.method == CANCELLED:
+            return self._questions.withdrawn(backend, frame)
+        if frame.method == "notifications/resources/updated" and isinstance(frame.params.get("uri"), str):
             uri = merged_uri(backend.slug, frame.params["uri"])
-            frame = Frame(data=with_value(frame.data, ("params", "uri"), encoded(uri)), message=frame.message)
-        if self._stream is not None and self._stream.open:
-            self._stream.event(frame.data)
+            return Frame(data=with_value(frame.data, ("params", "uri"), encoded(uri)), message=frame.message)
+        return frame
 
 
 class _Work:
