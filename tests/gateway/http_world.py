@@ -298,6 +298,8 @@ class Stream:
 
     def next(self) -> Any:
         """The next message; None at the end."""
+        if not self._answer.headers["content-type"].startswith("text/event-stream"):
+            return json.loads(self._answer.read())
         while line := self._answer.readline():
             if line.startswith(b"data: "):
                 return json.loads(line[6:])

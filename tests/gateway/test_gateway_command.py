@@ -451,6 +451,95 @@ def test_a_lock_that_changes_while_the_audit_database_is_away_is_still_served_an
     assert "lock_changed" in kinds
 
 
+def tokens_problem(at: Running) -> bool:
+    status, text = at.get("/readyz")
+    return status == 503 and "the tokens cannot be read" in text
+
+
+@pytest.mark.parametrize("mode", ["spool", "refuse"])
+def test_while_the_database_of_the_tokens_is_away_nobody_is_taken_for_a_stranger(
+    mode: str, tmp_path: Path, cluster: Cluster
+) -> None:
+    project = Project(tmp_path)
+    url = cluster.new_database()
+    with turning_http(HONEST) as world:
+        project.lock({"notes": {"type": "http", "url": world.url}})
+        token = project("gateway", "token", "add", "alice", "--audit", url).out.strip()
+        with running(project, "--audit", url, "--when-away", mode) as at:
+            told = "the tokens cannot be read"
+            for times in (1, 2):
+                poll(lambda: at.names("notes", token) == ["search_notes"])
+                cluster.stop()
+                try:
+                    poll(lambda: tokens_problem(at))
+                    status, answer = at.ask("notes", token, "tools/call", name="search_notes", arguments={})
+                    assert (status, "result" in answer) == ((200, True) if mode == "spool" else (503, False))
+                    if mode == "refuse":
+                        assert answer["error"]["code"] == -32000
+                        assert "whether this token is good" in answer["error"]["message"]
+                    assert at.ask("notes", "pwt_added-since")[0] == 503, "it may have been added since"
+                    assert at.get("/metrics")[0] == 401, "who shows no token needs one all the same"
+                    assert at.said.count(told) == times
+                finally:
+                    cluster.start()
+                poll(lambda: at.get("/readyz")[0] == 200)
+                assert at.said.count("the tokens can be read again") == times
+            assert at.ask("notes", "pwt_nobody-has-it")[0] == 401
+            assert project("gateway", "token", "revoke", "alice", "--audit", url).code == 0
+            poll(lambda: at.ask("notes", token)[0] == 401)
+
+
+@pytest.mark.parametrize(("mode", "status"), [("spool", 200), ("refuse", 503)])
+def test_a_state_that_was_moved_away_is_noticed_and_is_not_made_anew(mode: str, status: int, tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    with turning_http(HONEST) as world:
+        project.lock({"notes": {"type": "http", "url": world.url}})
+        token = project("gateway", "token", "add", "alice").out.strip()
+        with running(project, "--when-away", mode) as at:
+            poll(lambda: at.names("notes", token) == ["search_notes"])
+            state, away = tmp_path / "state", tmp_path / "away"
+            away.mkdir()
+            files = [state / f"gateway.sqlite{end}" for end in ("", "-wal", "-shm")]
+            for each in files:
+                each.rename(away / each.name)
+            poll(lambda: tokens_problem(at))
+            assert "gateway.sqlite was there, and is gone" in at.said
+            assert "gateway.sqlite" not in at.get("/readyz")[1], "which anybody may read"
+            assert at.ask("notes", token)[0] == status
+            assert not files[0].exists()
+            for each in reversed(files):
+                if (away / each.name).exists():
+                    (away / each.name).rename(each)
+            poll(lambda: at.get("/readyz")[0] == 200)
+            assert at.ask("notes", token)[0] == 200
+
+
+@pytest.mark.parametrize("mode", ["spool", "refuse"])
+def test_tokens_that_are_damaged_let_nobody_in(mode: str, tmp_path: Path) -> None:
+    import sqlite3
+
+    project = Project(tmp_path)
+    with turning_http(HONEST) as world:
+        project.lock({"notes": {"type": "http", "url": world.url}})
+        token = project("gateway", "token", "add", "alice").out.strip()
+        with running(project, "--when-away", mode) as at:
+            poll(lambda: at.names("notes", token) == ["search_notes"])
+            for damage, repair in (
+                ("UPDATE token SET servers = '{'", "UPDATE token SET servers = '[]'"),
+                ("ALTER TABLE token RENAME TO other", "ALTER TABLE other RENAME TO token"),
+            ):
+                with sqlite3.connect(tmp_path / "state" / "gateway.sqlite", timeout=60) as database:
+                    database.execute(damage)
+                poll(lambda: tokens_problem(at))
+                assert "DATABASE_CORRUPT" in at.get("/readyz")[1]
+                assert at.ask("notes", token)[0] == 401
+                database.execute(repair)
+                database.commit()
+                database.close()
+                poll(lambda: at.get("/readyz")[0] == 200)
+                assert at.ask("notes", token)[0] == 200
+
+
 def test_a_request_in_flight_is_answered_before_the_gateway_ends(project: Project) -> None:
     import threading
 

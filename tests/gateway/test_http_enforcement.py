@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,16 +14,31 @@ import pytest
 
 from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.documents.surface import Surface
+from pinwarden.flows.gateway.tokens import token_digest
 from pinwarden.gateway.http.access import Client
 from tests.conformance.test_drift_sequences_live import tool_sequences
 from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, policy, refused
-from tests.gateway.http_world import OTHER, TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern
+from tests.gateway.http_world import (
+    OTHER,
+    TOKEN,
+    Behind,
+    Gateway,
+    Kept,
+    Raw,
+    Stream,
+    gateway,
+    guard,
+    messages,
+    modern,
+)
 from tests.gateway.test_drift_sequences_stdio import approved_of, script_of
 from tests.servers import turning
+from tests.servers.led_http import Exchange, led_http
 from tests.servers.turning_http import TurningWorld, turning_http
 
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
 TURNED: dict[str, Any] = {"tools": [POISONED, DELETE]}
+SHUT_OUT = "the token is good no more"
 NOTICE = ["notifications/tools/list_changed"]
 FAST = policy(**{"relist-calls": 1})
 
@@ -325,3 +341,52 @@ def world() -> Iterator[TurningWorld]:
 def here(world: TurningWorld) -> Iterator[Gateway]:
     with gateway({"notes": Behind(guard("notes", approved(HONEST)), url=world.url)}) as made:
         yield made
+
+
+@pytest.mark.parametrize("address", ["old", ""])
+def test_attack_a_session_ends_with_the_token_that_opened_it(address: str) -> None:
+    """Attack: a client opens a stream before its token is revoked, and goes on listening."""
+    mine, others = Client(name="tester", token="a"), Client(name="tester", token="b")
+    with led_http(newest=False) as led:
+        servers = {"old": Behind(guard("old", led.surface), url=led.url)}
+        with (
+            gateway(servers, clients={TOKEN: mine, OTHER: others}) as made,
+            Raw(made, address) as raw,
+            Raw(made, address, OTHER) as second,
+        ):
+            raw.initialize()
+            second.initialize()
+            with Stream(made, raw.session, address) as stream:
+                made.call(lambda: made.endpoint.access.set_clients({token_digest(OTHER): others}))
+                assert stream.next() is None, "it is at its end"
+            assert raw.send(b"{}")[0] == 401
+            assert "result" in second.say("tools/list"), "another token of the same client is another matter"
+            second.session = raw.session
+            second.say("tools/list")
+            assert second.status == 404
+
+
+def test_attack_a_subscription_ends_with_the_token_that_opened_it() -> None:
+    """Attack: the same with the newest revision, where a subscription is a request."""
+
+    def lead(exchange: Exchange) -> bool:
+        if exchange.method == "subscriptions/listen":
+            exchange.begin()
+        return exchange.method == "subscriptions/listen"
+
+    with led_http(capabilities={"tools": {"listChanged": True}}) as led:
+        led.lead = lead
+        ended: list[Any] = []
+        with gateway({"far": Behind(guard("far", led.surface), url=led.url)}) as made:
+            body, headers = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, 77)
+
+            def listen() -> None:
+                with Stream(made, "", "far", body=body, headers=headers) as stream:
+                    ended.append(stream.next())
+
+            thread = threading.Thread(target=listen)
+            thread.start()
+            poll(lambda: "subscriptions/listen" in led.methods)
+            made.call(lambda: made.endpoint.access.set_clients({}))
+            thread.join(60)
+            assert ended == [{"jsonrpc": "2.0", "id": 77, "error": {"code": -32000, "message": SHUT_OUT}}]

@@ -424,7 +424,7 @@ def test_a_postgresql_that_hangs_is_told_like_one_that_is_away_and_nothing_is_lo
 
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
 @pytest.mark.parametrize("durably", [True, False])
-def test_the_file_of_a_running_log_is_noticed_to_be_gone_and_all_that_the_journal_has_is_in_the_next(
+def test_the_file_of_a_running_log_is_noticed_to_be_gone_and_all_that_the_journal_has_is_in_the_one_that_comes(
     how: str, durably: bool, tmp_path: Path, folder: Path
 ) -> None:
     path, away = tmp_path / "state" / "audit.sqlite", tmp_path / "away"
@@ -433,7 +433,7 @@ def test_the_file_of_a_running_log_is_noticed_to_be_gone_and_all_that_the_journa
     def files() -> list[Path]:
         return sorted(path.parent.glob("audit.sqlite*"))
 
-    with AuditLog(path, folder, limits=PATIENT) as log:
+    with AuditLog(path, folder, when_away="spool", limits=PATIENT) as log:
         log.record_durably(called(1))
         for each in files():
             shutil.copy(each, away)
@@ -446,6 +446,8 @@ def test_the_file_of_a_running_log_is_noticed_to_be_gone_and_all_that_the_journa
         take = log.record_durably if durably else log.record
         for number in (3, 4, 5):
             take(called(number))
+    assert path.exists() == (how == "replaced"), "a state that is gone is not made anew by whoever had it"
+    AuditLog(path, folder, limits=PATIENT).close()
     database = open_database(path, audit_schema())
     assert items(database) == ["1", "2", "3", "4", "5"]
     assert verify(database).breaks == ()
@@ -459,6 +461,7 @@ def test_events_that_were_in_a_file_that_is_gone_are_missed(tmp_path: Path, fold
         log.record_durably(*(called(number) for number in range(10)))  # more than a batch: the journal begins anew
         path.unlink()
         log.record_durably(Fact(kind="blocked", item="10"))
+    AuditLog(path, folder, limits=PATIENT).close()
     database = open_database(path, audit_schema())
     assert (items(database), breaks(database)) == (["10"], [(1, "lost_event")])
     database.close()

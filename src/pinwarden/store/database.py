@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,16 +76,30 @@ class _Connection(sqlite3.Connection):
     file: tuple[int, int] | None = None
 
 
+_OPENED: Counter[Path] = Counter()
+"""The files that this process has open, or had while nobody closed them."""
+
+
 class _Sqlite(Database):
     def __init__(self, path: Path, schema: Schema, limits: DatabaseLimits) -> None:
         super().__init__(schema)
         self._path = path
         self._limits = limits
+        self._is_counted = False
+
+    def close(self) -> None:
+        super().close()
+        if self._is_counted:
+            self._is_counted = False
+            _OPENED[self._path] -= 1
 
     def __str__(self) -> str:
         return str(self._path)
 
     def _connect(self) -> _Connection:
+        if _OPENED[self._path] > 0 and self._file() is None:
+            # Made anew it would be one without tokens, approvals and events, as if there had never been any.
+            raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was there, and is gone")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._path.touch(mode=0o600)  # before SQLite makes it: its journals take over the mode
@@ -103,6 +118,9 @@ class _Sqlite(Database):
         except BaseException:
             made.close()
             raise
+        if not self._is_counted:
+            self._is_counted = True
+            _OPENED[self._path] += 1
         return made
 
     def _begin(self, connection: _Connection, alone: str | None) -> None:
@@ -157,6 +175,8 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as err:
+        if err.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # of our own SQL: its tables are not the ones that we made
+            raise PinwardenError("DATABASE_CORRUPT", f"the database {path} is damaged: {err}") from err
         raise PinwardenError("DATABASE_UNAVAILABLE", f"the database {path} did not do it: {err}") from err
     except sqlite3.IntegrityError as err:
         raise Conflict(str(err)) from err

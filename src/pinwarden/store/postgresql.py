@@ -216,6 +216,8 @@ def _postgres_errors() -> Iterator[None]:
         raise Conflict(str(err)) from err
     except UnicodeError as err:
         raise PinwardenError("DATABASE_UNAVAILABLE", f"a text cannot be kept or read ({type(err).__name__})") from err
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as err:
+        raise PinwardenError("DATABASE_CORRUPT", "the database has not the tables that it was given") from err
     except psycopg.Error as err:
         name = type(err).__name__
         why = _SAID.get(name, "the database did not do it")

@@ -90,8 +90,10 @@ class Tokens:
 def _token(digest: str, client: str, servers: str, made_at: str, revoked_at: str | None) -> Token:
     try:
         named = json.loads(servers)
-    except ValueError as err:
+    except (ValueError, TypeError) as err:
         raise PinwardenError("DATABASE_CORRUPT", "the servers of a token cannot be read") from err
     if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
         raise PinwardenError("DATABASE_CORRUPT", "the servers of a token cannot be read")
+    if not isinstance(client, str):
+        raise PinwardenError("DATABASE_CORRUPT", "the client of a token cannot be read")
     return Token(digest=digest, client=client, servers=tuple(named), made_at=made_at, revoked_at=revoked_at)

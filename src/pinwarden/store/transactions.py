@@ -135,6 +135,7 @@ class Database(ABC):
             return present
         if present is not None:
             present.close()
+            self._local.connection = None
         with self._told():
             made = self._connect()
             try:

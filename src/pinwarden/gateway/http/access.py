@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from urllib.parse import urlsplit
 
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, field
 from pinwarden.flows.gateway.tokens import token_digest
 from pinwarden.gateway.http.request import Request
 
@@ -18,6 +18,8 @@ class Client(Record):
     name: str
     servers: tuple[str, ...] = ()
     """The servers that this client may see; all of them if none is named."""
+    token: str = field(default="", repr=False)
+    """The digest of the token: whatever was opened with it ends with it, also if the client has others."""
 
     def sees(self, server: str) -> bool:
         """Whether a server is one of this client's."""
@@ -41,16 +43,35 @@ class Access:
         self._hosts = frozenset(each.lower() for each in hosts)
         self._origins = frozenset(each.lower().rstrip("/") for each in origins)
         self._clients = dict(clients)
+        self._counting = self._clients
+        """Those who are let in now, which may be fewer than are known."""
+        self._in_doubt = False
         self._admitted: dict[bytes, Client] = {}
         self._sites: set[bytes] = set()
         self.denied = 0
         self.turn = 0
         """Counts the changes of who is let in."""
+        self.on_shut_out: Callable[[Set[Client]], None] = lambda _: None
+        """Called with those whose tokens are good no more."""
 
     def set_clients(self, clients: Mapping[str, Client]) -> None:
-        """Let these in from now on, by the digest of their token."""
-        if clients != self._clients:
-            self._clients = dict(clients)
+        """Let these in from now on, by the digest of their token. Whoever is not among them is shut out."""
+        gone = set(self._clients.values()).difference(clients.values())
+        self._clients = dict(clients)
+        self._in_doubt = False
+        self._let_in(self._clients)
+        if gone:
+            self.on_shut_out(gone)
+
+    def doubt(self, only: Mapping[str, Client] | None = None) -> None:
+        """Nobody can say which tokens are good. Those who are known are let in, or ``only`` some of them; nobody is
+        shut out for good, and a token that is not let in is told that it may be good."""
+        self._in_doubt = True
+        self._let_in(self._clients if only is None else dict(only))
+
+    def _let_in(self, clients: dict[str, Client]) -> None:
+        if clients != self._counting:
+            self._counting = clients
             self._admitted.clear()
             self.turn += 1
 
@@ -79,9 +100,12 @@ class Access:
         if known is not None:
             return known
         scheme, _, token = given.decode("latin-1").partition(" ")
-        client = self._clients.get(token_digest(token.strip())) if scheme.lower() == "bearer" else None
+        is_token = scheme.lower() == "bearer"
+        client = self._counting.get(token_digest(token.strip())) if is_token else None
         if client is None:
             self.denied += 1
+            if is_token and self._in_doubt:
+                raise Denied(503, "nobody can say now whether this token is good; /readyz says why")
             raise Denied(401, "a bearer token is needed")
         if len(self._admitted) < _REMEMBERED:
             self._admitted[given] = client

@@ -34,6 +34,7 @@ from pinwarden.gateway.plain import CALL
 _PREFIX = "/mcp/"
 _EVENTS = "text/event-stream"
 _JSON = b"application/json"
+_WITH_STATUS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
 
 
 class Page(Protocol):
@@ -55,6 +56,7 @@ class Endpoint:
     ) -> None:
         self._hub = hub
         self.access = access
+        access.on_shut_out = hub.shut_out
         self._limits = limits
         self._json = Limits(max_bytes=limits.max_body_bytes, max_values=limits.max_body_values)
         self._merged = merged
@@ -77,8 +79,8 @@ class Endpoint:
         try:
             self._answer(request, reply)
         except Denied as denied:
-            headers = {"www-authenticate": "Bearer"} if denied.status == 401 else None
-            reply.send(denied.status, _refusal(INVALID_REQUEST, denied.why), headers=headers)
+            code = SERVER_AWAY if denied.status == 503 else INVALID_REQUEST
+            reply.send(denied.status, _refusal(code, denied.why), headers=_WITH_STATUS.get(denied.status))
         except PinwardenError as err:
             self.failures += 1
             reply.send(500, _refusal(SERVER_AWAY, err.message))

@@ -18,6 +18,7 @@ from pinwarden.flows.gateway.state import lock_baseline
 from pinwarden.flows.gateway.tokens import token_digest
 from pinwarden.gateway.http.access import Access, Client
 from pinwarden.gateway.http.certificate import file_stamp
+from pinwarden.gateway.http.clients import KnownClients
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
@@ -66,7 +67,7 @@ class HttpGateway:
         self._stamps: tuple[object, ...] = ()
         self._policy: GatewayPolicy = DEFAULT_POLICY
         self._told: set[str] = set()
-        self._once: dict[str, Client] = {}
+        self._clients: KnownClients | None = None
         self._lock_problem = ""
         self.endpoint: Endpoint | None = None
         self.serving: Serving | None = None
@@ -76,7 +77,7 @@ class HttpGateway:
         """Read everything, begin to serve, and tell where."""
         settings = self._settings
         loop = asyncio.get_running_loop()
-        self._once = {token_digest(one_time_token): Client(name="local")} if one_time_token else {}
+        clients = self._clients = self._known_clients(one_time_token)
         self._policy = gateway_policy_of(self._project, settings.policy)
         self._locked.set_policy(self._policy)
         self._tell_mode()
@@ -91,11 +92,15 @@ class HttpGateway:
                 hint=CONSENT_HINT if locked.needs_consent else "pinwarden list shows what is locked.",
             )
         hub = self._hub = Hub(locked.upstreams, settings.limits, loop.time)
-        access = Access(self._hosts(), settings.origins, await self._clients())
+        access = Access(self._hosts(), settings.origins, await clients.first())
         endpoint = self.endpoint = Endpoint(hub, access, settings.limits, merged_place())
         serving = self.serving = Serving(endpoint, hub, settings.limits)
         figures = Figures(hub, endpoint, serving.connections, lambda: self.log.waiting)
-        figures.problems = [audit_problem(lambda: self.log.problem), lambda: self._lock_problem]
+        figures.problems = [
+            audit_problem(lambda: self.log.problem),
+            lambda: self._lock_problem,
+            lambda: clients.problem,
+        ]
         serving.connections.on_cut = self._cut
         serving.say = self._say
         endpoint.open_pages = {"/healthz": figures.health, "/readyz": figures.readiness}
@@ -107,6 +112,8 @@ class HttpGateway:
     async def stop(self) -> None:
         """End what is left."""
         self._locked.close()
+        if self._clients is not None:
+            self._clients.close()
         loop = asyncio.get_running_loop()
         if self._locked.tracing is not None:
             await loop.run_in_executor(None, self._locked.tracing.close)
@@ -133,23 +140,24 @@ class HttpGateway:
         hosts = {*self._settings.hosts, listening.host}
         return hosts | LOOPBACK if listening.host in LOOPBACK else hosts
 
-    async def _clients(self) -> dict[str, Client]:
-        loop = asyncio.get_running_loop()
-        tokens = await loop.run_in_executor(None, self._state.tokens.valid)
-        return {token.digest: Client(name=token.client, servers=token.servers) for token in tokens} | self._once
+    def _known_clients(self, one_time_token: str) -> KnownClients:
+        digest = token_digest(one_time_token)
+        once = {digest: Client(name="local", token=digest)} if one_time_token else {}
+        return KnownClients(
+            self._state.tokens.valid,
+            once,
+            self._say,
+            keep=self._settings.when_away == "spool",
+            seconds=self._settings.limits.tokens_seconds,
+        )
 
     # Looking again
 
     async def _look(self) -> None:
         """Tokens, policy and lock, as they are now. What cannot be read changes nothing, and is told."""
-        if self.endpoint is None or self._hub is None:
+        if self.endpoint is None or self._hub is None or self._clients is None:
             return
-        try:
-            self.endpoint.access.set_clients(await self._clients())
-        except PinwardenError as err:
-            # Nobody can say who was shut out meanwhile, so only those stay who were let in by this process.
-            self.endpoint.access.set_clients(self._once)
-            self._tell(f"the tokens cannot be read: {err.message}")
+        await self._clients.look(self.endpoint.access)
         stamps = self._seen()
         if stamps == self._stamps:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Protocol, TypeVar
 
 from pinwarden.gateway.guard import Guard
@@ -22,6 +22,7 @@ from pinwarden.gateway.session import Session
 
 T = TypeVar("T")
 Opener = Callable[[LinkOwner], Link]
+_SHUT_OUT = "the token is good no more"
 
 
 class Conversing(Protocol):
@@ -117,15 +118,15 @@ class Hub:
         self.threads = judging_threads()
         """For what takes long."""
         self.room = Room(limits.max_all_waiting_bytes)
-        self._shared: dict[tuple[str, str, tuple[str, ...]], Conversing] = {}
+        self._shared: dict[tuple[str, Client], Conversing] = {}
         self._sessions: dict[str, ClientSession] = {}
         self._all: set[Conversing] = set()
         self.turn = 0
         """Counts the changes of what is served."""
 
     def shared(self, place: Place, client: Client) -> Conversing:
-        """The conversation for all requests of a client that stand for themselves."""
-        key = place.slug, client.name, client.servers
+        """The conversation for all requests with one token that stand for themselves."""
+        key = place.slug, client
         found = self._shared.get(key)
         if found is None or found.closed:
             found = self._shared[key] = self.conversation(place, client)
@@ -154,6 +155,14 @@ class Hub:
         """The client ends its session."""
         self._sessions.pop(session.id, None)
         session.conversation.close("the session was ended")
+
+    def shut_out(self, clients: Set[Client]) -> None:
+        """End everything that was opened with the tokens of these clients, with every stream in it."""
+        for session in [each for each in self._sessions.values() if each.client in clients]:
+            del self._sessions[session.id]
+            session.conversation.close(_SHUT_OUT)
+        for key in [each for each in self._shared if each[1] in clients]:
+            self._shared.pop(key).close(_SHUT_OUT)
 
     def conversation(self, place: Place, client: Client) -> Conversing:
         """A new conversation, which ends with the gateway."""

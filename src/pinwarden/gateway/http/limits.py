@@ -82,5 +82,7 @@ class HttpLimits(Record):
     """For a command to end by itself, and for a remote server to take the last notifications."""
     reload_seconds: float = 1.0
     """Between looks at the lock and the policy."""
+    tokens_seconds: float = 5.0
+    """For the tokens to be read. A database that takes longer is taken for away, as whoever asks waits for nobody."""
     kept_stderr_bytes: int = 4096
     """Of the last line of a command's standard error."""
