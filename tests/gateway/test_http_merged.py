@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.names import LONGEST_NAME, merged_name, slugs_of, split_name, split_uri
 from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, refused
-from tests.gateway.http_world import TOKEN, Behind, Gateway, Raw, gateway, guard, modern, rpc
+from tests.gateway.http_world import TOKEN, Behind, Gateway, Raw, Stream, gateway, guard, modern, rpc
 from tests.gateway.test_http_enforcement import poll
 from tests.servers import talking, turning
+from tests.servers.led_http import Exchange, led_http
 from tests.servers.turning_http import TurningWorld, turning_http
 
 STATE: dict[str, Any] = {
@@ -161,6 +163,66 @@ def test_a_name_that_gets_too_long_is_shortened_and_still_works() -> None:
         assert len(name) == LONGEST_NAME
         assert "result" in raw.ask("tools/call", {"name": name, "arguments": {}}, 2)
         assert world.calls("n" * 127) == 1
+
+
+def test_attack_a_tool_that_is_named_like_the_short_name_of_another_has_a_name_of_its_own() -> None:
+    """Attack: a call of the one reaches the other."""
+    long = "n" * 140
+    short = split_name(merged_name("far", long))[1]
+    tools = [{**SEARCH, "name": name} for name in (long, short)]
+    with led_http(tools=tools) as led, gateway({"far": Behind(guard("far", led.surface), url=led.url)}) as made:
+        with Raw(made) as raw:
+            names = [tool["name"] for tool in raw.ask("tools/list")["result"]["tools"]]
+            assert len(set(names)) == 2
+            assert {len(name) for name in names} == {LONGEST_NAME}
+            for number, name in enumerate(names, 2):
+                raw.ask("tools/call", {"name": name, "arguments": {}}, number)
+        calls = [each.message["params"]["name"] for each in led.got if each.method == "tools/call"]
+        assert calls == [long, short]
+
+
+def test_a_method_without_a_name_is_answered_with_a_sentence(ask: Any) -> None:
+    error = ask("")["error"]
+    assert error["message"] == "a method without a name is not served here, but on a server's own address"
+
+
+@pytest.fixture
+def hanging() -> Iterator[tuple[Gateway, threading.Event]]:
+    """Two servers, of which one does not list until the test lets it."""
+    listing = threading.Event()
+
+    def lead(exchange: Exchange) -> bool:
+        if exchange.method == "tools/list":
+            listing.wait(60)
+        return False
+
+    with led_http("bad", newest=False) as bad, led_http("good", newest=False) as good:
+        bad.lead = lead
+        servers = {each.name: Behind(guard(each.name, each.surface), url=each.url) for each in (bad, good)}
+        with gateway(servers, limits=HttpLimits(reload_seconds=0.05, merged_list_seconds=0.5)) as made:
+            try:
+                yield made, listing
+            finally:
+                listing.set()
+
+
+def test_attack_a_server_that_never_lists_keeps_nobody_from_the_others(
+    hanging: tuple[Gateway, threading.Event],
+) -> None:
+    """Attack: everybody's list waits for it."""
+    made, listing = hanging
+    with Raw(made) as raw:
+        raw.initialize()
+        with Stream(made, raw.session) as stream:
+            poll(lambda: _tools(raw) == ["good__go"])
+            assert "result" in raw.say("tools/call", {"name": "good__go", "arguments": {}}, 3)
+            listing.set()
+            assert stream.next()["method"] == "notifications/tools/list_changed"
+            poll(lambda: _tools(raw) == ["bad__go", "good__go"])
+
+
+def _tools(raw: Raw) -> list[str]:
+    return [tool["name"] for tool in raw.say("tools/list")["result"]["tools"]]
 
 
 def test_servers_whose_names_look_alike_get_different_names() -> None:

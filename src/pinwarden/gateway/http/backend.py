@@ -120,6 +120,10 @@ class Backend:
         """Whether the server did not even begin the last time."""
         return self._upstream.failing
 
+    def did_not_begin(self) -> None:
+        """It took too long: nobody else waits for it, until it begins after all."""
+        self._upstream.failing = True
+
     @property
     def open_now(self) -> bool:
         """Whether the server can be asked."""

@@ -67,6 +67,13 @@ class HttpLimits(Record):
     """For which a connection to a remote server is kept; common servers close theirs after five seconds."""
     answer_seconds: float = 300.0
     """For an answer, or for anything that shows that the server is at work on it: progress begins the wait anew."""
+    merged_opening_seconds: float = 30.0
+    """On the address of all servers, for one that begins: it may have to be started first."""
+    merged_again_seconds: float = 5.0
+    """Between tries to begin with a server that did not."""
+    merged_list_seconds: float = 10.0
+    """For the lists of one of them. Real servers take a second or two, and clients wait about a minute for all lists;
+    one that takes longer is left out until it has listed."""
     session_seconds: float = 1800.0
     """For which an unused session is kept."""
     ping_seconds: float = 15.0

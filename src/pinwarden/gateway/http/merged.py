@@ -59,8 +59,6 @@ _ROUTED = {
     "resources/unsubscribe": "uri",
 }
 _SUBSCRIPTIONS = frozenset({"resources/subscribe", "resources/unsubscribe"})
-_OPENING_SECONDS = 30.0  # a server that has to be started first may take that long
-_AGAIN_SECONDS = 5.0  # between tries to begin with a server that did not answer
 _OWN_INFO = {"name": "pinwarden", "title": "Pinwarden gateway"}
 
 
@@ -89,6 +87,7 @@ class Merged:
 
     def __init__(self, hub: Hub, client: Client) -> None:
         self._hub = hub
+        self._limits = hub.limits
         self._client = client
         self.closed = False
         self.used = hub.clock()
@@ -102,6 +101,8 @@ class Merged:
         self._work: dict[Id, _Work] = {}
         """By a number of our own: programs of one client may use the same id at once."""
         self._numbers = 0
+        self._late: dict[tuple[Backend, str], asyncio.Task[list[bytes]]] = {}
+        """Lists that were waited for long enough, by the server and the method."""
         self._long_names: dict[str, tuple[str, str]] = {}
         self._info: Any = {"name": client.name, "version": "0"}
         self._capabilities: Any = {}
@@ -164,7 +165,7 @@ class Merged:
             self.end_stream()
             for backend in self._backends.values():
                 backend.close()
-            for task in (*self._tasks, *filter(None, (self._opening,))):
+            for task in (*self._tasks, *self._late.values(), *filter(None, (self._opening,))):
                 task.cancel()
 
     # Answering
@@ -225,7 +226,8 @@ class Merged:
             if self._client.sees(each.name) and (slug not in self._backends or not self._backends[slug].open_now)
         ]
         now = self._hub.clock()
-        due = [each for each in missing if self._tried.get(each.slug, -_AGAIN_SECONDS) <= now - _AGAIN_SECONDS]
+        again = self._limits.merged_again_seconds
+        due = [each for each in missing if self._tried.get(each.slug, -again) <= now - again]
         first = any(each.slug not in self._tried and not each.failing for each in due)
         if due and (self._opening is None or self._opening.done()):
             self._tried |= {each.slug: now for each in due}
@@ -242,9 +244,12 @@ class Merged:
     async def _open_all(self, backends: list[Backend]) -> None:
         async def one(backend: Backend) -> None:
             try:
-                async with asyncio.timeout(_OPENING_SECONDS):
+                async with asyncio.timeout(self._limits.merged_opening_seconds):
                     await backend.open(self._info, self._capabilities, for_modern_client=self._modern)
-            except (BackendError, TimeoutError):
+            except BackendError:
+                return
+            except TimeoutError:
+                backend.did_not_begin()
                 return
             self._backends[backend.slug] = backend
 
@@ -282,7 +287,7 @@ class Merged:
         meta = {INFO_META: self._info, CAPABILITIES_META: self._capabilities}
         asked = [each for _, each in sorted(self._backends.items()) if each.open_now and each.offers(capability)]
         found = await asyncio.gather(
-            *(each.items(frame.method, member, meta) for each in asked), return_exceptions=True
+            *(self._items_of(each, frame.method, member, meta) for each in asked), return_exceptions=True
         )
         items: list[bytes] = []
         for backend, each in zip(asked, found, strict=True):
@@ -296,6 +301,31 @@ class Merged:
         number = encoded(frame.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + number + b',"result":' + result + b"}"
         waiting.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
+
+    async def _items_of(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
+        """The items of one server. All others wait for them too, so they are not waited for without end."""
+        key = backend, method
+        if key in self._late:
+            raise BackendError(SERVER_AWAY, "the server is still about to list")
+        task = asyncio.get_running_loop().create_task(backend.items(method, member, meta))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._limits.merged_list_seconds)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if done:
+            return task.result()
+        self._late[key] = task
+        task.add_done_callback(lambda _: self._came_late(key))
+        raise BackendError(SERVER_AWAY, "the server did not list in time")
+
+    def _came_late(self, key: tuple[Backend, str]) -> None:
+        """A server that was left out has listed, or will not: who hears of changes is told to ask again."""
+        task = self._late.pop(key)
+        failed = task.cancelled() or task.exception() is not None
+        if not failed and not self._modern and self._stream is not None and self._stream.open:
+            note = {"jsonrpc": "2.0", "method": f"notifications/{_LISTS[key[1]][0]}/list_changed"}
+            self._stream.event(encoded(note))
 
     def _renamed(self, slug: str, items: list[bytes], member: str) -> list[bytes]:
         renamed: list[bytes] = []
@@ -312,7 +342,12 @@ class Merged:
 
     async def _everywhere(self, frame: Frame, capability: str) -> None:
         asked = [each for each in self._backends.values() if each.offers(capability) and not each.modern]
-        await asyncio.gather(*(each.ask(frame.method, frame.params) for each in asked), return_exceptions=True)
+        tasks = [asyncio.get_running_loop().create_task(each.ask(frame.method, frame.params)) for each in asked]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._limits.merged_list_seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     # Requests that name a server
 
@@ -351,9 +386,8 @@ class Merged:
             path = ("params", "ref", member)
             name = reference.get(member) if isinstance(reference, dict) else None
         else:
-            raise BackendError(
-                METHOD_NOT_FOUND, f"{frame.method[:80]} is not served here, but on a server's own address"
-            )
+            what = frame.method[:80] or "a method without a name"
+            raise BackendError(METHOD_NOT_FOUND, f"{what} is not served here, but on a server's own address")
         if not isinstance(name, str):
             raise BackendError(INVALID_PARAMS, f"the request has no {path[-1]}")
         if name in self._long_names and path[-1] == "name":

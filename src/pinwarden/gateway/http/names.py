@@ -16,6 +16,8 @@ _LONGEST_SLUG = 32
 LONGEST_NAME = 128
 """Of a tool, as the protocol advises."""
 _SHORT, _LONG = 8, 64  # letters of a mark
+_MARK_OF_NAME = 32  # letters: no server finds two names of its own with one mark
+_SHORTENED = re.compile(rf".*-[0-9a-f]{{{_MARK_OF_NAME}}}", re.DOTALL)
 _SEPARATOR = "__"
 _SCHEME = "+"
 
@@ -48,9 +50,14 @@ def _mark(name: str, letters: int = _SHORT) -> str:
 
 
 def merged_name(slug: str, name: str) -> str:
-    """The name of a tool or prompt on the merged endpoint; a long one ends in a mark of what it was."""
+    """The name of a tool or prompt on the merged endpoint; a long one ends in a mark of what it was.
+
+    So does one that looks as if it had been shortened: it may be chosen to be the short name of another one.
+    """
     whole = f"{slug}{_SEPARATOR}{name}"
-    return whole if len(whole) <= LONGEST_NAME else f"{whole[: LONGEST_NAME - 9]}-{_mark(name)}"
+    if len(whole) < LONGEST_NAME or (len(whole) == LONGEST_NAME and not _SHORTENED.fullmatch(whole)):
+        return whole
+    return f"{whole[: LONGEST_NAME - _MARK_OF_NAME - 1]}-{_mark(name, _MARK_OF_NAME)}"
 
 
 def split_name(name: str) -> tuple[str, str]:
