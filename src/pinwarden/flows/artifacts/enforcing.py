@@ -16,6 +16,7 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.documents.clients.config import ConfiguredServer, config_with
 from pinwarden.documents.clients.table import Client, client_of
+from pinwarden.documents.launch.own_launch import PROGRAM
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.bundle_pin import BUNDLE
 from pinwarden.documents.lock.configured import configured_in
@@ -35,7 +36,6 @@ from pinwarden.rules.config.masking import lockable_entry
 if TYPE_CHECKING:
     from pinwarden.flows.project import Project
 
-PROGRAM = "pinwarden"
 _STARTED = ("npm", "pypi", "oci")
 _FETCHED_ANEW = ("nuget", "jsr", "source")  # packages, too: that nobody can hold them to their bytes is worth a word
 _FILLED_BY_CLIENT = re.compile(r"\$\{[^}]*\}|%[A-Za-z_]+%")

@@ -15,14 +15,16 @@ from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.verification import same_json
 from pinwarden.documents.tier import tier_rank
 from pinwarden.flows.config.discovery import entry_of
+from pinwarden.flows.config.enforced import as_enforced
 
 if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry
     from pinwarden.documents.lock.lockfile import Lock
 
 FORGED = (
-    "what the entry says of itself (hosts, packages, tier) does not follow from its configuration; if nobody edited "
-    "the lock, remove the entry and lock it again"
+    "what the entry says of itself (hosts, packages, tier) does not follow from its configuration; restore the lock "
+    "from version control, or if nobody edited it lock the server again: pinwarden remove NAME --keep-config, then "
+    "pinwarden init"
 )
 
 
@@ -33,7 +35,7 @@ def forged_entries(lock: Lock) -> Iterator[Entry]:
         if entry.source == SOURCE and where is not None and where["client"] in CLIENTS:
             approved = locked_config(entry.key, entry.document).entry
             server = configured_server(entry.name, approved, client_of(where["client"]))
-            said = None if server.target is None else entry_of(server, entry.locked_at or "")
+            said = None if server.target is None else entry_of(as_enforced(server, entry), entry.locked_at or "")
             if said is None or not same_json(_claims(said), _claims(entry)) or _is_raised(entry, said):
                 yield entry
 

@@ -15,6 +15,7 @@ from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.surface import KINDS, Surface, parse
+from pinwarden.flows.config.enforced import starts_nothing
 from pinwarden.flows.config.issues import config_issues, config_strangers
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.report import Row
@@ -87,6 +88,14 @@ class Approved:
             return Standing(state="new" if entry is None else "changed", rows=_rows(changes, file))
         changes = self._drift.get((key, file)) or _differences(server, entry)
         return Standing(state="changed" if changes else "unchanged", rows=_rows(changes, file))
+
+    def entry(self, key: str) -> Entry | None:
+        """The entry of this key."""
+        return self._entries.get(key)
+
+    def starts_nothing(self, server: ConfiguredServer, key: str) -> str | None:
+        """The name that a server is started by through us, if the lock does not say what that is."""
+        return starts_nothing(server, key, self._entries.values())
 
     def surface(self, key: str) -> Surface | None:
         """The surface that was approved for an entry; None if none was, or its text is gone."""

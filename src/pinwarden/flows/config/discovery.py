@@ -30,6 +30,7 @@ from pinwarden.documents.server_entry import from_value
 from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import HttpTarget
 from pinwarden.flows.config.decisions import LOCKING_KINDS, Accepted, Approved, Standing
+from pinwarden.flows.config.enforced import as_enforced
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.lock.locking import with_earlier_pins
 from pinwarden.flows.lock.surface_files import in_own_files
@@ -194,7 +195,7 @@ def _choose(files: Sequence[ConfigFile], approved: Approved) -> list[Found]:
     for file in files:
         for server in file.servers:
             key = lock_entry.entry_key(server.name, lock_client(server.client))
-            reason, standing = _why_not(server), approved.standing(server, key)
+            reason, standing = _why_not(server) or _loop(server, key, approved), approved.standing(server, key)
             if reason is None and key in chosen:
                 same = _fragment(server) == _fragment(chosen[key].server)
                 reason = None if same else f"another file configures {server.name!a} differently for the same client"
@@ -220,6 +221,19 @@ def _why_not(server: ConfiguredServer) -> str | None:
     if _secret_in_the_open(server.entry):
         return "a secret stands in its arguments or address, where every process can read it; move it into a variable"
     return None
+
+
+def _loop(server: ConfiguredServer, key: str, approved: Approved) -> str | None:
+    """Why a command that only refers to the lock is not locked: an entry for it would stand for itself."""
+    name = approved.starts_nothing(server, key)
+    if name is None:
+        return None
+    shown = shlex.quote(shown_name(name))
+    return (
+        f"its command is pinwarden run {shown}, and the lock does not say what that starts; restore the lock from "
+        f"version control, or write the server's own command here again, then run pinwarden init, "
+        f"pinwarden prove {shown} and pinwarden enforce {shown}"
+    )
 
 
 def _secret_in_the_open(entry: Any) -> bool:
@@ -287,7 +301,8 @@ def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now
                 }
             },
         )
-        entries.append(extended(entry_of(each.server, now), extension))
+        made = entry_of(as_enforced(each.server, discovery.approved.entry(each.key)), now)
+        entries.append(extended(made, extension))
 
     def change(old: Lock | None) -> lock_store.LockWrite:
         if old != discovery.lock:

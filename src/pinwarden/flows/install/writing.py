@@ -7,13 +7,14 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.documents.launch.own_launch import PROGRAM
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.bundle_pin import BUNDLE, REGISTRY_TYPE, bundle_value
 from pinwarden.documents.lock.configured import INSTALLED
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import PUBLISHED, Approval, Extension, extended, pin_surface
 from pinwarden.documents.server_entry import from_value
-from pinwarden.flows.artifacts.enforcing import PROGRAM, start_words
+from pinwarden.flows.artifacts.enforcing import start_words
 from pinwarden.flows.install.bringing import Brought
 from pinwarden.flows.lock.locking import LockWriting, surface_file, write_entries
 from pinwarden.flows.policy.rules import broken_rules

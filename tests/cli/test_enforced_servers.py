@@ -1,0 +1,150 @@
+"""Servers that their client starts through ``pinwarden run``: the gate, newer releases and new looks at them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.run import Outcome, pinwarden
+from tests.cli.test_more_attacks import forge
+from tests.cli.test_prove_fetch_run import PLAIN, TALK, World, needs_node
+from tests.servers.acme_packages import npm_answers
+from tests.servers.npm_registry import tarball
+from tests.servers.plain_http import plain_server
+
+pytestmark = needs_node
+
+SERVER = """#!/usr/bin/env node
+const lines = require("readline").createInterface({ input: process.stdin });
+lines.on("line", (line) => {
+  const asked = JSON.parse(line);
+  if (asked.id === undefined) return;
+  const first = { protocolVersion: "2025-06-18", capabilities: { tools: {} }, serverInfo: { name: "n", version: "1" } };
+  const schema = { type: "object" };
+  const tools = [{ name: "same", description: "As ever.", inputSchema: schema },
+                 { name: "look", description: SAYS, inputSchema: schema }];
+  const result = asked.method === "initialize" ? first : { tools };
+  process.stdout.write(JSON.stringify({ jsonrpc: "2.0", id: asked.id, result }) + "\\n");
+});
+"""
+POLICY = '[policy.gateway]\nenforcement = "block"\n'
+NOTES: dict[str, Any] = {"command": "npx", "args": ["-y", "acme-notes@1.0.0"]}
+
+
+def release(version: str, says: str) -> tuple[dict[str, Any], bytes]:
+    """The package of a server whose one tool says something else in each release."""
+    manifest = {"name": "acme-notes", "version": version, "bin": {"acme-notes": "server.js"}}
+    code = SERVER.replace("SAYS", json.dumps(says))
+    files = {"package/package.json": json.dumps(manifest).encode(), "package/server.js": code.encode()}
+    return manifest, tarball(files)
+
+
+class Enforced(World):
+    """A world whose one server is proved and started through us."""
+
+    packages: dict[str, tuple[dict[str, Any], bytes]]
+
+    def approve(self) -> Outcome:
+        return self.done("approve", "notes", "--allow-execute", "--yes")
+
+    def publish(self, version: str, says: str) -> None:
+        self.packages["acme-notes"] = release(version, says)
+
+    def started(self, *options: str) -> tuple[Outcome, list[str]]:
+        """Start the server as its client does; what was said, and the tools that came through."""
+        lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in TALK).encode()
+        outcome = pinwarden("run", "notes", *options, stdin=lines, cwd=self.root, env=self.environment)
+        answers = [json.loads(line) for line in outcome.out.splitlines()]
+        return outcome, [tool["name"] for tool in answers[1]["result"]["tools"]] if len(answers) > 1 else []
+
+    @property
+    def record(self) -> Any:
+        """Our record of the server in the lock."""
+        (entry,) = json.loads(self.lock.read_text())["servers"].values()
+        return entry["capabilityManifest"]["pinwarden"]
+
+    @property
+    def config(self) -> Any:
+        return json.loads((self.root / ".mcp.json").read_text())["mcpServers"]["notes"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Enforced]:
+    packages = {"acme-notes": release("1.0.0", "Looks at notes.")}
+    with plain_server(lambda asked: npm_answers(packages, asked)) as npm:
+        made = Enforced(folder=tmp_path, variables={"NPM_CONFIG_REGISTRY": npm.url})
+        object.__setattr__(made, "packages", packages)
+        made.root.mkdir()
+        (made.folder / "home").mkdir()
+        made.configure(notes=NOTES)
+        made.done("init")
+        made.done("prove", *PLAIN)
+        made.done("enforce")
+        yield made
+
+
+class TestTheGate:
+    def test_a_policy_beside_an_enforced_server_does_not_call_its_entry_forged(self, world: Enforced) -> None:
+        world.done("ci")
+        (world.root / "pinwarden.toml").write_text(POLICY)
+        world.done("ci")
+        (world.root / "pinwarden.toml").unlink()
+        world.done("policy", "init")
+        world.done("ci")
+
+    def test_a_variable_that_is_added_to_an_enforced_server_leaves_an_entry_that_follows(self, world: Enforced) -> None:
+        (world.root / "pinwarden.toml").write_text(POLICY)
+        world.configure(notes={**world.config, "env": {"NOTES_LEVEL": "${NOTES_LEVEL}"}})
+        assert world.run("ci").code == 1
+        world.done("init", "--accept", "notes")
+        world.done("ci")
+        assert world.record["launch"]["command"] == [NOTES["command"], *NOTES["args"]]
+
+    @pytest.mark.parametrize("program", ["./pinwarden", "curl"])
+    def test_attack_another_command_beside_the_record_of_a_harmless_one_is_forged(
+        self, world: Enforced, program: str
+    ) -> None:
+        """Attack: edit the command in the lock and in the client's file, keep the record of the package, and seal."""
+        (world.root / "pinwarden.toml").write_text(POLICY)
+
+        def swap(document: dict[str, Any]) -> None:
+            text = json.dumps(document["config"])
+            document["config"] = json.loads(text.replace('"command": "pinwarden"', f'"command": "{program}"'))
+
+        forge(world.lock, swap)
+        world.configure(notes={**world.config, "command": program})
+        code, report = world.told("ci")
+        assert code == 1
+        assert "entry_inconsistent" in [row["code"] for row in report["failures"]]
+
+
+class TestALockThatIsGone:
+    def test_a_command_that_only_refers_to_the_lock_is_not_locked_in_its_own_place(self, world: Enforced) -> None:
+        world.lock.unlink()
+        outcome = world.run("init")
+        assert (outcome.code, world.lock.exists()) == (1, False), outcome
+        told = " ".join(outcome.out.split())
+        assert "its command is pinwarden run notes, and the lock does not say what that starts" in told
+        assert "restore the lock from version control" in told
+        assert world.run("init", "--accept", "notes").code == 1
+        assert not world.lock.exists()
+        world.configure(notes=NOTES)
+        world.done("init")
+        world.done("prove", "notes", *PLAIN)
+        world.done("enforce", "notes")
+        world.done("ci")
+
+    def test_a_command_of_ours_that_somebody_wrote_by_hand_does_not_take_the_place_of_the_locked_one(
+        self, world: Enforced
+    ) -> None:
+        world.configure(notes=NOTES)
+        world.lock.unlink()
+        world.done("init")
+        locked = world.lock.read_bytes()
+        world.configure(notes={"command": "/opt/tools/bin/pinwarden", "args": ["run", "--project", ".", "notes"]})
+        outcome = world.run("init", "--accept", "notes")
+        assert (outcome.code, world.lock.read_bytes()) == (1, locked), outcome
