@@ -4,8 +4,8 @@ Reads the configurations of all known clients, of this project and of this user.
 also asked for their tools, so that what they tell the model is pinned as well.
 
 Where there is a lock already, servers that are new or different are shown, and nothing is written until each of them
-is accepted: by name, all at once, or by answering on a terminal. A server with a critical finding is only ever locked
-if it is accepted by name.
+is accepted: by name, all at once, or by answering on a terminal. A server with a critical finding, or whose text looks
+like an attack, is only ever locked if it is accepted by name.
 """
 
 from __future__ import annotations

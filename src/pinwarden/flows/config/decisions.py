@@ -58,6 +58,8 @@ class Standing(Record):
 
     state: State
     rows: tuple[Row, ...] = ()
+    attacks: tuple[Row, ...] = ()
+    """Those of the rows that say that text which nobody approved so far looks like an attack."""
 
 
 class Approved:
@@ -105,14 +107,30 @@ class Approved:
         return parse(self._texts[pin.path]) if pin is not None and pin.path in self._texts else None
 
     def with_text(self, standing: Standing, key: str, name: str, seen: Surface) -> Standing:
-        """The same once the server was asked: what it says needs a decision as well, unless it was approved."""
+        """The same once the server was asked: what it says needs a decision as well, unless it was approved.
+
+        Text that was never approved has nothing to differ from, so it is scanned as ``pinwarden scan`` does.
+        """
         approved = self.surface(key)
-        if standing.state != "unchanged" or (approved is not None and approved.digest == seen.digest):
+        if approved is not None and approved.digest == seen.digest:
             return standing
-        if approved is None:
-            return Standing(state="changed", rows=(_first_text(name, seen),))
-        rows = (row_of(change) for change in compare(approved, seen))
-        return Standing(state="changed", rows=tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows))
+        if approved is not None:
+            rows = tuple(row_of(change) for change in compare(approved, seen))
+            rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows)
+            state: State = "changed" if standing.state == "unchanged" else standing.state
+            return replace(standing, state=state, rows=(*standing.rows, *rows))
+        attacks = _attacks(name, seen)
+        if standing.state == "unchanged":
+            return Standing(state="changed", rows=(_first_text(name, seen), *attacks), attacks=attacks)
+        return replace(standing, rows=(*standing.rows, *attacks), attacks=attacks) if attacks else standing
+
+
+def _attacks(name: str, seen: Surface) -> tuple[Row, ...]:
+    """What in text that nobody approved so far looks like an attack."""
+    from pinwarden.flows.scan import row_of as scanned_row
+    from pinwarden.rules.advisories.scan import scan
+
+    return tuple(scanned_row(finding, name) for finding in scan(seen) if finding.severity == "warning")
 
 
 def _first_text(name: str, seen: Surface) -> Row:

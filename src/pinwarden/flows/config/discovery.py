@@ -179,8 +179,12 @@ def _with_text(approved: Approved, each: Found) -> Found:
     standing = approved.with_text(each.standing, each.key, each.server.name, each.surface)
     if standing is each.standing:
         return each
-    critical = any(row.level == CRITICAL for row in standing.rows)
-    return replace(each, standing=standing, accepted=each.named if critical else each.accepted)
+    each = replace(each, standing=standing)
+    if standing.attacks and not each.named and standing.state in ("first", "new"):
+        how = f"what it tells the model looks like an attack. If you read it and it is none: {_accepting(each)}"
+        return replace(each, refused=how)
+    grave = standing.attacks or any(row.level == CRITICAL for row in standing.rows)
+    return replace(each, accepted=each.named if grave else each.accepted)
 
 
 def _refuse_unknown(accepted: Accepted, found: Sequence[Found]) -> None:
@@ -366,6 +370,7 @@ def _report(discovery: Discovery) -> Report:
     project, found, undecided = discovery.project, discovery.found, discovery.undecided
     unread = [file for file in discovery.files if file.fault is not None]
     rows = [*_refusals(project, found), *(row for each in undecided for row in each.standing.rows)]
+    rows += _attacks(found)
     findings = [finding_row(project, finding) for finding in findings_in(discovery.files)]
     refused = bool(undecided) or any(each.refused for each in found)
     return Report(
@@ -382,10 +387,15 @@ def _report(discovery: Discovery) -> Report:
             ],
             "servers": [_facts(discovery, each) for each in found],
             "undecided": [row_facts(row) for each in undecided for row in each.standing.rows],
-            "findings": [_row_facts(row) for row in (*_refusals(project, found), *findings)],
+            "findings": [_row_facts(row) for row in (*_refusals(project, found), *_attacks(found), *findings)],
         },
         rule_texts=reasons_of(FINDING_KINDS, CONFIG_KINDS, LOCKING_KINDS),
     )
+
+
+def _attacks(found: Sequence[Found]) -> list[Row]:
+    """What looks like an attack in the texts of servers that were decided about: refused, or accepted by name."""
+    return [row for each in found if not each.undecided for row in each.standing.attacks]
 
 
 def _refusals(project: Project, found: Sequence[Found]) -> list[Row]:
