@@ -17,6 +17,7 @@ from pinwarden.flows.contract.differing import CONTRACT_CHANGE_KINDS
 from pinwarden.flows.gate.check import POLICY_KINDS
 from pinwarden.flows.gate.integrity import LOCK_KINDS
 from pinwarden.flows.gate.registry import REGISTRY_KINDS
+from pinwarden.flows.gate.unread import LIVE_KINDS
 from pinwarden.flows.lock.conversion import CONVERSION_KINDS
 from pinwarden.flows.lock.reinstalling import REINSTALLING_KINDS
 from pinwarden.flows.lock.signatures import SIGNATURE_KINDS
@@ -96,7 +97,7 @@ SECTIONS = (
     Section(
         heading="The lock itself",
         commands="`ci`, `list`, `lock digest`, `lock verify-signature`, `lock convert`",
-        tables=(_problems(), LOCK_KINDS, SIGNATURE_KINDS, POLICY_KINDS, CONVERSION_KINDS),
+        tables=(_problems(), LOCK_KINDS, LIVE_KINDS, SIGNATURE_KINDS, POLICY_KINDS, CONVERSION_KINDS),
     ),
     Section(
         heading="What the registries say today",

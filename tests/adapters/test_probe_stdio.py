@@ -263,6 +263,9 @@ class TestTrouble:
         assert surface.observed["unsettled"] == ["tools"]
 
 
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
+
+
 class TestSafety:
     def test_nothing_is_run_without_consent(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace"
@@ -287,8 +290,19 @@ class TestSafety:
         assert seen["OWN"] == "own/no"
         assert seen["WANTED"] == "wanted"
         assert "PATH" in seen
-        harmless = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"}
+        harmless = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", *CERTIFICATES}
         assert {name for name in seen if not name.startswith("LC_")} - harmless == {"OWN", "WANTED"}
+
+    def test_a_server_finds_the_certificates_of_the_company_that_it_runs_in(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in CERTIFICATES:
+            monkeypatch.setenv(name, f"/etc/company/{name.lower()}")
+        surface = probe(scripted({"trouble": "show-environment"}), ALLOWED)
+        seen = {item.key: item.value["description"] for item in surface.items["tools"]}
+        assert {name: seen.get(name) for name in CERTIFICATES} == {
+            name: f"/etc/company/{name.lower()}" for name in CERTIFICATES
+        }
 
     def test_a_variable_that_is_not_set_is_named_and_nothing_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)

@@ -46,12 +46,17 @@ def shown_command(command: list[str]) -> str:
 
 
 def probe_target(target: Target, args: Namespace, *, typed: bool = False) -> Surface:
+    """Ask a live server, as the command line says."""
+    return ask(target, options_of(args, typed=typed))
+
+
+def ask(target: Target, options: ProbeOptions) -> Surface:
     """Ask a live server, with a sign of life on the terminal."""
     from pinwarden.adapters.probe.probe import probe
     from pinwarden.cli.progress import Progress
 
     with Progress("asking the server"):
-        return probe(target, options_of(args, typed=typed))
+        return probe(target, options)
 
 
 def options_of(args: Namespace, *, typed: bool = False) -> ProbeOptions:

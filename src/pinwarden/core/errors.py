@@ -171,7 +171,8 @@ CODES: Mapping[str, ErrorCode] = _table(
         "PROBE_FAILED",
         EXIT_UNCHECKED,
         "A server could not be asked: it did not start, died, took too long or answered something else.",
-        "Run the command, or ask the address with another client; what a command wrote to stderr is shown.",
+        "Run the command, or ask the address with another client; what a command wrote to stderr is shown. A command "
+        "gets few variables: name those that it needs with --pass-env NAME.",
     ),
     ErrorCode(
         "PROBE_LIMIT",

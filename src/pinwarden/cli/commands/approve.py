@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
 from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, approver_of, project_of
-from pinwarden.cli.targets import probe_target
+from pinwarden.cli.targets import ask, options_of
 from pinwarden.core.record import replace
 
 
@@ -26,12 +26,14 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Show, ask, approve."""
     from pinwarden.adapters.clock import now
-    from pinwarden.flows.live_targets import live_target
     from pinwarden.flows.lock.approving import approve, difference, locked_entry
+    from pinwarden.flows.verified_start import locked_start, showing
 
     project = project_of(args)
     entry = locked_entry(project, args.server, args.client)
-    seen = probe_target(live_target(entry, project.configs()), args)
+    options = options_of(args)
+    asked = locked_start(project, entry, project.configs(), options)
+    seen = ask(asked.target, showing(options, [asked]))
     approver = approver_of(args)
     if args.yes:
         return emit(approve(project, entry, seen, approver, now()), args.format)

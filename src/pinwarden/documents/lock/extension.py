@@ -30,6 +30,8 @@ PUBLISHER = "publisher"
 """A member of our record: who published the locked release, as its registry said when its bytes were pinned."""
 BUNDLE_TREE = "bundleTree"
 """A member of our record: the digest of what unpacks from a bundle, so that an unpacked one can be held against it."""
+SURFACE_OF = "surfaceOf"
+"""A member of our record: what the approved surface was approved for, where that is not what the entry starts now."""
 SURFACES_FOLDER = "mcp-lock.surfaces"
 
 # One folder beside the lockfile, one file in it: nothing that a system could take for another place.

@@ -90,6 +90,16 @@ def same_release(one: Entry, other: Entry) -> bool:
     return first is not None and first == second
 
 
+def started_in_words(entry: Entry) -> str:
+    """What an entry starts or contacts, in one word: its package at its release, its program or its address."""
+    try:
+        runs = locked_launch(entry).runs
+    except PinwardenError:
+        return entry.version
+    package = runs.via or runs
+    return package.purl or package.identity
+
+
 def still_enforced(before: Entry, entry: Entry) -> LockedLaunch | None:
     """What ``pinwarden run`` stands for in an entry whose configuration still is the one that says so.
 

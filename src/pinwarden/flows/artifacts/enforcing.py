@@ -24,7 +24,7 @@ from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import BUNDLE_TREE, extended
 from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.locked_launch import LAUNCH, LockedLaunch, launch_record, locked_launch
-from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.record import extension_of, has_surface
 from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
 from pinwarden.flows.config.view import view_of
@@ -97,7 +97,7 @@ def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredSer
     approved = locked_config(entry.key, entry.document).entry
     server = _as_approved(entry, client, approved, servers)
     arguments = () if bundled else launch.runs.arguments  # a bundle's manifest says what it is started with
-    words = _words(entry.name, client, entry.scope, arguments, project)
+    words = _words(project, entry, client, arguments)
     lock_form = with_command(approved if server is None else lockable_entry(server.entry), client, words)
     fragment = config_with(client, entry.name, lock_form)
     # Version 2 lets an entry leave its locked copy out; then there is none to keep in step.
@@ -142,9 +142,9 @@ def _as_approved(
     return None
 
 
-def start_words(project: Project, name: str, client: str, scope: str) -> list[str]:
-    """The command by which a client starts a locked server through us."""
-    words = [PROGRAM, "run", name]
+def start_words(project: Project, name: str, client: str, scope: str, *, held: bool = False) -> list[str]:
+    """The command by which a client starts a locked server through us; ``held`` says that its text is approved."""
+    words = [PROGRAM, "run", name, *(("--require-lock",) if held else ())]
     if scope == "global":
         words += ["--project", str(project.root.resolve())]
     elif client in _PROJECT_WORDS:
@@ -152,8 +152,8 @@ def start_words(project: Project, name: str, client: str, scope: str) -> list[st
     return words
 
 
-def _words(name: str, client: Client, scope: str, arguments: Sequence[str], project: Project) -> list[str]:
-    words = start_words(project, name, client.id, scope)
+def _words(project: Project, entry: Entry, client: Client, arguments: Sequence[str]) -> list[str]:
+    words = start_words(project, entry.name, client.id, entry.scope, held=has_surface(entry))
     if any(_FILLED_BY_CLIENT.search(word) for word in arguments):
         words += ["--", *arguments]
     return words

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from pinwarden.documents.lock.lockfile import Lock
     from pinwarden.flows.lock.locking import Approver
     from pinwarden.flows.project import Project
+    from pinwarden.flows.verified_start import Asked
 
 _NONE = "no MCP servers are configured for this project or user"
 _NONE_YET = (
@@ -144,7 +145,7 @@ def ask_servers(
     """
     if discovery.undecided:
         return discovery
-    found = _ask_all(list(discovery.found), options, on_progress)
+    found = _ask_all(discovery, options, on_progress)
     return replace(discovery, found=tuple(_with_text(discovery.approved, each) for each in found))
 
 
@@ -256,18 +257,24 @@ def lock_client(client: str) -> str:
 
 
 def _ask_all(
-    found: list[Found], options: ProbeOptions | None, on_progress: Callable[[int, int], None] | None
+    discovery: Discovery, options: ProbeOptions | None, on_progress: Callable[[int, int], None] | None
 ) -> list[Found]:
+    found = discovery.found
     if options is None:
         return [replace(each, unasked=_NOT_AGREED) if each.refused is None else each for each in found]
     from pinwarden.adapters.probe.probe import probe_all
+    from pinwarden.flows.verified_start import showing
 
     wanted = [each for each in found if each.refused is None and not each.server.disabled]
-    targets = [each.server.target for each in wanted if each.server.target is not None]
+    starts = {each.key: _start(discovery, each, options) for each in wanted}
+    asked = {key: start for key, start in starts.items() if not isinstance(start, PinwardenError)}
     outcomes = probe_all(
-        targets, options, on_progress=(lambda step: on_progress(step.done, step.total)) if on_progress else None
+        [start.target for start in asked.values()],
+        showing(options, asked.values()),
+        on_progress=(lambda step: on_progress(step.done, step.total)) if on_progress else None,
     )
-    answers = dict(zip([each.key for each in wanted], outcomes, strict=True))
+    answers = dict(zip(asked, outcomes, strict=True))
+    answers |= {key: start for key, start in starts.items() if isinstance(start, PinwardenError)}
     result: list[Found] = []
     for each in found:
         outcome = answers.get(each.key) if each.refused is None else None
@@ -282,6 +289,18 @@ def _ask_all(
         else:
             result.append(replace(each, surface=outcome))
     return result
+
+
+def _start(discovery: Discovery, each: Found, options: ProbeOptions) -> Asked | PinwardenError:
+    """How one server is started or contacted: from its verified bytes, if they are locked."""
+    from pinwarden.flows.verified_start import verified_start
+
+    if each.server.target is None:
+        return PinwardenError("CONFIG_INVALID", f"its entry cannot be used: {each.server.problem}")
+    try:
+        return verified_start(discovery.project, discovery.approved.entry(each.key), each.server.target, options)
+    except PinwardenError as err:
+        return err
 
 
 def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now: str) -> None:

@@ -24,6 +24,7 @@ from pinwarden.flows.gate.integrity import (
 )
 from pinwarden.flows.gate.registry import registry_rows
 from pinwarden.flows.gate.report import gate_report, has_closures
+from pinwarden.flows.gate.unread import unread_rows
 from pinwarden.flows.policy.rules import ONLY_RECORDED, broken_rules, counts_records
 from pinwarden.flows.report import Report, Row, counted, is_grave
 from pinwarden.rules.finding_kinds import Kinds, kind_table
@@ -150,7 +151,7 @@ def _live_rows(
     project: Project, lock: Lock, texts: Mapping[str, bytes], gate: Gate, held: Mapping[str, str]
 ) -> list[Row]:
     if gate.probe is None:
-        return []
+        return list(unread_rows(lock))
     from pinwarden.flows.gate.live import live_rows
 
-    return list(live_rows(lock, texts, project.configs(), gate.probe, held))
+    return list(live_rows(project, lock, texts, gate.probe, held))

@@ -5,7 +5,7 @@ An entry that has both is held against the text, which holds more than the hashe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters.probe.probe import probe_all
@@ -13,25 +13,24 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.surface import TOOL, Surface, parse
-from pinwarden.flows.live_targets import live_target
 from pinwarden.flows.report import UNCHECKED, Row
 from pinwarden.flows.rows import row_of
+from pinwarden.flows.verified_start import Asked, locked_start, showing
 from pinwarden.rules.drift.surface import compare
 from pinwarden.rules.drift.toolpin_pins import compare_pins, has_pins
 
 if TYPE_CHECKING:
     from pinwarden.adapters.probe.probe import ProbeOptions
-    from pinwarden.documents.clients.config import ConfigFile
     from pinwarden.documents.lock.entry import Entry
     from pinwarden.documents.lock.lockfile import Lock
-    from pinwarden.documents.target import Target
+    from pinwarden.flows.project import Project
 
 
 class _Question(Record):
     """One entry whose server is asked, and the text that was approved; None where only ToolPin's hashes were."""
 
     entry: Entry
-    target: Target
+    asked: Asked
     approved: Surface | None
 
 
@@ -42,9 +41,9 @@ _NOTHING_PINNED = (
 
 
 def live_rows(
+    project: Project,
     lock: Lock,
     texts: Mapping[str, bytes],
-    files: Sequence[ConfigFile],
     options: ProbeOptions,
     held: Mapping[str, str],
 ) -> Iterator[Row]:
@@ -55,19 +54,21 @@ def live_rows(
     if lock.entries and not any(map(_has_pin, lock.entries)):
         yield Row(code=UNCHECKED, level="review", entity="lock", name="", path="", message=_NOTHING_PINNED)
     questions: list[_Question] = []
+    files = project.configs()
     for entry in lock.entries:
         if entry.name in held:
             if _has_pin(entry):
                 yield _unchecked(entry, f"was not asked: {held[entry.name]}")
             continue
         try:
-            question = _question(entry, texts, files)
+            question = _question(entry, texts, lambda one: locked_start(project, one, files, options))
         except PinwardenError as err:
             yield _unchecked(entry, f"could not be asked: {err.message}")
             continue
         if question is not None:
             questions.append(question)
-    outcomes = probe_all([question.target for question in questions], options)
+    asked = [question.asked for question in questions]
+    outcomes = probe_all([each.target for each in asked], showing(options, asked))
     for question, seen in zip(questions, outcomes, strict=True):
         if isinstance(seen, PinwardenError) and seen.code == "SECRET_REPEATED":
             yield _row(question.entry, "secret_repeated", seen.message)
@@ -85,16 +86,16 @@ def _has_pin(entry: Entry) -> bool:
     return has_pins(entry.manifest) or (extension is not None and extension.surface is not None)
 
 
-def _question(entry: Entry, texts: Mapping[str, bytes], files: Sequence[ConfigFile]) -> _Question | None:
+def _question(entry: Entry, texts: Mapping[str, bytes], start: Callable[[Entry], Asked]) -> _Question | None:
     extension = extension_of(entry)
     pin = extension.surface if extension else None
     if pin is not None:
         if pin.path not in texts:
             return None  # a missing text is a finding about the lock
-        return _Question(entry=entry, target=live_target(entry, files), approved=parse(texts[pin.path]))
+        return _Question(entry=entry, asked=start(entry), approved=parse(texts[pin.path]))
     if not has_pins(entry.manifest):
         return None
-    return _Question(entry=entry, target=live_target(entry, files), approved=None)
+    return _Question(entry=entry, asked=start(entry), approved=None)
 
 
 def _text_rows(entry: Entry, approved: Surface, seen: Surface) -> Iterator[Row]:

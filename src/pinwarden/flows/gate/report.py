@@ -13,6 +13,7 @@ from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.shape import TOOL_HASHES
 from pinwarden.documents.lock.verification import PROBLEMS
+from pinwarden.flows.gate.unread import LIVE_KINDS, UNREAD
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted, is_grave, row_facts, weight
 from pinwarden.rules.finding_kinds import reasons_of
 
@@ -54,7 +55,7 @@ def gate_report(
 
 
 def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
-    texts = dict(PROBLEMS)
+    texts = {**PROBLEMS, **(reasons_of(LIVE_KINDS) if any(row.code == UNREAD for row in rows) else {})}
     if gate.signatures is not None:
         from pinwarden.flows.lock.signatures import SIGNATURE_KINDS
 
@@ -191,4 +192,8 @@ def _summary(lock: Lock, drift: Sequence[Row], unchecked: Sequence[Row], rows: S
     if unchecked:
         return f"{entries}: {len(unchecked)} could not be checked"
     noted = f", {counted(len(rows), 'remark')}" if rows else ""
+    unread = sum(row.code == UNREAD for row in rows)
+    if unread:
+        told = f"what {counted(unread, 'server')} in another release or configuration tells was not looked at"
+        return f"{entries}: everything else is as approved, {told}{noted}"
     return f"{entries}: everything is as approved{noted}"

@@ -11,11 +11,20 @@ from pinwarden.core.record import Record, replace
 from pinwarden.documents import surface
 from pinwarden.documents.api_surface import api_surface_hash
 from pinwarden.documents.lock import entry as lock_entry
-from pinwarden.documents.lock.extension import PUBLISHED, Approval, Extension, extended, pin_surface, surface_path
+from pinwarden.documents.lock.extension import (
+    PUBLISHED,
+    SURFACE_OF,
+    Approval,
+    Extension,
+    extended,
+    pin_surface,
+    surface_path,
+)
 from pinwarden.documents.lock.locked_launch import (
     LAUNCH,
     launch_record,
     same_release,
+    started_in_words,
     still_enforced,
     with_bytes_of,
 )
@@ -141,26 +150,35 @@ def write_entries(
 
 
 def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
-    """The entry with the surface that was approved for the very same target and configuration, and with its bytes.
+    """The entry with the surface that was approved for it, and with its bytes.
 
-    Locking again without asking the server must not take an approval away; another version has none yet. The bytes of
-    a package stay pinned as long as the same release is started, however else the configuration changes: otherwise
-    locking again would be a way to have other bytes under that version pinned.
+    Locking again without asking the server takes no approval away: a server that was held to a text must not be
+    trusted on first use because it has another release or argument. What the other one says is not known for that, so
+    the record tells what the text was approved for. The bytes of a package stay pinned as long as the same release is
+    started, however else the configuration changes: otherwise locking again would be a way to have other bytes under
+    that version pinned.
     """
     before = next((each for each in old.entries if each.key == entry.key), None) if old else None
     known, fresh = (extension_of(before) if before else None), extension_of(entry)
     if before is None or known is None or fresh is None:
         return entry
     same = all(before.document.get(member) == entry.document.get(member) for member in ("selectedTarget", "config"))
-    merged = fresh
-    if same and fresh.surface is None and known.surface is not None:
-        merged = replace(merged, surface=known.surface, api_surface=known.api_surface)
+    merged = _with_earlier_text(before, known, fresh, same=same)
     launch = still_enforced(before, entry)
     if known.has_bytes and not fresh.has_bytes and (same or launch is not None or same_release(before, entry)):
         merged = with_bytes_of(known, merged, same=same)
     if launch is not None and not same:
         merged = replace(merged, others={**merged.others, LAUNCH: launch_record(launch)})
     return entry if merged is fresh else extended(entry, merged)
+
+
+def _with_earlier_text(before: lock_entry.Entry, known: Extension, fresh: Extension, *, same: bool) -> Extension:
+    """The record with the text that was approved before, unless another one was approved just now."""
+    if fresh.surface is not None or known.surface is None:
+        return fresh
+    of = known.others.get(SURFACE_OF) or (None if same else started_in_words(before))
+    others = fresh.others if of is None else {**fresh.others, SURFACE_OF: of}
+    return replace(fresh, surface=known.surface, api_surface=known.api_surface, others=others)
 
 
 def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: str) -> list[str]:
@@ -200,11 +218,13 @@ def approve_surfaces(
     texts: dict[str, bytes] = {}
     for entry, seen in approved:
         path = surface_path(entry.key, folder=folder)
+        known = extension_of(entry) or Extension()
         changed = replace(
-            extension_of(entry) or Extension(),
+            known,
             surface=pin_surface(seen, path),
             api_surface=str(api_surface_hash(_tools(seen))),
             approval=Approval(by=approver.by, at=now, why=approver.why),
+            others={name: value for name, value in known.others.items() if name != SURFACE_OF},
         )
         made.append(extended(entry, changed))
         texts[entry.key] = surface.to_bytes(seen)
