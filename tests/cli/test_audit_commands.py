@@ -244,6 +244,7 @@ def test_whoever_follows_sees_only_what_is_wanted_and_leaves_when_its_reader_doe
     ],
 )
 def test_what_cannot_be_done_is_told_with_a_code(arguments: str, code: int, told: str, empty: ReviewWorld) -> None:
+    empty.use()
     (empty.root / "empty.jsonl").touch()
     (empty.root / "half.jsonl").write_text("{")
     outcome = empty.run("audit", *arguments.split())
@@ -291,7 +292,67 @@ def test_events_wait_by_database_and_not_by_password(url: str, same: bool, tmp_p
 
 
 def test_an_empty_log_is_clean(empty: ReviewWorld) -> None:
+    empty.use()
     assert empty.json("audit", "verify")["entries"] == 0
     assert (empty.run("audit", "tail").out, empty.run("audit", "tail").err) == ("", "nothing is recorded yet\n")
     assert empty.run("audit", "tail", "--kind", "blocked").err == "no such event is recorded\n"
     assert (empty.run("audit", "export").out, empty.run("review", "list").code) == ("", 0)
+
+
+READING = [
+    ("audit", "verify"),
+    ("audit", "tail"),
+    ("audit", "export"),
+    ("review", "list"),
+    ("review", "show", "0123456789abcdef"),
+    ("review", "approve", "0123456789abcdef"),
+    ("review",),
+    ("policy", "generate"),
+]
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+@pytest.mark.parametrize("how", ["state", "variable", "option", "empty postgresql", "empty file"])
+def test_a_log_that_was_named_and_is_not_there_is_not_clean_and_nothing_is_made(
+    how: str,
+    command: tuple[str, ...],
+    empty: ReviewWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """A wrong path, or a log that somebody removed, must not look like one in which nothing happened."""
+    tmp_path = empty.root.parent
+    if how != "state":
+        monkeypatch.delenv("PINWARDEN_STATE")
+    place = str(tmp_path / "none" / "log.sqlite")
+    if how == "variable":
+        monkeypatch.setenv("PINWARDEN_DATABASE", place)
+    if how == "empty postgresql":
+        place = request.getfixturevalue("cluster").new_database()
+    if how == "empty file":
+        place = str(tmp_path / "log.sqlite")
+        Path(place).touch()
+    before = sorted(tmp_path.rglob("*"))
+    told = empty.run(*command, *(() if how in ("state", "variable") else ("--audit", place)))
+    assert (told.code, "[DATABASE_MISSING]" in told.err) == (3, True)
+    assert "hint:" in told.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_who_used_no_gateway_yet_is_told_so_and_nothing_is_made(
+    empty: ReviewWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PINWARDEN_STATE")
+    before = sorted(tmp_path.rglob("*"))
+    assert [empty.run(*command).code for command in READING] == [3, 0, 0, 0, 2, 2, 0, 0]
+    assert "[DATABASE_MISSING]" in empty.run("audit", "verify").err
+    assert empty.run("audit", "tail").err == "nothing is recorded yet\n"
+    assert "nothing waits for review" in empty.run("review", "list").out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_log_whose_gateway_was_killed_before_its_first_commit_is_there(empty: ReviewWorld) -> None:
+    journal = Journal.create(empty.state.journals, "desk", "s1")
+    journal.append([pack(1, FACTS[0])])
+    journal.close(remove=False)
+    assert empty.json("audit", "verify")["entries"] == 1

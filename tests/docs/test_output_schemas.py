@@ -468,7 +468,7 @@ CASES = (
     case("review approve", "0000", on=held, code=2, errs=True),
     case("review reject", HELD, on=held),
     case("review reject", "0000", on=held, code=2, errs=True),
-    case("audit verify"),
+    case("audit verify", code=3, errs=True),
     case("audit verify", on=held),
     case("audit export", "--output log.jsonl", on=held),
     case("audit export", code=2, errs=True),

@@ -55,6 +55,11 @@ class ReviewWorld:
         monkeypatch.setenv("SOURCE_DATE_EPOCH", str(NOW))
         self.state = GatewayState(self.folder)
 
+    def use(self) -> None:
+        """Let the database be there, as after a first session in which nothing happened."""
+        assert self.state.reviews.listed() == []
+        assert self.state.audit_database.row("SELECT COUNT(*) FROM audit_entry") == (0,)
+
     def run(self, *arguments: str) -> Outcome:
         """The command line."""
         code = main(arguments)

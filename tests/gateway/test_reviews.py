@@ -34,6 +34,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 @pytest.fixture
 def locked(world: ReviewWorld) -> ReviewWorld:
     world.lock_server(SEARCH)
+    world.use()
     return world
 
 

@@ -26,3 +26,10 @@ def state_from(args: Namespace, project: Project | None = None) -> GatewayState:
     from pinwarden.flows.gateway.state import state_of
 
     return state_of(project or this_project(), args.audit)
+
+
+def state_to_read_from(args: Namespace, project: Project | None = None, *, needed: bool = False) -> GatewayState:
+    """The same for a command that reads it: nothing is made where there is none."""
+    from pinwarden.flows.gateway.state import state_to_read
+
+    return state_to_read(project or this_project(), args.audit, needed=needed)

@@ -282,6 +282,12 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Keep a copy of the file, and bring it back from a backup. It is not overwritten.",
     ),
     ErrorCode(
+        "DATABASE_MISSING",
+        EXIT_UNCHECKED,
+        "The database that was to be read is not there, or is not one of Pinwarden.",
+        "Name the one that the gateway uses (--audit, PINWARDEN_DATABASE, PINWARDEN_STATE). Nothing was made.",
+    ),
+    ErrorCode(
         "DATABASE_NEWER",
         EXIT_UNCHECKED,
         "The database was made by a release of Pinwarden with other tables.",

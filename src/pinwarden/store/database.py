@@ -21,6 +21,7 @@ from pinwarden.store.transactions import (
     Schema,
     Transaction,
     Value,
+    missing,
     schema_of,
 )
 
@@ -32,24 +33,35 @@ __all__ = [
     "Schema",
     "Transaction",
     "Value",
+    "empty_database",
     "open_database",
     "schema_of",
 ]
 
 
-def open_database(url: str | Path, schema: Schema, limits: DatabaseLimits = DEFAULT_LIMITS) -> Database:
-    """The database at a path (SQLite) or a ``postgresql://`` address. It is opened when it is first used."""
+def open_database(
+    url: str | Path, schema: Schema, limits: DatabaseLimits = DEFAULT_LIMITS, *, create: bool = True
+) -> Database:
+    """The database at a path (SQLite) or a ``postgresql://`` address. It is opened when it is first used.
+
+    Without ``create`` nothing is made where there is none: DATABASE_MISSING.
+    """
     if isinstance(url, str) and url.startswith(("postgresql://", "postgres://")):
         from pinwarden.store.postgresql import Postgres
 
-        return Postgres(url, schema, limits)
+        return Postgres(url, schema, limits, create=create)
     if isinstance(url, str) and url.startswith("sqlite://"):
         url = unquote(urlsplit(url).path)
     elif isinstance(url, str) and "://" in url:
         raise PinwardenError(
             "USAGE", f"{url.partition('://')[0]!a} is no database that is known", hint="Give a path or postgresql://…"
         )
-    return _Sqlite(Path(url), schema, limits)
+    return _Sqlite(Path(url), schema, limits, create=create)
+
+
+def empty_database(schema: Schema) -> Database:
+    """One with nothing in it, which nobody else sees: for whoever reads where nothing was ever written."""
+    return _Nowhere(Path("nothing"), schema, DEFAULT_LIMITS)
 
 
 class _SqliteTransaction(Transaction):
@@ -81,8 +93,8 @@ _OPENED: Counter[Path] = Counter()
 
 
 class _Sqlite(Database):
-    def __init__(self, path: Path, schema: Schema, limits: DatabaseLimits) -> None:
-        super().__init__(schema)
+    def __init__(self, path: Path, schema: Schema, limits: DatabaseLimits, *, create: bool = True) -> None:
+        super().__init__(schema, create=create)
         self._path = path
         self._limits = limits
         self._is_counted = False
@@ -100,6 +112,8 @@ class _Sqlite(Database):
         if _OPENED[self._path] > 0 and self._file() is None:
             # Made anew it would be one without tokens, approvals and events, as if there had never been any.
             raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was there, and is gone")
+        if not self._create and self._file() is None:
+            raise missing(str(self))
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._path.touch(mode=0o600)  # before SQLite makes it: its journals take over the mode
@@ -122,6 +136,10 @@ class _Sqlite(Database):
             self._is_counted = True
             _OPENED[self._path] += 1
         return made
+
+    def _is_ours(self, connection: _Connection) -> bool:
+        sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'pinwarden_schema'"
+        return self._transaction(connection).row(sql) is not None
 
     def _begin(self, connection: _Connection, alone: str | None) -> None:
         connection.execute("BEGIN" if alone is None else "BEGIN IMMEDIATE")
@@ -151,6 +169,14 @@ class _Sqlite(Database):
 
     def _told(self) -> Any:
         return _sqlite_errors(self._path)
+
+
+class _Nowhere(_Sqlite):
+    def _connect(self) -> _Connection:
+        return sqlite3.connect(":memory:", isolation_level=None, factory=_Connection)
+
+    def _is_lost(self, connection: _Connection) -> bool:  # noqa: ARG002 - no file is behind it
+        return False
 
 
 def _keep_journal(connection: sqlite3.Connection, seconds: float) -> None:

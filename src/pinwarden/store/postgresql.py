@@ -49,8 +49,8 @@ class _PostgresTransaction(Transaction):
 class Postgres(Database):
     """A database at a ``postgresql://`` address."""
 
-    def __init__(self, url: str, schema: Schema, limits: DatabaseLimits) -> None:
-        super().__init__(schema)
+    def __init__(self, url: str, schema: Schema, limits: DatabaseLimits, *, create: bool = True) -> None:
+        super().__init__(schema, create=create)
         self._url = url
         self._limits = limits
         self._name = _shown(url)
@@ -111,6 +111,10 @@ class Postgres(Database):
             ("idle_in_transaction_session_timeout", self._limits.idle),
         ):
             connection.execute("SELECT set_config(%s, %s, false)", (name, f"{round(seconds * 1000)}ms"))
+
+    def _is_ours(self, connection: psycopg.Connection[Row]) -> bool:
+        found = self._transaction(connection).row("SELECT to_regclass('pinwarden_schema') IS NOT NULL")
+        return found is not None and bool(found[0])
 
     def _begin(self, connection: psycopg.Connection[Row], alone: str | None) -> None:
         connection.execute("BEGIN")

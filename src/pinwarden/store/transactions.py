@@ -85,8 +85,10 @@ class Transaction(ABC):
 class Database(ABC):
     """A database with the tables of one schema. Made by `open_database`."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, *, create: bool = True) -> None:
+        """Without ``create`` a database that is not there, or not one of ours, is an error when it is first used."""
         self._schema = schema
+        self._create = create
         self._local = threading.local()
         self._all: list[Any] = []
         self._guard = threading.Lock()
@@ -164,6 +166,8 @@ class Database(ABC):
     def _make_tables(self, connection: Any) -> None:
         if self._has_tables(connection):
             return
+        if not self._create and not self._is_ours(connection):
+            raise missing(str(self))
         name = self._schema.name
         self._begin(connection, "schema")  # one after another, whatever tables: they share the one that names them
         step = self._transaction(connection)
@@ -186,6 +190,10 @@ class Database(ABC):
     @abstractmethod
     def _connect(self) -> Any: ...
     @abstractmethod
+    def _is_ours(self, connection: Any) -> bool:
+        """Whether any of our tables are there."""
+
+    @abstractmethod
     def _begin(self, connection: Any, alone: str | None) -> None: ...
     @abstractmethod
     def _commit(self, connection: Any) -> None: ...
@@ -198,6 +206,16 @@ class Database(ABC):
     @abstractmethod
     def _told(self) -> Any:
         """A context in which the database's own errors become ours."""
+
+
+def missing(name: str) -> PinwardenError:
+    """What is told of a database that is not there."""
+    return PinwardenError(
+        "DATABASE_MISSING",
+        f"there is no database of Pinwarden at {name}",
+        hint="Name the one that the gateway uses: --audit, PINWARDEN_DATABASE or PINWARDEN_STATE. "
+        "It is made by the first pinwarden run or pinwarden gateway.",
+    )
 
 
 def _statements(text: str) -> list[str]:

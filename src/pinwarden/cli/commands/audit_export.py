@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def run(args: Namespace) -> int:
 
     if args.output == "-" and args.format != "text":
         raise PinwardenError("USAGE", "--format is for the report about a file; name one with --output")
-    with state_from(args) as state:
+    with state_to_read_from(args) as state:
         if args.output != "-":
             head = _to_file(state, Path(args.output), args.after)
             return emit(export_report(args.output, args.after, head), args.format)

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
     if args.follow and args.format != "text":
         raise PinwardenError("USAGE", "--follow prints lines of text", hint="Leave --format out.")
     wanted = Wanted(server=args.server, kinds=tuple(args.kind))
-    with state_from(args) as state:
+    with state_to_read_from(args) as state:
         head = head_of(state.audit_database).number  # before the look, so that nothing falls between the two
         entries = last_entries(state, args.count, wanted)
         if args.format != "text":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.progress import Progress
-from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 from pinwarden.core.errors import PinwardenError
 
 
@@ -47,6 +47,6 @@ def run(args: Namespace) -> int:
         with Progress("verifying the export"):
             report = verify_export(Path(args.file), heads, exports)
         return emit(report, args.format)
-    with state_from(args) as state, Progress("verifying the audit log"):
+    with state_to_read_from(args, needed=True) as state, Progress("verifying the audit log"):
         report = verify_log(state, heads, exports)
     return emit(report, args.format)

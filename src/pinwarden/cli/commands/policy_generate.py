@@ -15,7 +15,7 @@ from pathlib import Path
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.progress import Progress
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
-from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 from pinwarden.core.errors import PinwardenError
 
 
@@ -43,7 +43,7 @@ def run(args: Namespace) -> int:
     project = project_of(args)
     named = tuple(args.server)
     covered = Coverage(servers=named) if named or args.all else locked_servers(project)
-    with state_from(args, project) as state, Progress("reading what was observed"):
+    with state_to_read_from(args, project) as state, Progress("reading what was observed"):
         made = generate_policy(state, covered, only_called=args.only_called)
     if args.output != "-":
         from pinwarden.adapters.files import create_file

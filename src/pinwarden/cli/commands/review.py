@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.layout import told
 from pinwarden.cli.output import emit
 from pinwarden.cli.project_arguments import add_approval_arguments, approver_of, this_project
-from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 
@@ -39,7 +39,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Show, ask, decide, for each change that waits."""
     project = this_project()
-    with state_from(args, project) as state:
+    with state_to_read_from(args, project) as state:
         return _go_through(args, state, project)
 
 

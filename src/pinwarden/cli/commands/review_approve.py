@@ -11,7 +11,7 @@ from argparse import ArgumentParser, Namespace
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_approval_arguments, approver_of, this_project
 from pinwarden.cli.review_arguments import add_names_argument, names_from
-from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -28,6 +28,6 @@ def run(args: Namespace) -> int:
     from pinwarden.flows.gateway.reviewing import approve_reviews
 
     project = this_project()
-    with state_from(args, project) as state:
+    with state_to_read_from(args, project) as state:
         report = approve_reviews(state, project, names_from(args), approver_of(args), now())
     return emit(report, args.format)

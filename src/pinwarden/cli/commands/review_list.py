@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 from pinwarden.core.errors import PinwardenError
 
 _LEVELS = ("info", "review", "critical")
@@ -31,7 +31,7 @@ def run(args: Namespace) -> int:
     """List and report."""
     from pinwarden.flows.gateway.reviewing import list_reviews
 
-    with state_from(args) as state:
+    with state_to_read_from(args) as state:
         report = list_reviews(state, every=args.all, server=args.server, levels=args.level)
     if args.names:
         if args.format != "text":

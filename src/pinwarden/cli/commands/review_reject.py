@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_approval_arguments, approver_of
 from pinwarden.cli.review_arguments import add_names_argument, names_from
-from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -23,6 +23,6 @@ def run(args: Namespace) -> int:
     from pinwarden.adapters.clock import now
     from pinwarden.flows.gateway.reviewing import reject_reviews
 
-    with state_from(args) as state:
+    with state_to_read_from(args) as state:
         report = reject_reviews(state, names_from(args), approver_of(args), now())
     return emit(report, args.format)

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import this_project
-from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def run(args: Namespace) -> int:
     from pinwarden.flows.gateway.reviewing import show_review
 
     project = this_project()
-    with state_from(args, project) as state:
+    with state_to_read_from(args, project) as state:
         _, report = show_review(state, project, args.name)
     if args.format != "text":
         return emit(report, args.format)

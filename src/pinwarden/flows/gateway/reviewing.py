@@ -99,6 +99,8 @@ def approve_reviews(
     3. Write down who approves what.
     4. Write the lock or the store, then the decisions.
     """
+    for name in names:
+        state.reviews.named(name)  # before a place is made in which to wait for others
     with state.approving():
         return _approve(state, project, names, approver, now)
 

@@ -30,11 +30,14 @@ FIRST_USE = "first-use"
 class GatewayState:
     """The state of the gateways of one user: a folder of this machine, and a database in it or elsewhere.
 
-    Nothing is opened before it is used.
+    Nothing is opened before it is used. Who only reads makes nothing where there is nothing: that is an error, or,
+    ``absent``, as if it were empty.
     """
 
-    def __init__(self, folder: Path, url: str | None = None) -> None:
+    def __init__(self, folder: Path, url: str | None = None, *, reads: bool = False, absent: bool = False) -> None:
         self.folder = folder
+        self._reads = reads
+        self._absent = absent
         if url:
             _refuse_unknown(url)
         self.url = url or str(folder / "gateway.sqlite")
@@ -82,20 +85,28 @@ class GatewayState:
     def audit_database(self) -> Database:
         """The chain, for reading; with the events of killed gateways in it."""
         from pinwarden.store.audit import recover
-        from pinwarden.store.audit_chain import audit_schema
-        from pinwarden.store.database import open_database
 
-        refuse_unsafe(self.folder)
-        database = open_database(self.url, audit_schema())
+        database = self._open("audit")
         recover(database, self.journals)
         return database
 
     @cached_property
     def _database(self) -> Database:
-        from pinwarden.store.database import open_database, schema_of
+        return self._open("gateway")
 
-        refuse_unsafe(self.folder)
-        return open_database(self.url, schema_of("gateway"))
+    def _open(self, tables: str) -> Database:
+        from pinwarden.store.database import empty_database, open_database, schema_of
+
+        if self._absent:
+            return empty_database(schema_of(tables))
+        if not self._reads or self.folder.exists():
+            refuse_unsafe(self.folder)
+        # A gateway that was killed before its first commit has left a log all the same.
+        return open_database(self.url, schema_of(tables), create=not self._reads or self.has_journals())
+
+    def has_journals(self) -> bool:
+        """Whether events wait for the database."""
+        return any(self.journals.glob("*.journal"))
 
     @cached_property
     def reviews(self) -> Reviews:
@@ -123,6 +134,9 @@ class GatewayState:
         """Keep others from approving at the same time: each builds on what is approved."""
         from pinwarden.adapters.file_lock import try_lock
 
+        if self._absent:
+            yield
+            return
         refuse_unsafe(self.folder)
         descriptor = os.open(self.folder / "approving.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -153,6 +167,18 @@ def state_of(project: Project, url: str | None = None) -> GatewayState:
     return GatewayState(
         state_folder(project.variables, project.home), url or project.variables.get("PINWARDEN_DATABASE")
     )
+
+
+def state_to_read(project: Project, url: str | None = None, *, needed: bool = False) -> GatewayState:
+    """The same for whoever only reads it, and makes nothing.
+
+    The state of a user who used no gateway yet is empty, unless it is ``needed``; one that somebody named has to be
+    there.
+    """
+    found = state_of(project, url)
+    named = url or project.variables.get("PINWARDEN_DATABASE") or project.variables.get("PINWARDEN_STATE")
+    absent = not named and not needed and not Path(found.url).exists() and not found.has_journals()
+    return GatewayState(found.folder, found.url, reads=True, absent=absent)
 
 
 def state_folder(variables: Mapping[str, str], home: Path) -> Path:
