@@ -43,9 +43,7 @@ def test_hangar_1_a_list_that_cannot_be_taken_apart_stops_everything() -> None:
     desk = Desk(HONEST, {"answers": {"tools/list": '{"tools":[{"name":"search_notes"'}})
     desk.open()
     desk.turn()
-    assert desk.call("search_notes") == {}  # the line is no message, so the list is still waited for
-    desk.tick(21)
-    assert refused(desk.answer(2)) == "list_failed"
+    assert refused(desk.call("search_notes")) == "list_failed"
     assert desk.served("search_notes") == []
 
 

@@ -415,3 +415,68 @@ def test_a_server_that_causes_refusals_faster_than_they_are_recorded_is_ended() 
 
     in_a_loop(work)
     assert ended == [True]
+
+
+UNREADABLE = {
+    "no UTF-8": b'{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"caf\xe9"}]}}',
+    "no UTF-8, the id last": b'{"result":{"content":[{"type":"text","text":"caf\xe9"}]},"jsonrpc":"2.0","id":%s}',
+    "a raw control character": b'{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"a\tb"}]}}',
+    "two results": b'{"jsonrpc":"2.0","id":%s,"result":{"content":[]},"result":{"tools":[]}}',
+    "a byte order mark": b'\xef\xbb\xbf{"jsonrpc":"2.0", "id": %s, "result":{}}',
+    "cut off": b'{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"te',
+    "two messages": b'{"id":%s,"jsonrpc":"2.0","result":{}} {"jsonrpc":"2.0","method":"notifications/message"}',
+    "a batch": b'[{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}]',
+    "an error": b'{"jsonrpc":"2.0","error":{"code":1,"message":"\xff"},"id":%s,"jsonrpc":"2.0"}',
+}
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tools/list", "ping"])
+@pytest.mark.parametrize("number", [b"77", b'"a \\"b\\" \\u00e9"'])
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+def test_whoever_waits_for_an_answer_that_cannot_be_read_is_told_so(text: bytes, number: bytes, method: str) -> None:
+    desk = Desk({"tools": [SEARCH]})
+    desk.open()
+    assert "result" in desk.call("search_notes")
+    asked = {"jsonrpc": "2.0", "id": json.loads(number), "method": method, "params": {"name": "search_notes"}}
+    desk.server.answers = lambda text: []  # type: ignore[method-assign]  # noqa: ARG005
+    desk.send(asked)
+    assert desk.answer(asked["id"]) == {}
+    desk.say(text % number)
+    assert desk.answer(asked["id"])["error"]["code"] == -32603
+    assert desk.session.idle
+    assert not any(b"caf" in frame or b"\t" in frame for frame in desk.to_client)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"jsonrpc":"2.0","id":77,"method":"sampling/createMessage","params":{"a":"\xff"}}',
+        b'{"jsonrpc":"2.0","method":"sampling/createMessage","params":{"a":"\xff"},"id":77}',
+        b'{"jsonrpc":"2.0","result":{"a":"\xff","id":77}}',
+        b'{"jsonrpc":"2.0","id":78,"result":{"a":"\xff","id":77}}',
+        b'{"jsonrpc":"2.0","id":177,"result":{"a":"\xff"}}',
+        b'{"jsonrpc":"2.0","id":"77","result":{"a":"\xff"}}',
+        b'log: {"jsonrpc":"2.0","id":77,"result":{"a":"\xff"}}',
+        b'[{"jsonrpc":"2.0","id":77,"method":"roots/list"}]',
+    ],
+)
+def test_text_that_answers_nothing_ends_no_request(text: bytes) -> None:
+    desk = Desk({"tools": [SEARCH]})
+    desk.open()
+    desk.call("search_notes")
+    desk.server.answers = lambda text: []  # type: ignore[method-assign]  # noqa: ARG005
+    desk.send({"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "search_notes"}})
+    before = len(desk.to_client)
+    desk.say(text)
+    assert len(desk.to_client) == before
+    assert not desk.session.idle
+
+
+def test_a_list_of_our_own_that_cannot_be_read_is_not_waited_for() -> None:
+    desk = Desk({"tools": [SEARCH]})
+    desk.open()
+    desk.server.answers = lambda text: []  # type: ignore[method-assign]  # noqa: ARG005
+    assert desk.call("search_notes") == {}
+    own = json.loads(desk.to_server[-1])["id"]
+    desk.say(b'{"jsonrpc":"2.0","id":"%s","result":{"tools":[{"name":"\xff"}]}}' % own.encode())
+    assert refused(desk.answer(2)) == "list_failed"
