@@ -80,7 +80,9 @@ class PlainCalls:
         """`call` for a caller that records facts by their form; the call is open from then on.
 
         For the one thread that reads from the client, without the session's lock: a dictionary takes one change at a
-        time, and what another thread finds out while this looks might as well have come a moment later.
+        time, and what another thread finds out while this looks might as well have come a moment later. If that thread
+        counts the calls so far in this very moment, one of them is not counted, so a list may be asked for one call
+        later than the policy says; never later in time, which is what bounds how long a change stays unseen.
         """
         if now >= self.until or self.stamp != self.guard.stamp:
             return None
