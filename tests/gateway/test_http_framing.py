@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+import uvloop
 
+from pinwarden.gateway.http.certificate import Certificate
 from pinwarden.gateway.http.connection import ClientConnection, Connections
+from pinwarden.gateway.http.handshake import secure_server
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import Refused, Request, RequestReader
+from tests.servers.authority import Authority
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: gateway\r\n"
 
@@ -249,6 +256,158 @@ def test_one_connection_too_many_is_told_to_come_back() -> None:
     answer, asked = talk(HEAD + b"Content-Length: 0\r\n\r\n", limits=HttpLimits(max_connections=0))
     assert (status(answer), asked) == (503, [])
     assert b"retry-after: 1\r\n" in answer
+
+
+class Door(Echo):
+    """Knows clients by a header, and answers them when it is told to."""
+
+    def answer(self, request: Request, reply: Reply) -> None:
+        if client := request.header(b"authorization"):
+            reply.is_for(client)
+        super().answer(request, reply)
+
+
+def ask(client: str = "") -> bytes:
+    return HEAD + (f"Authorization: {client}\r\n" if client else "").encode() + b"Content-Length: 0\r\n\r\n"
+
+
+class Visitor:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def asks(self, client: str = "") -> int:
+        """The status of the answer; 0 if the connection was closed."""
+        try:
+            self.writer.write(ask(client))
+            head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 60)
+            await self.reader.readexactly(1 if b"content-length: 1" in head else 0)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return 0
+        return status(head)
+
+    async def gone(self) -> bool:
+        """Waits until the connection is closed."""
+        with suppress(ConnectionError):
+            return await asyncio.wait_for(self.reader.read(), 60) == b""
+        return True
+
+
+def at_the_door(
+    most: int, scene: Callable[[Door, Connections, Callable[[], Awaitable[Visitor]]], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        door = Door()
+        connections = Connections(door, HttpLimits(max_connections=most))
+        server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
+        visitors: list[Visitor] = []
+
+        async def visitor() -> Visitor:
+            visitors.append(Visitor(*await asyncio.open_connection(*server.sockets[0].getsockname())))
+            return visitors[-1]
+
+        try:
+            await scene(door, connections, visitor)
+        finally:
+            for each in visitors:
+                each.writer.close()
+            server.close()
+
+    asyncio.run(run())
+
+
+def test_attack_strangers_who_take_every_connection_shut_nobody_out() -> None:
+    """Attack: without any token, open as many connections as there may be, and keep them."""
+
+    async def scene(door: Door, connections: Connections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
+        first = await visitor()
+        assert await first.asks("alice") == 200
+        strangers = [await visitor() for _ in range(3)]
+        for each in strangers:
+            assert await each.asks() == 200
+        late = await visitor()
+        assert await late.asks("bob") == 200
+        assert await strangers[0].gone(), "the oldest one"
+        assert [await each.asks() for each in (first, *strangers[1:], late)] == [200] * 4
+        assert (connections.evicted, connections.refused, len(connections.open)) == (1, 0, 4)
+        assert len(door.asked) == 9
+
+    at_the_door(4, scene)
+
+
+def test_attack_a_client_that_takes_every_connection_loses_one_of_its_own_to_another() -> None:
+    async def scene(door: Door, connections: Connections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
+        other = await visitor()
+        assert await other.asks("bob") == 200
+        own = [await visitor() for _ in range(3)]
+        for each in own:
+            assert await each.asks("alice") == 200
+        late = await visitor()
+        assert await late.asks("carl") == 200
+        assert await own[0].gone(), "the one that it has not used for longest"
+        assert [await each.asks("alice") for each in own[1:]] == [200, 200]
+        assert await other.asks("bob") == 200
+
+    at_the_door(4, scene)
+
+
+def test_a_connection_whose_request_is_in_work_is_never_closed_for_another_one() -> None:
+    async def scene(door: Door, connections: Connections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
+        door.hold = True
+        first = await visitor()
+        asking = asyncio.ensure_future(first.asks("alice"))
+        async with asyncio.timeout(60):
+            while not door.held:
+                await asyncio.sleep(0)
+        assert await (await visitor()).asks("bob") == 503
+        door.held.pop().send(200, b"-", kind="text/plain")
+        assert await asking == 200
+        assert (connections.evicted, connections.refused) == (0, 1)
+
+    at_the_door(1, scene)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_attack_connections_that_are_never_secured_count_and_the_oldest_is_closed_first(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Attack: connect as often as files can be opened, and never begin the handshake."""
+    authority = Authority(tmp_path)
+    authority.server("127.0.0.1")
+    certificate = Certificate(tmp_path / "server-127.0.0.1.pem", None)
+
+    async def scene() -> None:
+        connections = Connections(Door(), HttpLimits(max_connections=3))
+        server = await secure_server(connections, certificate.context, "127.0.0.1", 0, 16)
+        address = server.sockets[0].getsockname()
+        silent = [Visitor(*await asyncio.open_connection(*address)) for _ in range(3)]
+        tls = ssl.create_default_context(cafile=str(authority.file))
+        client = Visitor(*await asyncio.open_connection(*address, ssl=tls))
+        assert await client.asks("alice") == 200
+        assert await silent[0].gone()
+        more = [Visitor(*await asyncio.open_connection(*address)) for _ in range(2)]
+        assert await silent[1].gone()
+        assert await silent[2].gone()
+        assert await client.asks("alice") == 200
+        assert (connections.evicted, connections.refused, len(connections.open)) == (3, 0, 1)
+        server.close()
+        connections.draining = True
+        for each in (*silent, *more, client):
+            each.writer.close()
+        async with asyncio.timeout(60):
+            while connections.open or connections.strangers:
+                await asyncio.sleep(0.002)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scene())
+
+
+def test_who_showed_no_token_is_not_waited_for_as_long_as_a_client() -> None:
+    limits = HttpLimits(head_seconds=0.05, idle_seconds=3600)
+    answer, asked = talk(ask(), limits=limits)
+    assert (status(answer), len(asked)) == (200, 1), "and it was closed, or this would still wait"
 
 
 def test_a_gateway_that_ends_lets_what_is_in_flight_end_and_takes_nothing_new() -> None:

@@ -17,6 +17,7 @@ from urllib.request import Request, urlopen
 import pytest
 import uvicorn
 
+from pinwarden.adapters.open_files import most_connections
 from pinwarden.core.cid import blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
@@ -30,7 +31,7 @@ from pinwarden.flows.registry.official_api import Asked, list_servers
 from pinwarden.flows.registry.registry import RegistryLimits
 from pinwarden.store import pointer_log, publications, publishers
 from pinwarden.web.registry.app import RegistryApp
-from pinwarden.web.registry.connections import MOST_AHEAD, MOST_HEAD, bounded_protocol, most_connections
+from pinwarden.web.registry.connections import MOST_AHEAD, MOST_HEAD, bounded_protocol
 from tests.registry.world import ACME, MALLORY, World, attested, bundle, open_world
 
 

@@ -106,6 +106,7 @@ class Call:
         if self._exchange is None:
             reply = Reply(self._connection, keep_alive=True)
             reply.on_gone = self.gone
+            reply.client = self.client
             if self._connection is not None:
                 self._connection.in_work(reply)
             self._exchange = HttpExchange(reply, self.own_id, modern=self._modern)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
+from pinwarden.adapters.open_files import OPEN_FILES
 from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.lines import Lines
@@ -331,6 +332,7 @@ def _started(command: Command) -> subprocess.Popen[bytes]:
         bufsize=0,
         start_new_session=True,
     )
+    OPEN_FILES.as_before(process.pid)
     for stream in (process.stdin, process.stdout):
         with suppress(OSError, AttributeError, ImportError):
             import fcntl

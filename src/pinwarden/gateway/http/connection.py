@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, cast
@@ -29,8 +29,19 @@ class Short(Protocol):
         """Answer the request, unless it has to go the general way."""
 
 
+class Guest(Protocol):
+    """A connection that is open, whatever came of it so far."""
+
+    def abort(self) -> None:
+        """End now."""
+
+
 class InWork(Protocol):
     """What a connection is to answer next."""
+
+    @property
+    def client(self) -> str:
+        """Whose request it is; nobody's, as long as no token was shown."""
 
     def gone(self) -> None:
         """The client went away."""
@@ -57,9 +68,16 @@ class Connections:
         self.answering = answering
         self.ways = answering.ways
         self.limits = limits
+        self.most = limits.max_connections
         self.open: set[ClientConnection] = set()
+        self.strangers: dict[Guest, None] = {}
+        """Those that showed no token yet; the oldest are first."""
+        self._shaking: set[Guest] = set()
+        """Those that are being secured."""
         self.draining = False
         self.refused = 0
+        self.evicted = 0
+        """How many were ended to let others in."""
         self.cut = 0
         """How many were ended because they did not read."""
         self.on_cut: Callable[[str], None] = _untold
@@ -93,6 +111,41 @@ class Connections:
         """A protocol for the next connection."""
         return ClientConnection(self)
 
+    def enter(self, guest: Guest) -> bool:
+        """Let a connection in, in the place of another one if need be; False if there is none."""
+        if self.draining or (len(self.open) + len(self._shaking) >= self.most and not self._make_place()):
+            return False
+        self.strangers[guest] = None
+        if isinstance(guest, ClientConnection):
+            self.open.add(guest)
+        else:
+            self._shaking.add(guest)
+        return True
+
+    def leave(self, guest: Guest) -> None:
+        """It is gone, or another one took its place."""
+        self.strangers.pop(guest, None)
+        self._shaking.discard(guest)
+        self.open.discard(guest)
+
+    def _make_place(self) -> bool:
+        """Close the oldest connection of a stranger; if there is none, an idle one of the client that has most."""
+        chosen: Guest | None = next(iter(self.strangers), None)
+        if chosen is None:
+            of = Counter(each.client for each in self.open)
+            most = max(of, key=lambda each: of[each], default="")
+            chosen = min(
+                (each for each in self.open if each.client == most and not each.busy),
+                key=lambda each: each.used,
+                default=None,
+            )
+        if chosen is None:
+            return False
+        self.evicted += 1
+        self.leave(chosen)
+        chosen.abort()
+        return True
+
     async def drain(self, seconds: float) -> bool:
         """Let what is in flight end, and close what is idle; whether all ended in time."""
         self.draining = True
@@ -103,8 +156,8 @@ class Connections:
         while self.open and loop.time() < end:  # an answer that is given may still be on its way to a slow reader
             await asyncio.sleep(0.02)
         drained = not self.open
-        for each in tuple(self.open):
-            each.abort()
+        for guest in (*self.open, *self._shaking):
+            guest.abort()
         return drained
 
 
@@ -130,8 +183,24 @@ class ClientConnection(asyncio.Protocol):
         self._paused = False
         self._behind: Behind | None = None
         self._reserved = 0
-        self._client = ""
+        self.shake: Guest | None = None
+        """What it was until it was secured."""
+        self.client = ""
+        """Who showed a token on it, last."""
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def used(self) -> float:
+        """The later, the later something came or went."""
+        return self._deadline
+
+    def is_of(self, client: str) -> None:
+        """A client showed its token."""
+        if client != self.client:
+            if self._reserved:
+                self.owner.large.move(self.client, client, self._reserved)
+            self.client = client
+            self.owner.strangers.pop(self, None)
 
     @property
     def busy(self) -> bool:
@@ -141,19 +210,20 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
         self._transport = cast(asyncio.Transport, transport)
-        if len(self.owner.open) >= self._limits.max_connections or self.owner.draining:
+        if self.shake is not None:
+            self.owner.leave(self.shake)
+        if not self.owner.enter(self):
             self.owner.refused += 1
             self._closing = True
             self._transport.write(head_of(503, 0, "", {"retry-after": "1"}, keep=False))
             self._transport.close()
             return
-        self.owner.open.add(self)
         self._wait(self._limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """The client went away."""
         self._closing = True
-        self.owner.open.discard(self)
+        self.owner.leave(self)
         self.owner.behind.discard(self)
         reply, self._reply = self._reply, None
         if reply is not None:
@@ -203,6 +273,8 @@ class ClientConnection(asyncio.Protocol):
         """What is answered next. It has its own time."""
         self._reply = reply
         self._deadline = 0.0
+        if not self.client:
+            self.is_of(reply.client)
 
     def result(self, body: bytes) -> None:
         """The whole answer to a call: what nearly always is sent."""
@@ -279,26 +351,23 @@ class ClientConnection(asyncio.Protocol):
 
     def admit(self, headers: dict[bytes, bytes], size: int) -> None:
         """Take a large request from clients only. What it announces is not counted: that costs its client nothing."""
-        client = self.owner.answering.admit(headers)
-        if self._reserved and client != self._client:
-            self.owner.large.move(self._client, client, self._reserved)
-        self._client = client
-        self.owner.large.check(client, size)
+        self.is_of(self.owner.answering.admit(headers))
+        self.owner.large.check(self.client, size)
 
     def add(self, size: int) -> None:
         """Make room for a part of its body."""
-        self.owner.large.add(self._client, size)
+        self.owner.large.add(self.client, size)
         self._reserved += size
 
     def _leave(self, reply: InWork) -> None:
         """The client is gone. In a session the request goes on without it, and so does its body in memory."""
         if isinstance(reply, Reply) and reply.weight and reply.on_gone is None:
             self._reserved -= reply.weight
-            reply.on_over = partial(self.owner.large.give_back, self._client)
+            reply.on_over = partial(self.owner.large.give_back, self.client)
         reply.gone()
 
     def _release(self) -> None:
-        self.owner.large.give_back(self._client, self._reserved)
+        self.owner.large.give_back(self.client, self._reserved)
         self._reserved = 0
 
     def answered(self, *, keep: bool) -> None:
@@ -314,7 +383,8 @@ class ClientConnection(asyncio.Protocol):
         elif self._waiting:
             self._loop.call_soon(self._next)
         else:
-            self._wait(self._limits.idle_seconds)
+            # Pages for everybody keep no connection for long.
+            self._wait(self._limits.idle_seconds if self.client else self._limits.head_seconds)
 
     def ping_later(self, reply: Reply) -> None:
         """Keep a quiet stream open."""

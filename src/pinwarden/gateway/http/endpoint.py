@@ -103,6 +103,8 @@ class Endpoint:
                 return
         page = self.open_pages.get(request.path)
         client = None if page is not None else self.access.client_of(request)
+        if client is not None:
+            reply.is_for(client.name)
         page = page or self.pages.get(request.path)
         if page is not None or client is None:
             self._page(page, request, reply)

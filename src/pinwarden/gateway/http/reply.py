@@ -27,6 +27,8 @@ class Reply:
         self._connection = connection
         self._keep_alive = keep_alive
         self._chunked = False
+        self.client = ""
+        """Whose request it answers, if a token was shown."""
         self.bodiless = False
         """Whether only the head is wanted: whatever came behind it would be read as the next answer."""
         self.shared: Mapping[str, str] | None = None
@@ -37,6 +39,12 @@ class Reply:
         """Bytes of a large request."""
         self.on_over: Callable[[int], None] | None = None
         """Called with the weight when the answer comes that nobody waits for any more."""
+
+    def is_for(self, client: str) -> None:
+        """The request shows the token of a client."""
+        self.client = client
+        if self._connection is not None:
+            self._connection.is_of(client)
 
     @property
     def open(self) -> bool:

@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from pinwarden.adapters.open_files import OPEN_FILES, most_connections
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.gateway.http.certificate import Certificate, why_not
 from pinwarden.gateway.http.connection import Connections
 from pinwarden.gateway.http.endpoint import Endpoint
+from pinwarden.gateway.http.handshake import SecureServer, secure_server
 from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
 
@@ -38,7 +40,7 @@ class Serving:
         self._hub = hub
         self._limits = limits
         self.connections = Connections(endpoint, limits)
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | SecureServer | None = None
         self._certificate: Certificate | None = None
         self.say: Callable[[str], None] = _silent
         self._timekeeper: asyncio.Task[None] | None = None
@@ -55,16 +57,16 @@ class Serving:
         loop.set_default_executor(
             ThreadPoolExecutor(self._limits.max_children + _THREADS, thread_name_prefix="waiting")
         )
+        OPEN_FILES.allow_more()
+        most = self.connections.most = most_connections(self._limits.max_connections)
+        # Those are taken all at once, before one of them is counted.
+        backlog = max(1, min(_BACKLOG, most // 2))
+        host, port = listening.host, listening.port
         try:
-            self._server = await loop.create_server(
-                self.connections,
-                listening.host,
-                listening.port,
-                ssl=tls,
-                backlog=_BACKLOG,
-                # Until a handshake is done a connection is not counted, so it must not take long.
-                ssl_handshake_timeout=None if tls is None else self._limits.head_seconds,
-            )
+            if tls is None:
+                self._server = await loop.create_server(self.connections, host, port, backlog=backlog)
+            else:
+                self._server = await secure_server(self.connections, tls, host, port, backlog)
         except (OSError, OverflowError) as err:
             raise PinwardenError(
                 "GATEWAY_UNAVAILABLE",

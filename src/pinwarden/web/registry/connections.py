@@ -11,6 +11,8 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from pinwarden.adapters.open_files import most_connections
+
 HEAD_SECONDS = 20.0
 """For a head to arrive, from its first byte or from the connection on; and for a body that nobody reads any more."""
 READ_SECONDS = 60.0
@@ -18,17 +20,6 @@ READ_SECONDS = 60.0
 MOST_HEAD = 64 * 1024
 MOST_AHEAD = 32
 """Requests that are sent before those before them are answered."""
-_MOST_CONNECTIONS = 4096
-
-
-def most_connections() -> int:
-    """As many as leave half of the files that the process may open to the database and to archives."""
-    try:
-        import resource
-    except ImportError:  # where there is no such bound
-        return _MOST_CONNECTIONS
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MOST_CONNECTIONS if allowed == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, allowed // 2)
 
 
 class _Bounds:
