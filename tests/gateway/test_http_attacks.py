@@ -444,6 +444,7 @@ def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_th
 
     class Owner:
         room = Room(1_000_000)
+        client = "tester"
 
         def server_lost(self, why: str) -> None:
             lost.append(why)

@@ -17,6 +17,7 @@ import uvloop
 
 from pinwarden.gateway.http.connection import Connections
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.places import Places
 from tests.gateway.http_world import OTHER, TOKEN, Behind, Raw, gateway, guard, rpc
 from tests.gateway.test_http_framing import HEAD, Echo
 from tests.servers import talking
@@ -273,6 +274,64 @@ def test_attack_a_client_that_opens_sessions_without_end_ends_only_its_own() -> 
         assert honest.say("ping")["result"] is not None
         alive = [each.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for each in greedy]
         assert alive == [404, 404, 404, 200, 200, 200]
+
+
+def test_attack_a_client_that_takes_every_process_loses_its_oldest_to_one_that_has_none() -> None:
+    """Attack: as many sessions as processes may run, so that nobody else gets one."""
+    limits = HttpLimits(max_children=4, reload_seconds=0.05, grace_seconds=0.05, place_seconds=60)
+    command = [sys.executable, str(Path(talking.__file__)), os.devnull]
+    behind = Behind(guard("talking"), command=command)
+    with gateway({"talking": behind}, limits=limits) as at, ExitStack() as stack:
+        greedy = [stack.enter_context(Raw(at, "talking")) for _ in range(4)]
+        for each in greedy:
+            each.initialize()
+        assert greedy[0].say("ping")["result"] is not None
+        honest = stack.enter_context(Raw(at, "talking", OTHER))
+        assert honest.initialize()["result"]
+        assert honest.say("ping")["result"] is not None
+        assert behind.supervisor is not None
+        assert behind.supervisor.places.taken == 4
+        alive = [each.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for each in greedy]
+        assert alive == [200, 404, 200, 200], "the one that was not used for longest"
+        with Raw(at, "talking") as again:
+            hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+            refusal = again.say("initialize", hello)["error"]
+        assert refusal["code"] == -32000
+        assert "too many servers run already" in refusal["message"]
+
+
+class Process:
+    """A process that ends when it is told to."""
+
+    def __init__(self, client: str, used: float, *, idle: bool = True) -> None:
+        self.client = client
+        self.used = used
+        self.idle = idle
+        self.told = 0
+
+    def make_way(self) -> None:
+        self.told += 1
+
+
+def test_places_are_taken_from_who_has_most_and_from_the_busy_only_if_that_is_more_than_half() -> None:
+    async def scene() -> None:
+        places = Places(5)
+        busy = [Process("alice", number, idle=False) for number in range(3)]
+        idle = [Process("bob", 7), Process("bob", 6)]
+        for each in (*busy, *idle):
+            assert await places.take(each, 0)
+        assert not await places.take(Process("alice", 0), 0), "nobody has more than alice"
+        carl = asyncio.ensure_future(places.take(Process("carl", 0), 60))
+        await asyncio.sleep(0)
+        assert [each.told for each in (*busy, *idle)] == [1, 0, 0, 0, 0]
+        places.give_back(busy[0])
+        assert await carl
+        assert not await places.take(Process("dora", 0, idle=False), 0), "bob's was told, and takes its time"
+        assert [each.told for each in (*busy, *idle)] == [1, 0, 0, 0, 1]
+        places.give_back(idle[1])
+        assert places.taken == 4
+
+    asyncio.run(scene())
 
 
 def test_an_id_longer_than_any_machine_number_is_answered_also_if_the_server_is_gone() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,9 +16,13 @@ from pinwarden.adapters.net.network_guard import NetworkRules
 from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link, LinkOwner
+from pinwarden.gateway.http.messages import Frame
 from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
-from tests.gateway.http_world import Behind, Raw, gateway, guard, modern
+from pinwarden.gateway.http.room import Room
+from pinwarden.gateway.http.sending import NOBODY
+from tests.gateway.http_world import Behind, Raw, gateway, guard, modern, rpc
+from tests.gateway.test_http_room import Owner
 
 ODD = (
     b'{ "result" : {"content":[ {"type" :"text","text":"\\u00e9\\/ \\ud83d\\ude00 1.0e2"}],"x":1.50, "big":'
@@ -179,3 +184,120 @@ def test_attack_a_remote_that_leads_to_a_private_address_is_not_contacted(host: 
             assert "not a public address" in error["message"]
             assert "error" in raw.ask("tools/call", {"name": "odd", "arguments": {}}, 2)
         assert there.connections == 0
+
+
+class Slow:
+    """A server that answers a request when it is told to, and one address for it."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.open = 0
+        self._writers: dict[bytes, asyncio.StreamWriter] = {}
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                name = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
+                self.asked.append(name)
+                self._writers[name] = writer
+        writer.close()
+        self.open -= 1
+
+    def answer(self, name: bytes, *, close: bool = False) -> None:
+        """Answer one request."""
+        more = b"connection: close\r\n" if close else b""
+        self._writers[name].write(b"HTTP/1.1 200 OK\r\n" + more + b"content-length: 2\r\n\r\n{}")
+
+    async def has(self, *names: bytes) -> None:
+        """Wait until it was asked just this, in whatever order."""
+        async with asyncio.timeout(60):
+            while sorted(self.asked) != sorted(names):
+                await asyncio.sleep(0.002)
+
+
+def with_a_slow_one(limits: HttpLimits, scene: Callable[[Slow, Pool], Awaitable[None]]) -> None:
+    async def run() -> None:
+        slow = Slow()
+        server = await asyncio.start_server(slow, "127.0.0.1", 0)
+        address = Address.parse(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp")
+        pool = Pool(address, NetworkRules(allow_private=True), limits)
+        try:
+            await scene(slow, pool)
+        finally:
+            pool.close()
+            server.close()
+            async with asyncio.timeout(60):
+                while slow.open:
+                    await asyncio.sleep(0.002)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_attack_requests_of_one_client_leave_connections_for_those_of_others(close: bool) -> None:
+    """Attack: call what never answers until every connection to a server waits for that."""
+
+    async def scene(slow: Slow, pool: Pool) -> None:
+        own = [b"a%d" % number for number in range(6)]
+        for name in own:
+            pool.send(b"GET %b HTTP/1.1\r\n\r\n" % name, NOBODY, "alice")
+            if name <= b"a2":
+                await slow.has(*own[: own.index(name) + 1])
+        pool.send(b"GET b0 HTTP/1.1\r\n\r\n", NOBODY, "bob")
+        await slow.has(*own[:3], b"b0")
+        slow.answer(b"b0", close=close)
+        pool.send(b"GET b1 HTTP/1.1\r\n\r\n", NOBODY, "bob")
+        await slow.has(*own[:3], b"b0", b"b1")
+        slow.answer(b"a1", close=close)  # and now it is the turn of one of alice's that wait
+        await slow.has(*own[:4], b"b0", b"b1")
+
+    with_a_slow_one(HttpLimits(max_upstream_connections=4, max_client_upstream_connections=3), scene)
+
+
+def test_a_request_that_was_held_back_and_given_up_is_never_sent() -> None:
+    async def scene(slow: Slow, pool: Pool) -> None:
+        pool.send(b"GET a0 HTTP/1.1\r\n\r\n", NOBODY, "alice")
+        await slow.has(b"a0")
+        pool.send(b"GET a1 HTTP/1.1\r\n\r\n", NOBODY, "alice").give_up()
+        pool.send(b"GET a2 HTTP/1.1\r\n\r\n", NOBODY, "alice")
+        slow.answer(b"a0")
+        await slow.has(b"a0", b"a2")
+
+    with_a_slow_one(HttpLimits(max_upstream_connections=4, max_client_upstream_connections=1), scene)
+
+
+def test_attack_streams_of_one_client_leave_streams_for_others_and_all_streams_leave_connections_for_requests() -> None:
+    """Attack: subscribe until every connection to a server is a stream that never ends."""
+
+    async def scene(slow: Slow, pool: Pool) -> None:
+        first = pool.send(b"GET s0 HTTP/1.1\r\n\r\n", NOBODY, "alice", stream=True)
+        assert pool.takes_stream("alice")
+        pool.send(b"GET s1 HTTP/1.1\r\n\r\n", NOBODY, "alice", stream=True)
+        assert (pool.takes_stream("alice"), pool.takes_stream("bob")) == (False, True)
+        pool.send(b"GET s2 HTTP/1.1\r\n\r\n", NOBODY, "bob", stream=True)
+        assert (pool.takes_stream("bob"), pool.takes_stream("carl")) == (False, False)
+        await slow.has(b"s0", b"s1", b"s2")
+        assert (pool.takes_stream("bob"), pool.takes_stream("carl")) == (False, False)
+        pool.send(b"GET b0 HTTP/1.1\r\n\r\n", NOBODY, "carl")
+        await slow.has(b"s0", b"s1", b"s2", b"b0")
+        first.give_up()
+        assert pool.takes_stream("carl")
+
+    limits = HttpLimits(max_upstream_connections=4, max_upstream_streams=3, max_client_streams=2)
+    with_a_slow_one(limits, scene)
+
+
+def test_one_stream_too_many_is_refused_at_once_and_a_session_does_without() -> None:
+    async def scene(slow: Slow, pool: Pool) -> None:
+        owner = Owner(Room(1 << 20))
+        link = RemoteLink(RemoteServer.of(pool, pool.address, {}), cast(LinkOwner, owner), pool._limits)
+        listen, begun = rpc("subscriptions/listen", {}, 7), rpc("notifications/initialized", None, None)
+        link.send(Frame(json.dumps(listen).encode(), listen), b"")
+        await asyncio.sleep(0)
+        link.send(Frame(json.dumps(begun).encode(), begun), b"")
+        await slow.has(b"/mcp")  # the notification, and no stream
+        why = "too many streams of this server are open already; end one of them, or try again later"
+        assert owner.lost == [f"7: {why}"]
+
+    with_a_slow_one(HttpLimits(max_client_streams=0), scene)

@@ -50,12 +50,16 @@ class Owner:
 
     def __init__(self, room: Room) -> None:
         self.room = room
+        self.client = "tester"
         self.lost: list[str] = []
         self.on_lost: Callable[[], None] = lambda: None
 
     def server_lost(self, why: str) -> None:
         self.lost.append(why)
         self.on_lost()
+
+    def unanswered(self, number: Any, why: str) -> None:
+        self.lost.append(f"{number[1]}: {why}")
 
 
 def told(size: int) -> Frame:

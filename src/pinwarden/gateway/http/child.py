@@ -15,6 +15,7 @@ from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.lines import Lines
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id, encoded
+from pinwarden.gateway.http.places import Places
 from pinwarden.gateway.server_process import Command
 
 if TYPE_CHECKING:
@@ -22,25 +23,6 @@ if TYPE_CHECKING:
 
 
 _UNREAD = "the server does not read what it is sent"
-
-
-class Places:
-    """How many processes may run at once, of all servers together."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.taken = 0
-
-    def take(self) -> bool:
-        """Take a place for a process, if there is one."""
-        if self.taken >= self._most:
-            return False
-        self.taken += 1
-        return True
-
-    def give_back(self) -> None:
-        """The process is gone."""
-        self.taken -= 1
 
 
 class Supervisor:
@@ -112,6 +94,34 @@ class ChildLink(asyncio.SubprocessProtocol):
     def pid(self) -> int | None:
         """The number of the process."""
         return None if self._process is None else self._process.pid
+
+    # What its place depends on
+
+    @property
+    def client(self) -> str:
+        """For whom it runs."""
+        return self._owner.client
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for anything from it."""
+        return self._owner.idle
+
+    @property
+    def used(self) -> float:
+        """When it was last asked something."""
+        return self._owner.used
+
+    def make_way(self) -> None:
+        """End, as another client needs the place."""
+        self._give_way("it was ended because another client needed its place, and this one has most of them")
+
+    def _give_way(self, why: str) -> None:
+        """It is no fault of this server."""
+        if not self._closed:
+            self._forget_unread()
+            self._end(wanted=True)
+            self._owner.server_lost(why)
 
     def start_when_due(self) -> None:
         """Start the process, after the pause that its predecessors earned it."""
@@ -221,16 +231,15 @@ class ChildLink(asyncio.SubprocessProtocol):
             self._pausing = False
         if self._closed:
             return
-        if not self._supervisor.places.take():
-            self._end(wanted=True)  # it is no fault of this server
-            self._owner.server_lost("too many servers run already; end a session, or try again later")
+        if not await self._supervisor.places.take(self, self._limits.place_seconds):
+            self._give_way("too many servers run already; end a session, or try again later")
             return
         try:
             # Building the command may mean hashing files.
             command = await self._loop.run_in_executor(None, self._supervisor.command)
             process = await self._loop.run_in_executor(None, _started, command)
         except Exception as err:  # noqa: BLE001  whatever it is, the server is not there, and that is what is told
-            self._supervisor.places.give_back()
+            self._supervisor.places.give_back(self)
             self._begun = self._loop.time()
             self._lose(f"the server could not be started: {err}")
             return
@@ -295,7 +304,7 @@ class ChildLink(asyncio.SubprocessProtocol):
             ending.add_done_callback(self._close_pipes)
 
     def _close_pipes(self, _: Any) -> None:
-        self._supervisor.places.give_back()
+        self._supervisor.places.give_back(self)
         self._forget_unread()
         for transport in self._transports:
             transport.close()

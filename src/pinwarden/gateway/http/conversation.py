@@ -112,6 +112,11 @@ class Conversation:
         """Since when the server owes us a sign of life."""
 
     @property
+    def client(self) -> str:
+        """Whose conversation it is."""
+        return self.session.client
+
+    @property
     def traced(self) -> bool:
         """Whether somebody wants spans of requests."""
         return self._recording.tracing is not None

@@ -28,12 +28,20 @@ class HttpLimits(Record):
     """Of clients. Each costs a few kilobytes while it is idle."""
     max_upstream_connections: int = 512
     """To one remote server. More requests than that wait in line."""
+    max_client_upstream_connections: int = 384
+    """Of these, for one client. Its further requests wait until one of its own is answered, and nobody else's do."""
+    max_upstream_streams: int = 256
+    """Of these, for streams, which may stay open for ever. The others are left for requests."""
+    max_client_streams: int = 128
+    """Of these streams, for one client. One more is answered with an error at once."""
     max_sessions: int = 1000
     """Handshake-era sessions in all. Those to a command have a process each, so that two clients never share state."""
     max_client_sessions: int = 200
     """Of one client. A client that opens more loses the one that it has not used for longest, and nobody else's."""
     max_children: int = 256
-    """Processes in all."""
+    """Processes in all. When there are so many, who has most of them loses one to a client that has fewer."""
+    place_seconds: float = 10.0
+    """For that one to end; it is killed after `grace_seconds`."""
     max_in_flight: int = 1000
     """Unanswered requests of one conversation."""
     max_pipelined: int = 16

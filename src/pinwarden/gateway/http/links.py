@@ -36,6 +36,16 @@ class LinkOwner(Protocol):
 
     room: Room
     """Where what waits for the server counts."""
+    used: float
+    """When the client last wanted something."""
+
+    @property
+    def client(self) -> str:
+        """For whom it talks with the server."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for anything."""
 
     def from_server(self, data: bytes, *, asked: Id | None = None) -> bool:
         """A message came. ``asked`` is the request that it is the whole answer to, as far as is known.

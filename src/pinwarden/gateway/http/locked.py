@@ -23,10 +23,11 @@ from pinwarden.documents.target import Address, HttpTarget, StdioTarget, fill_in
 from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.flows.live_targets import live_target
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.http.child import Places, Supervisor
+from pinwarden.gateway.http.child import Supervisor
 from pinwarden.gateway.http.hub import Opener, Upstream
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.names import slugs_of
+from pinwarden.gateway.http.places import Places
 from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections import deque
+from collections import Counter, deque
 
 from pinwarden.adapters.net.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
 from pinwarden.core.errors import PinwardenError
@@ -27,6 +27,9 @@ class Pool:
         self._open: set[UpstreamConnection] = set()
         self._opening = 0
         self._line: deque[Sending] = deque()
+        self._share = limits.max_client_upstream_connections
+        self._held_back: deque[Sending] = deque()
+        """Requests of clients that have as many connections as one of them may have."""
         self._places: tuple[Destination, ...] = ()
         self._tls = ssl.create_default_context() if address.scheme == "https" else None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -37,14 +40,24 @@ class Pool:
         """What heads mean that httptools has read before, by their exact bytes: servers repeat theirs, and reading one
         takes longer than all else that is done about an answer."""
 
-    def send(self, data: bytes, listener: Listener) -> Outgoing:
+    def send(self, data: bytes, listener: Listener, client: str = "", *, stream: bool = False) -> Outgoing:
         """Send one request, on a connection that is free or on a new one."""
-        outgoing = Outgoing(data, listener)
+        outgoing = Outgoing(data, listener, client, stream=stream)
         self.start(outgoing)
         return outgoing
 
+    def takes_stream(self, client: str) -> bool:
+        """Whether a client may open one more request that has no end. Nobody waits in line for that."""
+        used = [*(each.outgoing for each in self._open), *self._line, *self._held_back]
+        streams = [each.client for each in used if each is not None and each.stream and not each.given_up]
+        limits = self._limits
+        return len(streams) < limits.max_upstream_streams and streams.count(client) < limits.max_client_streams
+
     def start(self, outgoing: Sending) -> None:
         """Send one request that whoever asks keeps by himself."""
+        if len(self._open) >= self._share and self._in_use()[outgoing.client] >= self._share:
+            self._held_back.append(outgoing)
+            return
         while self._idle:
             connection = self._idle.pop()
             if connection.usable():
@@ -73,14 +86,34 @@ class Pool:
             if not outgoing.given_up:
                 connection.start(outgoing)
                 return
+        if self._held_back and (next_one := self._let_in()) is not None:
+            connection.start(next_one)
+            return
         self._idle.append(connection)
         connection.expire_later(self._limits.idle_upstream_seconds)
+
+    def _in_use(self) -> Counter[str]:
+        """How many connections each client has."""
+        return Counter(each.outgoing.client for each in self._open if each.outgoing is not None)
+
+    def _let_in(self) -> Sending | None:
+        """The first request that was held back whose client has fewer connections now."""
+        used = self._in_use()
+        for _ in range(len(self._held_back)):
+            outgoing = self._held_back.popleft()
+            if not outgoing.given_up:
+                if used[outgoing.client] < self._share:
+                    return outgoing
+                self._held_back.append(outgoing)
+        return None
 
     def lost(self, connection: UpstreamConnection) -> None:
         """A connection ended."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
+        if self._held_back and (next_one := self._let_in()) is not None:
+            self._line.append(next_one)
         self._see_to_line()
 
     def made(self, connection: UpstreamConnection) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _MAX_SESSION_ID = 1024
 _UNREAD = "the server does not read what it is sent"
+_TOO_MANY_STREAMS = "too many streams of this server are open already; end one of them, or try again later"
 _REMEMBERED = 256  # headers of methods and names that were sent before
 _LONGEST = 2048  # bytes of such headers
 _OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-encoding", "connection"})
@@ -76,6 +77,7 @@ class RemoteLink:
         self._grace = limits.grace_seconds
         self._clock = asyncio.get_running_loop().time
         self._later = asyncio.get_running_loop().call_later
+        self._soon = asyncio.get_running_loop().call_soon
         self._stream: Sending | None = None
         self._closed = False
         self._fixed = b" HTTP/1.1\r\n" + server.head
@@ -97,15 +99,19 @@ class RemoteLink:
         if number is None and self.waiting + len(data) > self._most_told:
             self._owner.server_lost(_UNREAD)
             return
-        outgoing = self._server.pool.send(data, post)
+        # A subscription is answered when it ends.
+        stream = frame.method == LISTEN
+        if stream and number is not None and not self._server.pool.takes_stream(self._owner.client):
+            self._soon(self._owner.unanswered, number, _TOO_MANY_STREAMS)
+            return
+        outgoing = self._server.pool.send(data, post, self._owner.client, stream=stream)
         if number is None:
             self.waiting += len(data)
             self._told[post] = outgoing, self._clock()
             self._room.enter(self)
             self._room.make()
         else:
-            # A subscription of our own is answered when it ends.
-            self._posts[number] = outgoing, inf if frame.method == LISTEN else self._clock()
+            self._posts[number] = outgoing, inf if stream else self._clock()
         if frame.method == "notifications/initialized" and not self._closed:  # there may have been no room
             self._listen()
 
@@ -156,7 +162,7 @@ class RemoteLink:
             self._stream.give_up()
         if self._session:
             head = b"DELETE " + self._server.path + self._fixed + self._session + self._version
-            self._server.pool.send(head + b"content-length: 0\r\n\r\n", NOBODY)
+            self._server.pool.send(head + b"content-length: 0\r\n\r\n", NOBODY, self._owner.client)
 
     def answered(self, number: Id) -> None:
         """The answer to a post is complete."""
@@ -238,10 +244,12 @@ class RemoteLink:
         return made
 
     def _listen(self) -> None:
-        """Open the stream on which older servers tell that a list changed."""
+        """Open the stream on which older servers tell that a list changed, if there may be one more."""
+        if not self._server.pool.takes_stream(self._owner.client):
+            return
         head = b"GET " + self._server.path + self._fixed + b"accept: text/event-stream\r\n"
         data = head + self._session + self._version + b"\r\n"
-        self._stream = self._server.pool.send(data, _Stream(self._owner))
+        self._stream = self._server.pool.send(data, _Stream(self._owner), self._owner.client, stream=True)
 
 
 class _Post(SilentListener):
