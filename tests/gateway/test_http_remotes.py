@@ -21,8 +21,9 @@ from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.sending import NOBODY
-from tests.gateway.http_world import Behind, Raw, gateway, guard, modern, rpc
+from tests.gateway.http_world import Behind, Kept, Raw, gateway, guard, modern, rpc
 from tests.gateway.test_http_room import Owner
+from tests.servers.led_http import Exchange, led_http
 
 ODD = (
     b'{ "result" : {"content":[ {"type" :"text","text":"\\u00e9\\/ \\ud83d\\ude00 1.0e2"}],"x":1.50, "big":'
@@ -301,3 +302,41 @@ def test_one_stream_too_many_is_refused_at_once_and_a_session_does_without() -> 
         assert owner.lost == [f"7: {why}"]
 
     with_a_slow_one(HttpLimits(max_client_streams=0), scene)
+
+
+GARBAGE = [
+    b"<html>oops</html>",
+    b"hello",
+    b"null",
+    b"[1]",
+    b"{}",
+    b"\xff\xfe",
+    b'{"jsonrpc":"2.0","id":NUMBER,"result":',
+    b'{"jsonrpc":"2.0","id":NUMBER,"result":{"content":[]}} trailing',
+    b'{"id":NUMBER,"id":NUMBER,"result":{}}',
+    b'{"jsonrpc":"2.0","id":NUMBER,"result":{"a":1,"a":2}}',
+    b'{"jsonrpc":"2.0","id":99,"result":{"a":1,"a":2}}',
+]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+@pytest.mark.parametrize("body", GARBAGE)
+def test_what_is_no_message_is_answered_with_an_error_at_once_and_once(body: bytes, kind: str) -> None:
+    def lead(exchange: Exchange) -> bool:
+        if exchange.method != "tools/call":
+            return False
+        text = body.replace(b"NUMBER", str(exchange.message["id"]).encode())
+        exchange.send(text if kind == "application/json" else b"data: " + text + b"\n\n", kind)
+        return True
+
+    kept = Kept()
+    with led_http() as led, gateway({"far": Behind(guard("far", led.surface), url=led.url)}, kept) as made:
+        led.lead = lead
+        with Raw(made, "far") as raw:
+            for number in (1, 2):
+                assert raw.ask("tools/call", {"name": "go", "arguments": {}}, number)["error"]["code"] in (
+                    -32000,
+                    -32603,
+                )
+    if b"NUMBER" in body:
+        assert "answer_unasked" not in {fact.code for fact in kept.facts}, "as it would be if it were answered twice"

@@ -421,6 +421,17 @@ def test_a_call_without_an_id_is_not_passed_on_as_a_notification() -> None:
     assert [fact.code for fact in desk.facts[-2:]] == ["request_without_id", "request_without_id"]
 
 
+@pytest.mark.parametrize("method", [5, None, {}, [], True])
+def test_a_request_whose_method_is_no_text_is_answered_and_goes_nowhere(method: Any) -> None:
+    desk = Desk(HONEST)
+    desk.open()
+    before = len(desk.to_server)
+    desk.send({"jsonrpc": "2.0", "id": 77, "method": method})
+    assert desk.answer(77)["error"]["code"] == -32600
+    desk.send({"jsonrpc": "2.0", "method": method})
+    assert len(desk.to_server) == before
+
+
 def test_an_ambiguous_answer_is_replaced_by_an_error() -> None:
     desk = Desk({**HONEST, "answers": {"tools/call": '{"content":[],"content":[{"type":"text","text":"evil"}]}'}})
     desk.open()

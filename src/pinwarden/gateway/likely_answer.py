@@ -9,6 +9,9 @@ import re
 from json import JSONDecodeError, loads
 from typing import Any
 
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
+
 _ID = rb'"id"[ \t\r]*:[ \t\r]*(-?[0-9]{1,18}|"(?:[^"\\]|\\.){0,1024}")[ \t\r]*'
 _JSONRPC = rb'"jsonrpc"[ \t\r]*:[ \t\r]*"2\.0"[ \t\r]*'
 _COMMA = rb",[ \t\r]*"
@@ -24,6 +27,16 @@ _TAIL = 1200  # bytes in which an id and what may stand behind it have room
 def is_noise(frame: bytes) -> bool:
     """Whether it was never meant to be a message: a log line on the wrong stream, as some servers print."""
     return frame.lstrip(_BEFORE)[:1] not in (b"{", b"[")
+
+
+def answered_id(frame: bytes, limits: Limits) -> Any:
+    """The id that an answer which is no strict JSON has, or seems to have."""
+    from pinwarden.adapters.probe.message import read_message
+
+    try:
+        return read_message(frame, limits).members.get("id")
+    except PinwardenError:
+        return likely_id(frame)
 
 
 def likely_id(frame: bytes) -> Any:

@@ -45,6 +45,7 @@ __all__ = ["NOTHING", "Session", "Step"]
 _BATCHES = "2025-03-26"  # the only revision that has them
 _NOTICE = "notifications/"
 _INITIALIZED = f"{_NOTICE}initialized"
+_NO_METHOD = "pinwarden: the method of a message is a text"
 _DOUBTFUL = "Readers may differ on what this message is."
 
 
@@ -256,7 +257,11 @@ class Session:
     def _from_client(self, frame: bytes, message: Any, now: float, out: Output) -> None:
         method = message.get("method")
         if type(method) is not str:
-            self._answers.from_client(frame, message, out)
+            if "method" not in message:
+                self._answers.from_client(frame, message, out)
+            elif "id" in message:
+                number = message["id"] if is_id(message["id"]) else None
+                out.to_client.append(error(number, messages.INVALID_REQUEST, _NO_METHOD))
         elif "id" in message:
             self._request(frame, message, method, now, out)
         elif not method.startswith(_NOTICE):
@@ -452,18 +457,14 @@ class Session:
 
     def _unreadable(self, frame: bytes, problem: PinwardenError, now: float) -> Step:
         """A frame that is no strict JSON: an answer may still be taken apart, noise goes nowhere."""
-        from pinwarden.adapters.probe.message import read_message
-        from pinwarden.gateway.likely_answer import is_noise, likely_id
+        from pinwarden.gateway.likely_answer import answered_id, is_noise
 
         if is_noise(frame):
             return NOTHING
         out = Output()
         with self._lock:
             self.guard.look(now)
-            try:
-                number = read_message(frame, self._json).members.get("id")
-            except PinwardenError:
-                number = likely_id(frame)
+            number = answered_id(frame, self._json)
             if self._views.is_own(number):
                 self._own_answer(frame, None, str(number), now, out)
                 return out.step()

@@ -31,7 +31,9 @@ from pinwarden.gateway.http.messages import (
     Id,
     encoded,
     error_frame,
+    from_server,
     key_of,
+    known_id,
     read_server,
     with_id,
 )
@@ -287,7 +289,7 @@ class Conversation:
         if self.session.heavy(now):
             self._effects.judge_aside(data, now, asked, 0, partial(self._if_not_answered, asked))
             return True
-        return self._take_frame(Frame(data, message), asked, 0)
+        return self._take_frame(known_id(Frame(data, message), self._json), asked, 0)
 
     def part_from_server(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
         """A message of the server; who is to know whether it may be the answer is told, now or later."""
@@ -302,7 +304,7 @@ class Conversation:
         elif len(data) > self._large or self.session.heavy(self._clock()):
             self._effects.judge_aside(data, self._clock(), asked, status, then)
         else:
-            then(self._take_frame(Frame(data, read_server(data, self._json)), asked, status))
+            then(self._take_frame(from_server(data, self._json), asked, status))
 
     def _take_frame(self, frame: Frame, asked: Id | None, status: int) -> bool:
         """Let the session judge a message; whether it may be the answer."""
@@ -310,7 +312,7 @@ class Conversation:
             self._abandoned.pop(frame.id, None)
             return True
         self._take(self.session.server_frame(frame.data, self._clock(), frame.message), frame, asked, status)
-        return frame.message is None or (frame.is_answer and frame.id == asked)
+        return frame.may_answer(asked)
 
     def _answered(self, call: Call, data: bytes, message: Any, now: float) -> None:
         """The answer to a call."""
@@ -418,10 +420,14 @@ class Conversation:
         self._on_closed(why)
 
     def end_stream(self) -> None:
-        """End the stream that belongs to no request."""
+        """End what would stay open for ever: the stream that belongs to no request, and subscriptions."""
         stream, self._stream = self._stream, None
         if stream is not None and stream.open:
             stream.end_events()
+        for number in [number for number, each in self._pending.items() if each.deadline == inf]:
+            waiting = self._pending[number].waiting
+            self.give_up(number)
+            waiting.dropped()
 
     def _overflow(self) -> None:
         self.close("more waits for lists to be judged than is kept, and most of it here")

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.gateway.http.messages import Frame, Id, read_server
+from pinwarden.gateway.http.messages import Frame, Id, from_server
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.turns import Turns
 from pinwarden.gateway.http.worked_out import Done, Work, worked_out
@@ -108,7 +108,7 @@ class Effects:
 
     def _judged(self, data: bytes, now: float) -> tuple[Frame, Step | None]:
         """On a thread."""
-        frame = Frame(data, read_server(data, self._json))
+        frame = from_server(data, self._json)
         if frame.is_answer and frame.id in self._abandoned:
             return frame, None
         return frame, self._session.server_frame(data, now, frame.message)
@@ -126,7 +126,7 @@ class Effects:
         else:
             self.take(step, frame, asked, status, done.made)
         if then is not None and frame is not None:
-            then(step is None or frame.message is None or (frame.is_answer and frame.id == asked))
+            then(step is None or frame.may_answer(asked))
 
     def _not_worked_out(self) -> None:
         self._sender.close("a message could not be judged")

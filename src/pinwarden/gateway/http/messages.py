@@ -67,6 +67,10 @@ class Frame:
         self.is_request = method is not None and "id" in members
         self.is_answer = method is None and ("result" in members or "error" in members)
 
+    def may_answer(self, asked: Id | None) -> bool:
+        """Whether this is the answer to a request, or what the session takes for a broken one."""
+        return self.id is not None and self.id == asked and (self.is_answer or self.message is None)
+
     @property
     def meta(self) -> dict[str, Any]:
         """What stands beside the parameters."""
@@ -95,6 +99,22 @@ def read_server(data: bytes, limits: Limits) -> Any:
         return strict_json.parse(data, limits)
     except PinwardenError:
         return None
+
+
+def from_server(data: bytes, limits: Limits) -> Frame:
+    """A message of a server. One that cannot be read strictly has the id that the session finds in it, if it finds any:
+    so it is known whether the session can take it for an answer."""
+    return known_id(Frame(data, read_server(data, limits)), limits)
+
+
+def known_id(frame: Frame, limits: Limits) -> Frame:
+    """A message of a server with its id, also if it cannot be read strictly."""
+    if frame.message is None:
+        from pinwarden.gateway.likely_answer import answered_id, is_noise
+
+        if not is_noise(frame.data):
+            frame.id = key_of(answered_id(frame.data, limits))
+    return frame
 
 
 def key_of(given: Any) -> Id | None:
