@@ -24,6 +24,7 @@ from tests.gateway.test_http_enforcement import poll
 from tests.postgres import Cluster
 from tests.servers import talking, turning
 from tests.servers.authority import Authority
+from tests.servers.led_http import Exchange, led_http
 from tests.servers.turning_http import turning_http
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -97,11 +98,23 @@ class Running:
         body, headers = modern(method, params)
         connection = self._connect(tls)
         given = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **headers}
-        connection.request("POST", f"/mcp/{server}", body, given)
+        connection.request("POST", f"/mcp/{server}" if server else "/mcp", body, given)
         answer = connection.getresponse()
         text = answer.read()
         connection.close()
         return answer.status, json.loads(text) if text else None
+
+    def hello(self, server: str, token: str) -> tuple[int, str | None, Any]:
+        """A handshake: the status, the session, and the error if there is one."""
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
+        body = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": about})
+        connection = self._connect(None)
+        given = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        connection.request("POST", f"/mcp/{server}" if server else "/mcp", body, given)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        return answer.status, answer.headers["mcp-session-id"], json.loads(text).get("error")
 
     def names(self, server: str, token: str) -> list[str]:
         status, answer = self.ask(server, token)
@@ -410,9 +423,12 @@ def test_the_lock_and_the_policy_are_read_again_when_they_change(tmp_path: Path)
             poll(lambda: at.names("notes", at.token) == ["search_notes"])
             (tmp_path / "pinwarden.toml").write_text("[policy.gateway]\nenforcement = 17\n")
             poll(lambda: at.get("/readyz")[0] == 503)
-            status, answer = at.ask("notes", at.token)
-            assert status == 404, "a policy that cannot be read allows nothing"
-            assert answer["error"]["message"] == "the gateway lets nothing pass now; /readyz says why"
+            for address in ("notes", ""):
+                status, answer = at.ask(address, at.token)
+                assert status == 503, "a policy that cannot be read allows nothing"
+                error = {"code": -32000, "message": "the gateway lets nothing pass now; /readyz says why"}
+                assert (answer["id"], answer["error"]) == (1, error)
+                assert at.hello(address, at.token)[::2] == (200, error), "which is all that older clients look at"
             (tmp_path / "pinwarden.toml").write_text('[policy.gateway]\nenforcement = "block"\n')
             poll(lambda: at.names("notes", at.token) == [])
             project.approve("notes")
@@ -420,7 +436,7 @@ def test_the_lock_and_the_policy_are_read_again_when_they_change(tmp_path: Path)
             lock = tmp_path / "mcp-lock.json"
             lock.write_text(lock.read_text().replace("notes", "nutes"))
             poll(lambda: at.get("/readyz")[0] == 503)
-            assert at.ask("notes", at.token)[0] == 404, "an edited lock approves nothing"
+            assert at.ask("notes", at.token)[0] == 503, "an edited lock approves nothing"
     assert "policy_changed" in project("audit", "export").out
 
 
@@ -449,6 +465,53 @@ def test_a_lock_that_changes_while_the_audit_database_is_away_is_still_served_an
             poll(lambda: at.ask("more", added)[0] == 401)
     kinds = [json.loads(line)["fact"]["kind"] for line in project("audit", "export", "--audit", url).out.splitlines()]
     assert "lock_changed" in kinds
+
+
+def test_readiness_tells_of_approvals_that_cannot_be_read_and_names_no_server(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    with turning_http(HONEST) as world:
+        project.lock({name: {"type": "http", "url": world.url} for name in ("notes", "more")})
+        with running(project) as at:
+            assert at.get("/readyz")[0] == 200
+            (surface,) = [each for each in (tmp_path / "mcp-lock.surfaces").iterdir() if "notes" in each.name]
+            text = surface.read_bytes()
+            surface.unlink()
+            poll(lambda: at.get("/readyz")[0] == 503)
+            problem = "what was approved of 1 server cannot be read, so nothing of it passes"
+            assert json.loads(at.get("/readyz")[1])["problems"] == [problem]
+            assert "nothing of notes passes" in at.said
+            assert "error" in at.ask("notes", at.token)[1]
+            assert at.names("more", at.token) == ["search_notes"]
+            surface.write_bytes(text)
+            poll(lambda: at.get("/readyz")[0] == 200)
+
+
+def test_an_open_subscription_does_not_keep_the_gateway_from_ending(tmp_path: Path) -> None:
+    import socket
+
+    def lead(exchange: Exchange) -> bool:
+        if exchange.method == "subscriptions/listen":
+            exchange.begin()
+        return exchange.method == "subscriptions/listen"
+
+    project = Project(tmp_path)
+    with led_http(capabilities={"tools": {"listChanged": True}}) as led:
+        project.lock({"far": {"type": "http", "url": led.url}})
+        led.lead = lead
+        with running(project) as at:
+            token = at.token
+            body, headers = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+            lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            lines |= {**headers, "Content-Length": str(len(body))}
+            head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+            with socket.create_connection((at.host, at.port), timeout=60) as client:
+                client.sendall(f"POST /mcp/far HTTP/1.1\r\n{head}\r\n".encode() + body)
+                poll(lambda: "subscriptions/listen" in led.methods)
+                at.process.send_signal(signal.SIGTERM)
+                assert at.process.wait(60) == 0
+                received = b"".join(iter(lambda: client.recv(65536), b""))
+            assert received.endswith(b"0\r\n\r\n"), "the stream came to its end"
+            assert "cut off" not in at.said
 
 
 def tokens_problem(at: Running) -> bool:

@@ -343,6 +343,17 @@ def here(world: TurningWorld) -> Iterator[Gateway]:
         yield made
 
 
+@pytest.mark.parametrize("address", ["notes", ""])
+@pytest.mark.parametrize("method", [5, None, {}, [], True])
+def test_a_method_that_is_no_text_is_refused_in_either_era(here: Gateway, method: Any, address: str) -> None:
+    body = json.dumps({"jsonrpc": "2.0", "id": 3, "method": method}).encode()
+    with Raw(here, address) as raw:
+        for headers in ({}, {"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": ""}):
+            status, _, text = raw.send(body, headers)
+            answer = json.loads(text)
+            assert (status, answer["id"], answer["error"]["code"]) == (400, 3, -32600)
+
+
 @pytest.mark.parametrize("address", ["old", ""])
 def test_attack_a_session_ends_with_the_token_that_opened_it(address: str) -> None:
     """Attack: a client opens a stream before its token is revoked, and goes on listening."""

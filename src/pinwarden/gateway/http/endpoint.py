@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from pinwarden.core.errors import PinwardenError
@@ -34,6 +35,7 @@ from pinwarden.gateway.plain import CALL
 _PREFIX = "/mcp/"
 _EVENTS = "text/event-stream"
 _JSON = b"application/json"
+_NOTHING_PASSES = "the gateway lets nothing pass now; /readyz says why"
 _WITH_STATUS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
 
 
@@ -110,9 +112,10 @@ class Endpoint:
             self._page(page, request, reply)
             return
         place = self._place(request.path, client)
-        if place is None:
-            why = "no such server" if self._hub.upstreams else "the gateway lets nothing pass now; /readyz says why"
-            reply.send(404, _refusal(INVALID_REQUEST, why))
+        if not self._hub.upstreams and (place is not None or request.path.startswith(_PREFIX)):
+            self._nothing_passes(request, reply)
+        elif place is None:
+            reply.send(404, _refusal(INVALID_REQUEST, "no such server"))
         elif request.method == "POST":
             self._post(request, reply, client, place)
         elif request.method == "GET":
@@ -128,6 +131,17 @@ class Endpoint:
             return
         status, kind, body = page()
         reply.send(status, body, kind=kind)
+
+    def _nothing_passes(self, request: Request, reply: Reply) -> None:
+        """There is no server, because the lock or the policy cannot be read. No client is to take that for its own
+        session that ended, and older ones read the reason only where the status says that all is well."""
+        number, modern = None, True
+        with suppress(PinwardenError):
+            frame = read(request.body, self._json)
+            number = None if frame.id is None or not frame.is_request else frame.id[1]
+            modern = request.header(b"mcp-protocol-version") in MODERN or frame.meta.get(VERSION_META) in MODERN
+        status = 200 if number is not None and not modern else 503
+        reply.send(status, error_frame(number, SERVER_AWAY, _NOTHING_PASSES), headers=_WITH_STATUS.get(status))
 
     def _place(self, path: str, client: Client) -> Place | None:
         if path == "/mcp":
@@ -151,6 +165,10 @@ class Endpoint:
             return
         if not isinstance(frame.message, dict):
             reply.send(400, _refusal(INVALID_REQUEST, "one message is expected, not a batch"))
+            return
+        if "method" in frame.members and type(frame.members["method"]) is not str:
+            number = None if frame.id is None else frame.id[1]
+            reply.send(400, error_frame(number, INVALID_REQUEST, "the method of a message is a text"))
             return
         if frame.is_request and frame.id is None:
             reply.send(400, _refusal(INVALID_REQUEST, "the id of a request is a number or a text"))

@@ -16,6 +16,7 @@ from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.documents.gateway_event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, Fact
 from pinwarden.flows.gateway.state import lock_baseline
 from pinwarden.flows.gateway.tokens import token_digest
+from pinwarden.flows.report import counted
 from pinwarden.gateway.http.access import Access, Client
 from pinwarden.gateway.http.certificate import file_stamp
 from pinwarden.gateway.http.clients import KnownClients
@@ -69,6 +70,9 @@ class HttpGateway:
         self._told: set[str] = set()
         self._clients: KnownClients | None = None
         self._lock_problem = ""
+        self._approval_problem = ""
+        self._unjudged: set[str] = set()
+        """Servers of which nobody can say what was approved."""
         self.endpoint: Endpoint | None = None
         self.serving: Serving | None = None
         self._hub: Hub | None = None
@@ -99,6 +103,7 @@ class HttpGateway:
         figures.problems = [
             audit_problem(lambda: self.log.problem),
             lambda: self._lock_problem,
+            lambda: self._approval_problem,
             lambda: clients.problem,
         ]
         serving.connections.on_cut = self._cut
@@ -158,6 +163,7 @@ class HttpGateway:
         if self.endpoint is None or self._hub is None or self._clients is None:
             return
         await self._clients.look(self.endpoint.access)
+        await self._look_at_approvals(self._hub)
         stamps = self._seen()
         if stamps == self._stamps:
             return
@@ -182,6 +188,31 @@ class HttpGateway:
             self._tell(f"{name} is not served: {problem}")
         if set(locked.upstreams) != before:
             self._say(f"serving {', '.join(sorted(locked.upstreams)) or 'nothing'}")
+
+    async def _look_at_approvals(self, hub: Hub) -> None:
+        """Whether what was approved can be read, also of servers that nobody uses now."""
+
+        def unread() -> dict[str, str]:
+            found: dict[str, str] = {}
+            for upstream in upstreams:
+                upstream.guard.look(now)
+                try:
+                    _ = upstream.guard.approved
+                except PinwardenError as err:
+                    found[upstream.name] = err.message
+            return found
+
+        upstreams, now = tuple(hub.upstreams.values()), hub.clock()
+        problems = await asyncio.get_running_loop().run_in_executor(None, unread)
+        for name in problems.keys() - self._unjudged:
+            self._say(f"nothing of {name} passes, because what was approved cannot be read: {problems[name]}")
+        self._unjudged = set(problems)
+        # Anybody may ask whether we are ready, so the servers are not named.
+        self._approval_problem = (
+            f"what was approved of {counted(len(problems), 'server')} cannot be read, so nothing of it passes"
+            if problems
+            else ""
+        )
 
     async def _take_policy(self, policy: GatewayPolicy) -> None:
         if policy.digest != self._policy.digest:

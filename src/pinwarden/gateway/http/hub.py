@@ -51,7 +51,7 @@ class Conversing(Protocol):
         """Whether nobody waits for anything."""
 
     def end_stream(self) -> None:
-        """End the stream that belongs to no request."""
+        """End what would stay open for ever."""
 
     def close(self, why: str) -> None:
         """End it."""
