@@ -134,7 +134,7 @@ def test_a_server_that_is_gone_from_the_lock_is_not_reached_by_a_known_way(at: S
         known(raw)
         calls = at.world.calls("search_notes")
         at.gateway.call(lambda: at.gateway.hub.replace({}))
-        assert raw.send(CALL, HEADERS)[0] == 404
+        assert raw.send(CALL, HEADERS)[0] == 503
     assert at.world.calls("search_notes") == calls
 
 
