@@ -33,7 +33,7 @@ from tests.gateway.http_world import (
 )
 from tests.gateway.test_drift_sequences_stdio import approved_of, script_of
 from tests.servers import turning
-from tests.servers.led_http import Exchange, led_http
+from tests.servers.led_http import Exchange, Led, led_http
 from tests.servers.turning_http import TurningWorld, turning_http
 
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
@@ -261,13 +261,83 @@ def test_the_server_gets_headers_that_fit_its_body_and_never_the_clients_token(
     with Raw(here, "notes") as raw:
         raw.send(body, {**headers, "Mcp-Param-Query": "x", "X-Forwarded-For": "1.2.3.4", "Cookie": "a=b"})
     head = next(head for head, each in zip(world.heads, world.bodies, strict=True) if each == body)
-    assert {name: head.get(name) for name in ("mcp-method", "mcp-name", "mcp-protocol-version", "mcp-param-query")} == {
+    assert {name: head.get(name) for name in ("mcp-method", "mcp-name", "mcp-protocol-version")} == {
         "mcp-method": "tools/call",
         "mcp-name": "search_notes",
         "mcp-protocol-version": "2026-07-28",
-        "mcp-param-query": "x",
     }
     assert not {"authorization", "cookie", "x-forwarded-for", "origin"} & head.keys()
+    assert "mcp-param-query" not in head, "the tool does not declare it, so nobody can say what it stands for"
+
+
+DECLARING = {
+    "name": "go",
+    "description": "Goes.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "region": {"type": "string", "x-mcp-header": "Region"},
+            "dry": {"type": "boolean", "x-mcp-header": "Dry"},
+            "to": {"type": "object", "properties": {"count": {"type": "integer", "x-mcp-header": "Count"}}},
+        },
+    },
+}
+ARGUMENTS = {"region": "eu", "dry": True, "to": {"count": 7}}
+
+
+@pytest.fixture(params=["far", ""])
+def declaring(request: pytest.FixtureRequest) -> Iterator[tuple[Led, Raw, str]]:
+    """A server with a tool that wants headers, a client at an address that leads to it, and the tool's name there."""
+    with (
+        led_http(tools=[DECLARING]) as led,
+        gateway({"far": Behind(guard("far", led.surface), url=led.url)}) as made,
+        Raw(made, request.param) as raw,
+    ):
+        yield led, raw, "go" if request.param else "far__go"
+
+
+def called(at: tuple[Led, Raw, str], number: int, arguments: Any, headers: dict[str, str]) -> tuple[int, Any]:
+    _, raw, name = at
+    body, own = modern("tools/call", {"name": name, "arguments": arguments}, number)
+    status, names, text = raw.send(body, {**own, **headers})
+    return status, messages(names, text)[-1].get("error", {}).get("code")
+
+
+def test_headers_of_arguments_that_say_what_the_arguments_say_reach_the_server(
+    declaring: tuple[Led, Raw, str],
+) -> None:
+    given = {"Mcp-Param-Region": "eu", "Mcp-Param-DRY": "true", "Mcp-Param-Count": "7", "Mcp-Param-Other": "x"}
+    got = {"mcp-param-region": "eu", "mcp-param-dry": "true", "mcp-param-count": "7"}
+    for number in (1, 2):
+        assert called(declaring, number, ARGUMENTS, given) == (200, None)
+        heads = declaring[0].got[-1].heads
+        assert {name: value for name, value in heads.items() if name.startswith("mcp-param-")} == got
+    unusual = {"Mcp-Param-Region": "=?base64?w7w=?="}
+    assert called(declaring, 3, {"region": "\u00fc"}, unusual) == (200, None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "arguments"),
+    [
+        ({"Mcp-Param-Region": "us"}, ARGUMENTS),
+        ({"mcp-param-region": "EU"}, ARGUMENTS),
+        ({"Mcp-Param-Dry": "false"}, ARGUMENTS),
+        ({"Mcp-Param-Dry": "1"}, ARGUMENTS),
+        ({"Mcp-Param-Count": "07"}, ARGUMENTS),
+        ({"Mcp-Param-Region": "=?base64?dXM=?="}, ARGUMENTS),
+        ({"Mcp-Param-Region": "eu"}, {}),
+        ({"Mcp-Param-Count": "7"}, {"to": 7}),
+        ({"Mcp-Param-Region": "null"}, {"region": None}),
+    ],
+)
+def test_attack_a_header_that_says_something_else_than_the_argument_is_refused(
+    declaring: tuple[Led, Raw, str], headers: dict[str, str], arguments: Any
+) -> None:
+    """Attack: a proxy lets the call pass by the header, and the server follows the argument."""
+    for number in (1, 2):  # before and after the tool is known
+        assert called(declaring, number, arguments, headers) == (400, -32020)
+    assert "tools/call" not in declaring[0].methods
+    assert called(declaring, 3, ARGUMENTS, {}) == (200, None)
 
 
 # Who may ask

@@ -23,6 +23,7 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements
+from pinwarden.documents.surface import TOOL
 from pinwarden.gateway import messages
 from pinwarden.gateway.answers import Answers
 from pinwarden.gateway.asked import Answer, Asked, Notice, Request
@@ -102,6 +103,10 @@ class Session:
         if now >= self.guard.look_at:
             self.guard.look(now)
         return self._views.heavy(now)
+
+    def definition(self, tool: str) -> Any:
+        """What the server says of a tool, as far as is known."""
+        return self._views.definition(TOOL, tool)
 
     def client_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
         """A message from the client. ``message`` is its strictly parsed value, if the caller has it already.

@@ -166,6 +166,12 @@ class Views:
             return None
         return view if now - view.at <= guard.policy.relist_seconds else None
 
+    def definition(self, kind: Kind, key: str) -> Any:
+        """What the server said of an item in the last list; None if it said nothing."""
+        view = self._views.get(kind.member)
+        verdict = None if view is None else view.by_key.get(key)
+        return None if verdict is None else verdict.value
+
     def count(self, kind: Kind, calls: int) -> None:
         """So many uses were made of the list."""
         view = self._views.get(kind.member)

@@ -24,6 +24,7 @@ from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link
 from pinwarden.gateway.http.messages import (
+    HEADER_MISMATCH,
     INVALID_REQUEST,
     SERVER_AWAY,
     SUBSCRIPTION_META,
@@ -37,11 +38,13 @@ from pinwarden.gateway.http.messages import (
     read_server,
     with_id,
 )
+from pinwarden.gateway.http.parameters import Mismatch, checked
 from pinwarden.gateway.http.pending import Pending, renumbered, restored
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.turns import Turns
 from pinwarden.gateway.messages import LISTEN
+from pinwarden.gateway.plain import CALL
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 
@@ -134,6 +137,8 @@ class Conversation:
         number = frame.id
         if number is None:
             waiting.failed(INVALID_REQUEST, "the id of a request is a number or a text")
+            return None
+        if parameters and frame.method == CALL and self._mismatch(frame, parameters, waiting):
             return None
         pending = Pending(frame, waiting, parameters)
         # A subscription is answered when it ends.
@@ -442,9 +447,38 @@ class Conversation:
             for data in step.to_server:
                 sent = self._read(data, frame)
                 pending = self._pending.get(sent.id) if sent.is_request else None  # type: ignore[arg-type]
-                self.link.send(sent, b"" if pending is None else pending.parameters)
+                if pending is None or not pending.parameters:
+                    self.link.send(sent, b"")
+                else:
+                    self._send_with(pending, sent, self.link)
         for own in made or [self._read(data, frame) for data in step.to_client]:
             self._deliver(own, asked, status if own is frame else 0)
+
+    def _send_with(self, pending: Pending | Call, sent: Frame, link: Link) -> None:
+        """Send a request with those header lines of the client that the tool declares, now that it is known."""
+        try:
+            lines = self._declared(sent, pending.parameters)
+        except Mismatch as err:
+            if sent.id is not None:
+                self._forget(sent.id)
+                self.session.abandon(sent.id[1])
+            _refuse(pending.waiting, pending.own_id, err)
+        else:
+            link.send(sent, lines)
+
+    def _mismatch(self, frame: Frame, parameters: bytes, waiting: Waiting) -> bool:
+        """Whether a header of a call says something else than the call; then who waits is told."""
+        try:
+            self._declared(frame, parameters)
+        except Mismatch as err:
+            _refuse(waiting, frame.members.get("id"), err)
+            return True
+        return False
+
+    def _declared(self, frame: Frame, parameters: bytes) -> bytes:
+        name = frame.params.get("name") if frame.method == CALL else None
+        definition = self.session.definition(name) if type(name) is str else None
+        return checked(parameters, definition, frame.params.get("arguments"))
 
     def _read(self, data: bytes, known: Frame | None) -> Frame:
         return known if known is not None and data is known.data else Frame(data, read_server(data, self._json))
@@ -503,3 +537,8 @@ class Conversation:
         self._numbers += 1
         pending.renumbered = True
         return renumbered(frame, f"pinwarden-{self.session.name}-{self._numbers}")
+
+
+def _refuse(waiting: Waiting, number: Any, why: Mismatch) -> None:
+    message = {"jsonrpc": "2.0", "id": number, "error": {"code": HEADER_MISMATCH, "message": str(why)}}
+    waiting.answered(Frame(encoded(message), message), 400)

@@ -232,8 +232,8 @@ class Endpoint:
         head = request.head
         if frame.method != CALL or not head or len(head) > LONGEST_HEAD or not isinstance(conversation, Conversation):
             return
-        if b"origin" in request.headers:
-            return  # a browser wants to hear more than the short way says
+        if b"origin" in request.headers or request.parameters:
+            return  # a browser wants to hear more than the short way says, and such headers are held against each call
         name = frame.params.get("name")
         if conversation.traced or type(name) is not str:
             return  # each is looked at
