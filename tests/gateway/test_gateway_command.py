@@ -196,6 +196,14 @@ def test_health_and_readiness_are_told_to_anyone_and_figures_only_to_clients(at:
     assert [name for name, kind in told if not re.search(rf"`{name}(\{{[a-z,]+\}})?` \| {kind} \|", page)] == []
 
 
+def test_a_token_for_some_servers_sees_the_figures_of_no_other(project: Project, at: Running) -> None:
+    token = project("gateway", "token", "add", "narrow", "--server", "notes").out.strip()
+    poll(lambda: at.get("/metrics", token)[0] == 200)
+    assert set(re.findall(r'server="([^"]+)"', at.get("/metrics", token)[1])) == {"notes"}
+    assert set(re.findall(r'server="([^"]+)"', at.get("/metrics", at.token)[1])) == {"notes", "far away", "talking"}
+    assert project("gateway", "token", "revoke", "narrow").code == 0
+
+
 def test_no_message_over_http_approves_anything(project: Project, at: Running) -> None:
     """Attack: the agent asks the gateway itself to approve what it holds."""
     before = [path.read_bytes() for path in sorted(project.root.glob("mcp-lock*/**/*.json"))]

@@ -346,7 +346,7 @@ def test_an_id_longer_than_any_machine_number_is_answered_also_if_the_server_is_
 def test_an_answer_to_head_has_no_body_that_would_be_read_as_the_next_answer() -> None:
     ask = "{} {} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with gateway({"none": Behind(guard("none"), command=["false"])}) as at:
-        at.endpoint.open_pages["/healthz"] = lambda: (200, "application/json", b'{"status":"ok"}')
+        at.endpoint.open_pages["/healthz"] = lambda _: (200, "application/json", b'{"status":"ok"}')
         with socket.create_connection((at.host, at.port), timeout=60) as made:
             for path, status in (("/healthz", b"200"), ("/mcp/none", b"401"), ("/metrics", b"401")):
                 made.sendall(ask.format("HEAD", path).encode())

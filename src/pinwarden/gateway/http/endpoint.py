@@ -42,8 +42,8 @@ _WITH_STATUS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
 class Page(Protocol):
     """Something that is not MCP: health, readiness, metrics."""
 
-    def __call__(self) -> tuple[int, str, bytes]:
-        """Status, content type and body."""
+    def __call__(self, client: Client | None, /) -> tuple[int, str, bytes]:
+        """Status, content type and body, for a client or for anybody."""
 
 
 class Endpoint:
@@ -109,7 +109,7 @@ class Endpoint:
             reply.is_for(client.name)
         page = page or self.pages.get(request.path)
         if page is not None or client is None:
-            self._page(page, request, reply)
+            self._page(page, request, reply, client)
             return
         place = self._place(request.path, client)
         if not self._hub.upstreams and (place is not None or request.path.startswith(_PREFIX)):
@@ -125,11 +125,11 @@ class Endpoint:
         else:
             reply.send(405, headers={"allow": "GET, POST, DELETE"})
 
-    def _page(self, page: Page | None, request: Request, reply: Reply) -> None:
+    def _page(self, page: Page | None, request: Request, reply: Reply, client: Client | None) -> None:
         if page is None or request.method not in ("GET", "HEAD"):
             reply.send(405 if page else 404)
             return
-        status, kind, body = page()
+        status, kind, body = page(client)
         reply.send(status, body, kind=kind)
 
     def _nothing_passes(self, request: Request, reply: Reply) -> None:

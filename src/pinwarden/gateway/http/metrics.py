@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import orjson
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.connection import Connections
 from pinwarden.gateway.http.endpoint import Endpoint
-from pinwarden.gateway.http.hub import Hub
+from pinwarden.gateway.http.hub import Hub, Upstream
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
@@ -27,11 +28,11 @@ class Figures:
         self.problems: list[Callable[[], str]] = []
         """Each says why the gateway cannot do its work, or nothing."""
 
-    def health(self) -> tuple[int, str, bytes]:
+    def health(self, _: Client | None) -> tuple[int, str, bytes]:
         """The process runs and answers."""
         return 200, _JSON, b'{"status":"ok"}'
 
-    def readiness(self) -> tuple[int, str, bytes]:
+    def readiness(self, _: Client | None) -> tuple[int, str, bytes]:
         """Whether requests should be sent here."""
         found = [problem for each in self.problems if (problem := each())]
         if self._connections.draining:
@@ -39,13 +40,13 @@ class Figures:
         status = "unavailable" if found else "ready"
         return (503 if found else 200), _JSON, orjson.dumps({"status": status, "problems": found})
 
-    def metrics(self) -> tuple[int, str, bytes]:
-        """Everything that is counted, in the text format of Prometheus."""
-        return 200, _TEXT, "".join(self._lines()).encode()
+    def metrics(self, client: Client | None) -> tuple[int, str, bytes]:
+        """What is counted, in the text format of Prometheus; of servers only those that the client may see."""
+        seen = [each for each in self._hub.upstreams.values() if client is not None and client.sees(each.name)]
+        return 200, _TEXT, "".join(self._lines(sorted(seen, key=lambda each: each.name))).encode()
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self, servers: Sequence[Upstream]) -> Iterator[str]:
         sessions, conversations = self._hub.counts
-        servers = sorted(self._hub.upstreams.values(), key=lambda each: each.name)
         yield from _metric("http_requests_total", "counter", "Requests of clients.", [({}, self._endpoint.requests)])
         yield from _metric(
             "http_refused_total",
