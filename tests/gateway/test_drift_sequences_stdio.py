@@ -7,40 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-from pinwarden.documents.surface import Surface, from_listing
-from tests.conformance.test_drift_sequences_live import rounds_of, tool_sequences
+from tests.cli.run import pinwarden
+from tests.conformance.sequences import Play, perform, play_of, sequences
 from tests.servers import turning
 
 SERVER = Path(turning.__file__)
-INFO = {"serverInfo": {"name": "acme-notes", "version": "1.4.0"}, "capabilities": {"tools": {}}}
-
-
-def script_of(case: dict[str, Any]) -> dict[str, Any]:
-    """The case as a server that turns: from what was approved to what the case ends with."""
-    _, rounds = rounds_of(case)
-    announced = [step["notify"] for step in case["sequence"] if "notify" in step]
-    states = [_state(pages) for pages in rounds]
-    if len(rounds) == 1:
-        states.insert(0, _state(rounds[0][:1]))
-    states[-1]["announce"] = announced
-    return {"states": states}
-
-
-def _state(pages: list[dict[str, Any]]) -> dict[str, Any]:
-    tools = [tool for page in pages for tool in page["tools"]]
-    hints = {name: value for name, value in pages[0].items() if name not in ("tools", "nextCursor")}
-    return {"tools": tools, "page": len(pages[0]["tools"]), "hints": hints}
-
-
-def approved_of(script: dict[str, Any]) -> Surface:
-    """What the first state shows."""
-    return from_listing({**INFO, "tools": script["states"][0]["tools"]})
 
 
 class Client:
@@ -61,6 +38,12 @@ class Client:
             if message.get("id") == self._last and "method" not in message:
                 return message
         raise AssertionError("the gateway ended")
+
+    def initialize(self) -> dict[str, Any]:
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
+        answer = self.ask("initialize", about)
+        self.tell("notifications/initialized")
+        return answer
 
     def tell(self, method: str) -> None:
         self._send({"jsonrpc": "2.0", "method": method})
@@ -100,9 +83,7 @@ def gateway(
     try:
         client = Client(process.stdin, process.stdout)
         if handshake:
-            about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
-            client.ask("initialize", about)
-            client.tell("notifications/initialized")
+            client.initialize()
         yield client, said
     finally:
         process.stdin.close()
@@ -110,25 +91,40 @@ def gateway(
         process.stdout.close()
 
 
-@pytest.mark.parametrize("case", tool_sequences())
+class Stage:
+    """The face of a play through ``pinwarden run``: each conversation is a process of its own."""
+
+    def __init__(self, play: Play, folder: Path, *, stack: ExitStack) -> None:
+        self._folder = folder
+        self._place = folder / "place"
+        self._script = folder / "script.json"
+        self._script.write_text(json.dumps({**play.script, "place": str(self._place)}))
+        self._stack = stack
+        self._client: Client | None = None
+
+    def open(self, place: int) -> dict[str, Any]:
+        self._stack.close()
+        self._place.write_text(str(place))
+        command = (sys.executable, str(SERVER), f"@{self._script}")
+        self._client, _ = self._stack.enter_context(gateway(self._folder, *command, handshake=False))
+        return self._client.initialize()
+
+    def turn(self) -> None:
+        assert self._client is not None
+        self._client.tell(turning.TURN)
+
+    def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        assert self._client is not None
+        return self._client.ask(method, params)
+
+
+@pytest.mark.parametrize("case", sequences())
 def test_a_sequence_is_stopped_on_stdio_exactly_if_the_case_says_so(case: dict[str, Any], tmp_path: Path) -> None:
-    script = script_of(case)
-    path = tmp_path / "script.json"
-    path.write_text(json.dumps(script))
-    before = [tool["name"] for tool in script["states"][0]["tools"]]
-    changed = {name for _, name, _ in case["expect"]["changed"]}
-    with gateway(tmp_path, sys.executable, str(SERVER), f"@{path}") as (client, said):
-        assert client.names() == before
-        assert all("result" in client.ask("tools/call", {"name": name}) for name in before)
-        for _ in script["states"][1:]:
-            client.tell(turning.TURN)
-        after = client.names()
-        outcomes = {name: "result" in client.ask("tools/call", {"name": name}) for name in sorted({*before, *changed})}
-    if case["expect"]["must_block_by_default"]:
-        assert after == [name for name in before if name not in changed]
-        assert outcomes == {name: name not in changed for name in outcomes}
-        assert all(f"blocked tool '{name}'" in said.read_text() for name in changed)
-    else:
-        assert after == before
-        assert all(outcomes.values())
-        assert "blocked" not in said.read_text()
+    """What the first state shows is trusted as the first use."""
+    (tmp_path / "pinwarden.toml").write_text("[policy.gateway]\nrelist-calls = 1\n")
+    play = play_of(case)
+    with ExitStack() as stack:
+        blocked = perform(case, play, Stage(play, tmp_path, stack=stack))
+    exported = pinwarden("audit", "export", cwd=tmp_path, env={"PINWARDEN_STATE": str(tmp_path / "state")}).out
+    facts = [json.loads(line)["fact"] for line in exported.splitlines()]
+    assert {(fact["item_kind"], fact["item"]) for fact in facts if fact["kind"] == "blocked"} == blocked

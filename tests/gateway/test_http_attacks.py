@@ -42,10 +42,10 @@ from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.session import Session
 from tests.gateway.desk import DELETE, SEARCH, approved, policy, refused
 from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
-from tests.gateway.test_http_enforcement import poll
 from tests.servers import talking
 from tests.servers.talking import CAPABILITIES, INFO, TOOLS
 from tests.servers.turning_http import TurningWorld, turning_http
+from tests.waiting import poll
 
 EVIL = {**SEARCH, "name": "evil"}
 STATE: dict[str, Any] = {"tools": [SEARCH, DELETE, EVIL]}

@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.documents.surface import Surface
 from pinwarden.flows.gateway.tokens import token_digest
 from pinwarden.gateway.http.access import Client
-from tests.conformance.test_drift_sequences_live import tool_sequences
+from tests.conformance.sequences import Play, perform, play_of, sequences_by_wire
 from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, policy, refused
 from tests.gateway.http_world import (
     OTHER,
@@ -31,10 +31,10 @@ from tests.gateway.http_world import (
     messages,
     modern,
 )
-from tests.gateway.test_drift_sequences_stdio import approved_of, script_of
 from tests.servers import turning
 from tests.servers.led_http import Exchange, Led, led_http
 from tests.servers.turning_http import TurningWorld, turning_http
+from tests.waiting import poll
 
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
 TURNED: dict[str, Any] = {"tools": [POISONED, DELETE]}
@@ -99,41 +99,69 @@ def scene(
         yield Scene(raw, world.turn, kept, made, stateless=wire != "sessions")
 
 
-def poll(done: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until something is so, and no longer than that."""
-    import time
-
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
-
-
 WIRES = ["stdio", "json", "events", "sessions"]
 
 
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("case", tool_sequences())
+class Stage:
+    """The face of a play over HTTP: its server is a process, or an address in one era."""
+
+    def __init__(self, wire: str, play: Play, folder: Path, *, stack: ExitStack) -> None:
+        self.kept = Kept()
+        self._stack = stack
+        self._place = folder / "place"
+        self._raw: Raw | None = None
+        self._world: TurningWorld | None = None
+        self._stateless = wire in ("json", "events")
+        self._streams = wire == "sessions"
+        self._last = 0
+        judge = guard("notes", play.approved, FAST)
+        if wire == "stdio":
+            path = folder / "script.json"
+            path.write_text(json.dumps({**play.script, "place": str(self._place)}))
+            behind = Behind(judge, command=[sys.executable, str(Path(turning.__file__)), f"@{path}"])
+        else:
+            self._world = stack.enter_context(turning_http(play.script, wire))
+            behind = Behind(judge, url=self._world.url)
+        self._gateway = stack.enter_context(gateway({"notes": behind}, self.kept))
+
+    def open(self, place: int) -> dict[str, Any]:
+        self._place.write_text(str(place))
+        if self._world is not None and place:
+            self._world.turn()
+        if self._raw is None or not self._stateless:
+            self._raw = self._stack.enter_context(Raw(self._gateway, "notes"))
+        if self._stateless:
+            return self.ask("server/discover", {})
+        before = 0 if self._world is None else len(self._world.streams)
+        answer: dict[str, Any] = self._raw.initialize()
+        if self._world is not None and "result" in answer:
+            poll(lambda: len(self._world.streams) > before)  # type: ignore[union-attr]
+        return answer
+
+    def turn(self) -> None:
+        if self._world is not None:
+            self._world.turn()
+        elif self._raw is not None:
+            self._raw.send(json.dumps({"jsonrpc": "2.0", "method": turning.TURN}).encode())
+
+    def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        assert self._raw is not None
+        self._last += 1
+        ask = self._raw.ask if self._stateless else self._raw.say
+        answer: dict[str, Any] = ask(method, params, self._last)
+        return answer
+
+
+@pytest.mark.parametrize(("case", "wire"), sequences_by_wire(WIRES))
 def test_a_sequence_is_stopped_over_http_exactly_if_the_case_says_so(
     case: dict[str, Any], wire: str, tmp_path: Path
 ) -> None:
-    script = script_of(case)
-    before = [tool["name"] for tool in script["states"][0]["tools"]]
-    changed = {name for _, name, _ in case["expect"]["changed"]}
-    with scene(wire, script, approved_of(script), tmp_path, FAST) as at:
-        assert at.names() == before
-        assert all("result" in at.call(name) for name in before)
-        for _ in script["states"][1:]:
-            at.turn()
-        after = at.names()
-        outcomes = {name: "result" in at.call(name) for name in sorted({*before, *changed})}
-    blocked = {fact.item for fact in at.kept.facts if fact.kind == "blocked"}
-    if case["expect"]["must_block_by_default"]:
-        assert after == [name for name in before if name not in changed]
-        assert outcomes == {name: name not in changed for name in outcomes}
-        assert blocked == changed
-    else:
-        assert (after, all(outcomes.values()), blocked) == (before, True, set())
+    play = play_of(case)
+    with ExitStack() as stack:
+        stage = Stage(wire, play, tmp_path, stack=stack)
+        blocked = perform(case, play, stage)
+        facts = [fact for fact in stage.kept.facts if fact.kind == "blocked"]
+    assert {(fact.item_kind, fact.item) for fact in facts} == blocked
 
 
 @pytest.mark.parametrize("wire", WIRES)

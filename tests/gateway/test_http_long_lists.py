@@ -25,9 +25,9 @@ from pinwarden.rules.gates.verdict import Verdict
 from tests.gateway.desk import Desk
 from tests.gateway.http_world import Behind, Fixed, Gateway, Kept, Raw, gateway, guard, rpc
 from tests.gateway.test_hostile_messages import HONEST
-from tests.gateway.test_http_enforcement import poll
 from tests.gateway.test_http_remotes import as_events, as_json, world
 from tests.servers import talking
+from tests.waiting import poll
 
 MANY = 20_000
 SHOWN = {"serverInfo": talking.INFO, "capabilities": {"tools": {"listChanged": True}}}

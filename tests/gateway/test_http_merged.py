@@ -16,10 +16,10 @@ from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.names import LONGEST_NAME, merged_name, slugs_of, split_name, split_uri
 from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, refused
 from tests.gateway.http_world import TOKEN, Behind, Gateway, Raw, Stream, gateway, guard, modern, rpc
-from tests.gateway.test_http_enforcement import poll
 from tests.servers import talking, turning
 from tests.servers.led_http import Exchange, led_http
 from tests.servers.turning_http import TurningWorld, turning_http
+from tests.waiting import poll
 
 STATE: dict[str, Any] = {
     "tools": [SEARCH, DELETE],

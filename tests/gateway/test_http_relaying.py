@@ -17,8 +17,8 @@ from pinwarden.core.record import replace
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
 from tests.gateway.http_world import OTHER, TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern, rpc
-from tests.gateway.test_http_enforcement import poll
 from tests.servers import talking
+from tests.waiting import poll
 
 LIMITS = HttpLimits(reload_seconds=0.05, first_backoff_seconds=0.05)
 

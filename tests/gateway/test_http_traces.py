@@ -16,8 +16,8 @@ from opentelemetry.trace import StatusCode
 
 from pinwarden.gateway.http.tracing import Tracing, tracing_of
 from tests.gateway.http_world import TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, modern
-from tests.gateway.test_http_enforcement import poll
 from tests.servers import talking
+from tests.waiting import poll
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

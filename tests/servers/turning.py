@@ -7,10 +7,12 @@ A script is an object with any of:
 
 ``states``   objects; each has the lists it serves by member name (items, or raw JSON text of an item), and may have
              ``server`` (members of the opening answer), ``hints`` (further members of list results), ``announce``
-             (the methods of notices that are sent when this state begins), ``page`` (items of one page), ``deaf``
-             (methods that are not answered) and ``answers`` (by method, the raw result)
+             (the methods of notices that are sent when this state begins), ``page`` (items of one page), ``pages``
+             (in place of lists: by method, pairs of a cursor and the whole result that answers it), ``deaf`` (methods
+             that are not answered) and ``answers`` (by method, the raw result)
 ``version``  the revision that ``initialize`` answers with
 ``eras``     which of ``discover`` and ``initialize`` it understands
+``place``    a file with the number of the state that it begins with, so that a new process goes on where another was
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Turning:
 
     def __init__(self, script: dict[str, Any]) -> None:
         self.script = script
-        self.place = 0
+        self.place = int(Path(script["place"]).read_text()) if "place" in script else 0
         self.received: list[dict[str, Any]] = []
 
     @property
@@ -75,6 +77,8 @@ class Turning:
             server = self._server()
             stamp = {"_meta": {f"{META}serverInfo": server.pop("serverInfo")}}
             return json.dumps({"supportedVersions": ["2026-07-28"], "resultType": "complete", **stamp, **server})
+        if method in self.state.get("pages", {}):
+            return json.dumps(self._recorded(method, params.get("cursor")))
         if method in MEMBERS:
             return self._page(MEMBERS[method], params.get("cursor"))
         if method in ("tools/call", "prompts/get", "resources/read"):
@@ -84,12 +88,18 @@ class Turning:
         return "{}" if method in ("ping", "completion/complete", "resources/subscribe") else None
 
     def _server(self) -> dict[str, Any]:
-        offered: dict[str, Any] = {CAPABILITIES[member]: {} for member in MEMBERS.values() if member in self.state}
+        shown = {*self.state, *(MEMBERS[method] for method in self.state.get("pages", {}))}
+        offered: dict[str, Any] = {CAPABILITIES[member]: {} for member in MEMBERS.values() if member in shown}
         return {
             "serverInfo": {"name": "acme-notes", "version": "1.4.0"},
             "capabilities": offered,
             **self.state.get("server", {}),
         }
+
+    def _recorded(self, method: str, cursor: Any) -> Any:
+        """The page that was recorded for a cursor; behind the last one there is nothing."""
+        pages = self.state["pages"][method]
+        return next((result for known, result in pages if known == cursor), {MEMBERS[method]: []})
 
     def _page(self, member: str, cursor: Any) -> str | None:
         if member not in self.state:

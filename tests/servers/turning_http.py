@@ -30,7 +30,8 @@ class TurningWorld:
         """Go on to the next state, and say so on every open stream if the script has it so."""
         for note in self.server.answers(json.dumps({"jsonrpc": "2.0", "method": TURN})):
             for stream in self.streams:
-                stream.event(note)
+                with suppress(OSError):  # of a session that has ended
+                    stream.event(note)
 
     def calls(self, name: str) -> int:
         """How often a tool was called."""
