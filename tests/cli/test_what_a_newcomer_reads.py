@@ -255,7 +255,9 @@ class TestReportsForMachines:
         checks = [facts["checks"][name] for name in ("integrity", "configs", "policy", "registry", "live")]
         assert checks == ["ok", "ok", "none", "none", "skipped"]
         assert (facts["asked"]["registry"], facts["asked"]["live"]) == (0, 0)
-        text = world.run("ci", "--registry", "--offline").out
+        outcome = world.run("ci", "--registry", "--offline")
+        text = outcome.out
+        assert (outcome.code, "there is nothing to look up" in " ".join(text.split())) == (3, True)
         assert facts["notes"] == [
             line.removeprefix("note: ") for line in text.splitlines() if line.startswith("note: ")
         ]
@@ -277,6 +279,25 @@ class TestReportsForMachines:
         assert "(--allow-execute)" in outcome.out
         assert "note: --live asked the servers of 1 of 1 entry\n" in world.run("ci", "--live", "--allow-execute").out
 
+    def test_bytes_that_nobody_pinned_are_not_said_to_be_checked(self, world: World) -> None:
+        world.configure({"notes": NOTES})
+        world.run("init")
+        outcome = world.run("ci", "--bytes")
+        assert (outcome.code, "no entry has pinned bytes" in outcome.out) == (3, True)
+        assert "everything is as approved" not in outcome.out
+
+    def test_a_server_without_approved_text_is_named_and_fails_no_gate_of_the_others(self, world: World) -> None:
+        world.configure({"notes": world.serve(TOOL), "helper": OTHER})
+        assert world.run("init").code == 0
+        assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0
+        outcome = world.run("ci", "--live", "--allow-execute")
+        assert outcome.code == 0
+        assert "helper" in outcome.out
+        assert "everything that is pinned is as approved" in outcome.out
+        assert "nothing that it tells the model is approved so far; pinwarden approve helper" in " ".join(
+            outcome.out.split()
+        )
+
     def test_half_a_digest_is_a_slip_and_no_tampering(self, world: World) -> None:
         world.configure({"notes": NOTES})
         world.run("init")
@@ -290,6 +311,30 @@ class TestFailingServers:
         outcome = pinwarden("inspect", "--allow-execute", "--", sys.executable, "-c", code, cwd=tmp_path)
         assert outcome.code == 3
         assert "  | cannot find notes.db\n" in outcome.err
+
+    def test_a_server_that_was_to_be_asked_and_died_is_exit_3_with_its_last_words(self, world: World) -> None:
+        code = "import sys; sys.exit('cannot find notes.db')"
+        world.configure({"dead": {"command": sys.executable, "args": ["-c", code]}, "notes": world.serve(TOOL)})
+        outcome = world.run("init", "--allow-execute")
+        assert outcome.code == 3
+        assert "2 of 2 configured servers locked" in outcome.out
+        assert "cannot find notes.db" in outcome.out
+
+    def test_its_last_words_are_told_while_another_server_waits_for_a_decision(self, world: World) -> None:
+        code = "import sys; sys.exit('cannot find notes.db')"
+        dead = {"command": sys.executable, "args": ["-c", code]}
+        world.configure({"dead": dead, "notes": world.serve(TOOL)})
+        assert world.run("init", "--allow-execute").code == 3
+        world.serve(POISONED)
+        outcome = world.run("init", "--allow-execute")
+        assert (outcome.code, "cannot find notes.db" in outcome.out) == (1, True)
+
+    def test_a_pinned_server_that_dies_is_exit_3_with_its_last_words(self, world: World) -> None:
+        world.configure({"notes": world.serve(TOOL)})
+        assert world.run("init", "--allow-execute").code == 0
+        (world.root / "script.json").write_text("{")
+        outcome = world.run("ci", "--live", "--allow-execute")
+        assert (outcome.code, "JSONDecodeError" in outcome.out) == (3, True)
 
 
 class TestFirstApproval:

@@ -8,6 +8,7 @@ from pinwarden.flows.report import Row
 from pinwarden.rules.drift.changes import ABSENT, Change
 
 if TYPE_CHECKING:
+    from pinwarden.core.errors import PinwardenError
     from pinwarden.flows.project import Project
     from pinwarden.rules.config.findings import ConfigFinding
 
@@ -63,3 +64,9 @@ def _text_of(value: Any) -> str | None:
     from json import dumps
 
     return dumps(value, ensure_ascii=False)
+
+
+def last_words(err: PinwardenError) -> str | None:
+    """What a command that could not be asked wrote to stderr in the end."""
+    said = err.data.get("stderr")
+    return said if isinstance(said, str) and said else None

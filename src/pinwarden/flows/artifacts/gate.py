@@ -46,6 +46,9 @@ def check_bytes(lock: Lock, shop: Workshop, now: str) -> ByteCheck:
             proved[entry.key] = known[key]
         except PinwardenError as err:
             rows.append(_failure(entry, err))
+    if lock.entries and not any(map(has_bytes, lock.entries)):
+        why = "--bytes: no entry has pinned bytes, so there is nothing to hash again; pinwarden prove pins them"
+        rows.append(Row(code=UNCHECKED, level="review", entity="lock", name="", path="", message=why))
     return ByteCheck(rows=tuple(rows), proved=proved)
 
 

@@ -34,8 +34,8 @@ from pinwarden.flows.config.enforced import as_enforced
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.lock.locking import with_earlier_pins
 from pinwarden.flows.lock.surface_files import in_own_files
-from pinwarden.flows.report import Report, Row, counted, row_facts, weight
-from pinwarden.flows.rows import finding_row
+from pinwarden.flows.report import UNCHECKED, Report, Row, counted, row_facts, weight
+from pinwarden.flows.rows import finding_row, last_words
 from pinwarden.rules.config.answers import proposed_answers
 from pinwarden.rules.config.findings import FINDING_KINDS, findings_in, server_findings
 from pinwarden.rules.config.kinds import CONFIG_KINDS
@@ -89,6 +89,8 @@ class Found(Record):
     surface: Surface | None = None
     unasked: str | None = None
     """Why its live surface was not approved."""
+    failure: PinwardenError | None = None
+    """Why it could not be asked although that was wanted."""
     refused: str | None = None
     """Why it was not locked."""
 
@@ -281,7 +283,8 @@ def _ask_all(
         if isinstance(outcome, PinwardenError) and outcome.code == "SECRET_REPEATED":
             result.append(replace(each, refused=f"{outcome.message}; a lock must not hold it"))
         elif isinstance(outcome, PinwardenError):
-            result.append(replace(each, unasked=outcome.message))
+            wanted_in_vain = None if outcome.code == "CONSENT_REQUIRED" else outcome
+            result.append(replace(each, unasked=outcome.message, failure=wanted_in_vain))
         elif outcome is None:
             result.append(each if each.refused else replace(each, unasked="it is switched off"))
         elif outcome.digest is None:
@@ -389,14 +392,14 @@ def _report(discovery: Discovery) -> Report:
     project, found, undecided = discovery.project, discovery.found, discovery.undecided
     unread = [file for file in discovery.files if file.fault is not None]
     rows = [*_refusals(project, found), *(row for each in undecided for row in each.standing.rows)]
-    rows += _attacks(found)
+    rows += [*_attacks(found), *_unasked(project, found)]
     findings = [finding_row(project, finding) for finding in findings_in(discovery.files)]
     refused = bool(undecided) or any(each.refused for each in found)
     return Report(
         command="init",
         subject=project.lock.name,
         summary=_summary(discovery, unread, len(findings)),
-        exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if unread else EXIT_CLEAN,
+        exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if unread or _unasked(project, found) else EXIT_CLEAN,
         rows=tuple(sorted([*rows, *findings], key=weight)),
         notes=tuple(_notes(discovery)),
         facts={
@@ -406,7 +409,10 @@ def _report(discovery: Discovery) -> Report:
             ],
             "servers": [_facts(discovery, each) for each in found],
             "undecided": [row_facts(row) for each in undecided for row in each.standing.rows],
-            "findings": [_row_facts(row) for row in (*_refusals(project, found), *_attacks(found), *findings)],
+            "findings": [
+                _row_facts(row)
+                for row in (*_refusals(project, found), *_attacks(found), *_unasked(project, found), *findings)
+            ],
         },
         rule_texts=reasons_of(FINDING_KINDS, CONFIG_KINDS, LOCKING_KINDS),
     )
@@ -415,6 +421,24 @@ def _report(discovery: Discovery) -> Report:
 def _attacks(found: Sequence[Found]) -> list[Row]:
     """What looks like an attack in the texts of servers that were decided about: refused, or accepted by name."""
     return [row for each in found if not each.undecided for row in each.standing.attacks]
+
+
+def _unasked(project: Project, found: Sequence[Found]) -> list[Row]:
+    """Servers that were to be asked and could not be, with their last words."""
+    return [
+        Row(
+            code=UNCHECKED,
+            level="review",
+            entity="config",
+            name=shown_name(each.server.name),
+            path="",
+            message=f"could not be asked, so its tools are not pinned: {each.failure.message}",
+            excerpt=last_words(each.failure),
+            file=project.shown(each.server.path),
+        )
+        for each in found
+        if each.failure is not None
+    ]
 
 
 def _refusals(project: Project, found: Sequence[Found]) -> list[Row]:
@@ -462,7 +486,7 @@ def _notes(discovery: Discovery) -> Iterator[str]:
     if not discovery.found:
         yield _NONE_YET
     for each in discovery.found:
-        if each.refused is None and each.unasked and not _is_pinned(discovery, each):
+        if each.refused is None and each.unasked and each.failure is None and not _is_pinned(discovery, each):
             yield f"{each.server.name}: its tools are not pinned: {each.unasked}"
     for each in discovery.found:
         unseen = unseen_members(lockable_entry(each.server.entry)) if each.refused is None else []

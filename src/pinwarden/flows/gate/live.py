@@ -13,8 +13,9 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.surface import TOOL, Surface, parse
+from pinwarden.flows.gate.unread import unpinned_rows
 from pinwarden.flows.report import UNCHECKED, Row
-from pinwarden.flows.rows import row_of
+from pinwarden.flows.rows import last_words, row_of
 from pinwarden.flows.verified_start import Asked, locked_start, showing
 from pinwarden.rules.drift.surface import compare
 from pinwarden.rules.drift.toolpin_pins import compare_pins, has_pins
@@ -53,6 +54,7 @@ def live_rows(
     """
     if lock.entries and not any(map(_has_pin, lock.entries)):
         yield Row(code=UNCHECKED, level="review", entity="lock", name="", path="", message=_NOTHING_PINNED)
+    yield from unpinned_rows(lock, _has_pin)
     questions: list[_Question] = []
     files = project.configs()
     for entry in lock.entries:
@@ -74,7 +76,9 @@ def live_rows(
             yield _row(question.entry, "secret_repeated", seen.message)
         elif isinstance(seen, PinwardenError):
             how = " (--allow-execute)" if seen.code == "CONSENT_REQUIRED" else ""
-            yield _unchecked(question.entry, f"could not be asked: {seen.message}{how}")
+            yield replace(
+                _unchecked(question.entry, f"could not be asked: {seen.message}{how}"), excerpt=last_words(seen)
+            )
         elif question.approved is not None:
             yield from _text_rows(question.entry, question.approved, seen)
         else:

@@ -10,6 +10,7 @@ from pinwarden.documents.lock.configured import UNLISTED
 from pinwarden.documents.lock.entry import HASHED_MANIFEST, Entry
 from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.documents.tier import tier_rank
+from pinwarden.flows.gate.unread import in_vain
 from pinwarden.flows.report import UNCHECKED, Row
 from pinwarden.rules.finding_kinds import Kinds, kind_table
 
@@ -36,6 +37,12 @@ REGISTRY_KINDS: Kinds = kind_table(
 )
 
 
+_NOTHING_LISTED = (
+    "no entry came from a registry of servers, so there is nothing to look up; --bytes looks at the packages that "
+    "configurations name"
+)
+
+
 def registry_rows(lock: Lock, gate: Gate) -> Iterator[Row]:
     """Every version that came from a registry, looked up again."""
     from pinwarden.documents.server_entry import from_value
@@ -43,6 +50,8 @@ def registry_rows(lock: Lock, gate: Gate) -> Iterator[Row]:
     registries = gate.registries
     if registries is None:
         return
+    if gate.registry_wanted and lock.entries and all(entry.source in UNLISTED for entry in lock.entries):
+        yield in_vain("--registry", _NOTHING_LISTED)
     for entry in lock.entries:
         if entry.source in UNLISTED:
             continue

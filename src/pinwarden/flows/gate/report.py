@@ -13,7 +13,7 @@ from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.shape import TOOL_HASHES
 from pinwarden.documents.lock.verification import PROBLEMS
-from pinwarden.flows.gate.unread import LIVE_KINDS, UNREAD
+from pinwarden.flows.gate.unread import LIVE_KINDS, UNPINNED, UNREAD
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted, is_grave, row_facts, weight
 from pinwarden.rules.finding_kinds import reasons_of
 
@@ -55,7 +55,7 @@ def gate_report(
 
 
 def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
-    texts = {**PROBLEMS, **(reasons_of(LIVE_KINDS) if any(row.code == UNREAD for row in rows) else {})}
+    texts = {**PROBLEMS, **(reasons_of(LIVE_KINDS) if any(row.code in LIVE_KINDS for row in rows) else {})}
     if gate.signatures is not None:
         from pinwarden.flows.lock.signatures import SIGNATURE_KINDS
 
@@ -88,7 +88,8 @@ def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
 
 
 def _status(rows: Iterable[Row], nothing: str | None) -> str:
-    if any(map(is_grave, rows)):
+    grave = [row for row in rows if is_grave(row)]
+    if grave and not (nothing == "none" and all(row.code == UNCHECKED for row in grave)):
         return "failed"
     return nothing or "ok"
 
@@ -196,4 +197,5 @@ def _summary(lock: Lock, drift: Sequence[Row], unchecked: Sequence[Row], rows: S
     if unread:
         told = f"what {counted(unread, 'server')} in another release or configuration tells was not looked at"
         return f"{entries}: everything else is as approved, {told}{noted}"
-    return f"{entries}: everything is as approved{noted}"
+    pinned = "everything that is pinned" if any(row.code == UNPINNED for row in rows) else "everything"
+    return f"{entries}: {pinned} is as approved{noted}"

@@ -1,25 +1,32 @@
-"""Approved texts that were approved for something else than is started now: an earlier release, other arguments."""
+"""Texts that nobody looked at: approved for something else than is started now, or not approved at all.
+
+They are told and fail nothing: there is nothing that they differ from. A check that somebody asked for and that has
+nothing at all to look at is another matter: it could not be done.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pinwarden.documents.lock.record import extension_of
-from pinwarden.flows.report import Row
+from pinwarden.flows.report import UNCHECKED, Row
 from pinwarden.rules.finding_kinds import Kinds, kind_table
 
 if TYPE_CHECKING:
+    from pinwarden.documents.lock.entry import Entry
     from pinwarden.documents.lock.lockfile import Lock
 
 UNREAD = "text_of_another_release"
+UNPINNED = "text_not_pinned"
 LIVE_KINDS: Kinds = kind_table(
     warning=(
         (
             UNREAD,
             "The approved text is that of another release or configuration; nobody has looked at what it says now.",
         ),
+        (UNPINNED, "Nothing that the server tells the model was approved, so a live server has nothing to be held to."),
     ),
 )
 
@@ -47,3 +54,25 @@ def unread_rows(lock: Lock) -> Iterator[Row]:
                 f"tells the model; what differs is held back: pinwarden approve {name} --allow-execute"
             ),
         )
+
+
+def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]:
+    """Servers that ``--live`` has nothing to compare with, where it has something for others."""
+    if not any(map(has_pin, lock.entries)):
+        return
+    for entry in lock.entries:
+        if not has_pin(entry):
+            name = shlex.quote(entry.name[:120])
+            yield Row(
+                code=UNPINNED,
+                level=LIVE_KINDS[UNPINNED].severity,
+                entity="server",
+                name=entry.name,
+                path="",
+                message=f"was not asked: nothing that it tells the model is approved so far; pinwarden approve {name}",
+            )
+
+
+def in_vain(check: str, why: str) -> Row:
+    """A check that was asked for and had nothing to look at."""
+    return Row(code=UNCHECKED, level="review", entity="lock", name="", path="", message=f"{check}: {why}")
