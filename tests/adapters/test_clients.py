@@ -538,6 +538,22 @@ def test_new_members_follow_the_files_own_layout() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("old", "values", "new"),
+    [
+        ('["-y", "a@1"]', ["-y", "a@2"], '["-y", "a@2"]'),
+        ('["-y","a@1"]', ["-y", "a@2"], '["-y","a@2"]'),
+        ('["-y","a@1"]', ["run", "a", "--x"], '["run","a","--x"]'),
+        ('[ "-y", "a@1" ]', ["run", "a", "--x"], '["run", "a", "--x"]'),
+        ('[\n  "-y", // quiet\n  "a@1"\n]', ["-y", "a@2"], '[\n  "-y", // quiet\n  "a@2"\n]'),
+        ('["a@1"]', [], "[]"),
+        ("[]", ["a", "b"], '[\n  "a",\n  "b"\n]'),
+    ],
+)
+def test_an_array_stays_laid_out_as_it_was(old: str, values: list[str], new: str) -> None:
+    assert put(f'{{"args": {old}}}', ("args",), values) == f'{{"args": {new}}}'
+
+
 def test_comments_inside_an_entry_survive_its_update() -> None:
     text = (
         '{\n  "mcpServers": {\n    "x": {\n      // why\n      "command": "npx", // pinned\n'
@@ -545,7 +561,7 @@ def test_comments_inside_an_entry_survive_its_update() -> None:
     )
     assert put(text, ("mcpServers", "x"), {"command": "npx", "args": ["notes@2.0.0"]}) == (
         '{\n  "mcpServers": {\n    "x": {\n      // why\n      "command": "npx", // pinned\n'
-        '      "args": [\n        "notes@2.0.0"\n      ] // release\n    }\n  }\n}\n'
+        '      "args": ["notes@2.0.0"] // release\n    }\n  }\n}\n'
     )
 
 

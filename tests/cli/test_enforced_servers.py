@@ -238,3 +238,48 @@ class TestAsking:
         place.unlink()
         place.write_text("process.exit(7)")
         assert world.run("ci", "--live", "--allow-execute").code == 0
+
+
+class TestUpdating:
+    def test_the_plan_says_what_pinwarden_run_starts_and_never_that_the_gateway_is_left_out(
+        self, world: Enforced
+    ) -> None:
+        world.publish("2.0.0", "Looks at all notes.")
+        outcome = world.run("update", *PLAIN)
+        told = " ".join(outcome.out.split())
+        assert outcome.code == 1
+        assert "what pinwarden run starts would change" in told
+        assert '"command": "pinwarden"' not in told
+        assert '"npx"' in told
+
+    def test_what_was_agreed_to_is_told_as_done_with_the_next_step(self, world: Enforced) -> None:
+        world.publish("2.0.0", "Looks at all notes.")
+        outcome = world.done("update", "--yes", *PLAIN)
+        told = " ".join(outcome.out.split())
+        assert "would" not in told
+        assert "1 of 1 entry comes from a registry, 1 with a newer release; notes updated to 2.0.0" in told
+        assert "next: pinwarden approve notes --allow-execute shows what the new release tells the model" in told
+
+    def test_a_server_whose_bytes_were_never_pinned_is_led_to_that_first(self, world: Enforced) -> None:
+        world.lock.unlink()
+        world.configure(notes=NOTES)
+        world.done("init")
+        world.publish("2.0.0", "Looks at all notes.")
+        told = " ".join(world.done("update", "--yes", *PLAIN).out.split())
+        assert "next: pinwarden prove notes, then pinwarden approve notes --allow-execute" in told
+
+    def test_a_file_stays_laid_out_as_it_was(self, world: Enforced) -> None:
+        text = (
+            '{"mcpServers": {\n  "notes": {"command": "npx", "args": ["-y","acme-notes@1.0.0"], "type": "stdio"}\n}}\n'
+        )
+        place = world.root / ".mcp.json"
+        place.write_text(text)
+        world.lock.unlink()
+        world.done("init")
+        world.publish("2.0.0", "Looks at all notes.")
+        world.done("update", "--yes", *PLAIN)
+        assert place.read_text() == text.replace("1.0.0", "2.0.0")
+        world.done("prove", *PLAIN)
+        world.done("enforce")
+        enforced = text.replace('"npx"', '"pinwarden"').replace('["-y","acme-notes@1.0.0"]', '["run","notes"]')
+        assert place.read_text() == enforced

@@ -40,7 +40,7 @@ class TestUpdates:
         outcome = world.run("update", "--offline", "--format", "json")
         assert outcome.code == 3
         assert [each["name"] for each in json.loads(outcome.out)["unchecked"]] == ["io.github.acme/npm-notes"]
-        assert "1 of 1 entry come from a registry, 1 could not be looked up" in world.run("update", "--offline").out
+        assert "1 of 1 entry comes from a registry, 1 could not be looked up" in world.run("update", "--offline").out
 
     def test_a_lock_of_programs_of_this_machine_has_nothing_to_look_up(self, world: World) -> None:
         world.configure({"notes": {"command": "python3", "args": ["notes.py"]}})
@@ -48,7 +48,7 @@ class TestUpdates:
         for command in ("update", "outdated"):
             outcome = world.run(command, "--offline")
             assert outcome.code == 0
-            assert "0 of 1 entry come from a registry; there is nothing to look up" in outcome.out
+            assert "0 of 1 entry comes from a registry; there is nothing to look up" in outcome.out
         told = "no releases are looked up of programs of this machine and addresses: notes"
         assert told in world.run("update", "--offline").out
 

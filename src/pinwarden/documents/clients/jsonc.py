@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from json.decoder import scanstring  # type: ignore[attr-defined]  # there at run time, unknown to the stubs
 from math import isfinite
 from typing import Any, NoReturn
@@ -42,6 +43,8 @@ class Node(Record):
     start: int
     end: int
     members: tuple[Member, ...] = ()
+    elements: tuple[Node, ...] = ()
+    """Of an array, its values."""
     trailing_comma: bool = False
     """Whether a comma stands between the last member and the closing brace."""
 
@@ -123,16 +126,16 @@ class _Reader:
         )
 
     def _array(self, start: int, depth: int) -> Node:
-        values: list[Any] = []
+        elements: list[Node] = []
         place = _after_trivia(self.text, start + 1)
         comma = False
         while self.text[place : place + 1] != "]":
-            if values and not comma:
+            if elements and not comma:
                 _invalid(self.text, place, "expected , or ]")
-            element = self.value(place, depth + 1)
-            values.append(element.value)
-            place, comma = self._after_comma(element.end)
-        return Node(value=values, start=start, end=place + 1)
+            elements.append(self.value(place, depth + 1))
+            place, comma = self._after_comma(elements[-1].end)
+        values = [element.value for element in elements]
+        return Node(value=values, start=start, end=place + 1, elements=tuple(elements))
 
     def _after_comma(self, place: int) -> tuple[int, bool]:
         place = _after_trivia(self.text, place)
@@ -166,7 +169,8 @@ def put(text: str, path: tuple[str, ...], value: Any) -> str:
     """The text with the member at ``path`` set to ``value``. Objects on the way are made where there are none.
 
     Where there is an object already and ``value`` is one, only the members that differ are touched, so that comments
-    inside it stay as well.
+    inside it stay as well; so it is with the elements of an array that keeps its length. One that does not stays on one
+    line if it was on one.
     """
     node = read(text)
     for depth, name in enumerate(path):
@@ -187,7 +191,25 @@ def put(text: str, path: tuple[str, ...], value: Any) -> str:
         for name, inner in value.items():
             text = put(text, (*path, name), inner)
         return text
+    if type(node.value) is list and type(value) is list and node.elements:
+        return _with_elements(text, node, value)
     return text[: node.start] + _render(value, _Style.of(text), _indent_at(text, node.start)) + text[node.end :]
+
+
+def _with_elements(text: str, node: Node, values: list[Any]) -> str:
+    """The text with other values in an array, laid out as it was."""
+    style, outer = _Style.of(text), _indent_at(text, node.start)
+    if len(values) == len(node.elements):
+        for element, value in reversed(list(zip(node.elements, values, strict=True))):
+            if not _same(element.value, value):
+                rendered = _render(value, style, _indent_at(text, element.start))
+                text = text[: element.start] + rendered + text[element.end :]
+        return text
+    if "\n" in text[node.start : node.end]:
+        return text[: node.start] + _render(values, style, outer) + text[node.end :]
+    close = [one.end + 1 == other.start for one, other in pairwise(node.elements)]
+    between = "," if close and all(close) else ", "
+    return f"{text[: node.start]}[{between.join(map(json_text, values))}]{text[node.end :]}"
 
 
 def remove(text: str, path: tuple[str, ...]) -> str:

@@ -90,6 +90,12 @@ def same_release(one: Entry, other: Entry) -> bool:
     return first is not None and first == second
 
 
+def is_enforced(entry: Entry) -> bool:
+    """Whether ``pinwarden run`` stands for the command of an entry."""
+    extension = extension_of(entry)
+    return extension is not None and LAUNCH in extension.others
+
+
 def started_in_words(entry: Entry) -> str:
     """What an entry starts or contacts, in one word: its package at its release, its program or its address."""
     try:

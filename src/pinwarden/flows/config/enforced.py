@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pinwarden.core.record import replace
 from pinwarden.documents.launch.own_launch import is_enforced_start, started_through_us
 from pinwarden.documents.lock.bundle_pin import BUNDLE
-from pinwarden.documents.lock.locked_launch import LAUNCH, locked_launch
+from pinwarden.documents.lock.locked_launch import is_enforced, locked_launch
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.target import StdioTarget
 
@@ -24,7 +24,7 @@ def as_enforced(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServ
     What an entry says of itself follows from what is started in the end. Any other command is taken as it is: a
     record of ours beside it does not make it harmless.
     """
-    if entry is None or not _is_enforced(entry) or not isinstance(server.target, StdioTarget):
+    if entry is None or not is_enforced(entry) or not isinstance(server.target, StdioTarget):
         return server
     if not is_enforced_start(server.target.command, entry.name):
         return server
@@ -45,9 +45,4 @@ def starts_nothing(server: ConfiguredServer, key: str, entries: Iterable[Entry])
 def _holds(entry: Entry, key: str) -> bool:
     """Whether an entry says what is started; the one that is about to be written says so only in our record."""
     extension = extension_of(entry)
-    return entry.key != key or _is_enforced(entry) or (extension is not None and BUNDLE in extension.others)
-
-
-def _is_enforced(entry: Entry) -> bool:
-    extension = extension_of(entry)
-    return extension is not None and LAUNCH in extension.others
+    return entry.key != key or is_enforced(entry) or (extension is not None and BUNDLE in extension.others)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.lock.configured import SOURCE, UNLISTED
+from pinwarden.documents.clients.table import client_of
+from pinwarden.documents.lock.configured import SOURCE, UNLISTED, configured_in
 from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.locked_config import locked_config
+from pinwarden.documents.lock.locked_launch import is_enforced, locked_launch
+from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.flows.lock.locking import LockWriting, Wanted, lock_from_registry
 from pinwarden.flows.lock.not_locked import not_locked
@@ -141,11 +146,45 @@ def update(project: Project, wish: Wish, policies: Policies, writing: LockWritin
     good = [each for each in found if each.entry.name not in bad]
     left = _write_releases(project, good, wish, policies, writing, following)
     _write_renewals(project, offered, writing.now)
-    facts = {**report.facts, "written": lock_store.read(project.lock) != looked.lock}
+    lock = lock_store.read(project.lock)
+    facts = {**report.facts, "written": lock != looked.lock}
+    done = [each for each in good if each.entry.name not in {row.name for row in left}]
+    report = _as_done(report, lock, done, offered)
     if not left:
         return replace(report, facts=facts)
     facts["configs"] = [{"name": row.name, "message": row.message} for row in left]
     return replace(report, rows=(*report.rows, *left), facts=facts, exit_code=EXIT_REFUSED)
+
+
+def _as_done(report: Report, lock: Lock | None, done: Sequence[Newer | Release], renewed: Sequence[Renewal]) -> Report:
+    """The report after it was written: what would change did, and what comes next is named."""
+    if not done and not renewed:
+        return report
+    written = {each.entry.name for each in done}
+    rows = tuple(replace(row, message=_done(row.message)) if row.name in written else row for row in report.rows)
+    told = [f"{each.entry.name} updated to {_version(each)}" for each in done]
+    told += [f"the dependencies of {each.entry.name} renewed" for each in renewed]
+    summary = "; ".join((report.summary, *dict.fromkeys(told)))
+    return replace(report, rows=rows, summary=summary, notes=(*report.notes, *_next_steps(lock, written)))
+
+
+def _done(message: str) -> str:
+    return message.replace(" would change", " changed").replace("its tier would be ", "its tier is ")
+
+
+def _next_steps(lock: Lock | None, written: Collection[str]) -> Iterator[str]:
+    """What an updated server still needs: its bytes pinned, and its text looked at."""
+    steps: dict[str, None] = {}
+    for entry in lock.entries if lock is not None else ():
+        if entry.name not in written:
+            continue
+        extension = extension_of(entry)
+        name = shlex.quote(entry.name[:120])
+        prove = "" if extension is not None and extension.has_bytes else f"pinwarden prove {name}, then "
+        steps[f"next: {prove}pinwarden approve {name} --allow-execute shows what the new release tells the model"] = (
+            None
+        )
+    yield from steps
 
 
 def _update_facts(each: Newer | Release) -> dict[str, Any]:
@@ -287,7 +326,8 @@ class _Looked(Record):
     def in_words(self, outcome: str) -> str:
         """How many were looked up, and what came of it."""
         floating = len(self.releases) + len(self.servers) - len(self.entries)
-        known = f"{len(self.entries)} of {counted(self.wanted, 'entry', 'entries')} come from a registry"
+        comes = "comes" if 1 in (self.wanted, len(self.entries)) else "come"
+        known = f"{len(self.entries)} of {counted(self.wanted, 'entry', 'entries')} {comes} from a registry"
         known += f" at a locked version and {floating} at any" if floating else ""
         if not self.entries:
             return f"{known}; {NOTHING_TO_LOOK_UP}"
@@ -357,11 +397,12 @@ def _differences(each: Newer | Release, following: Following | None, now: str) -
 
 
 def _plan_rows(each: Newer | Release, plan: Mapping[str, Any]) -> list[Row]:
-    old = each.entry.document
+    enforced = is_enforced(each.entry)
+    old = {**each.entry.document, **({"config": _started_config(each.entry)} if enforced else {})}
     rows = [_row(each)]
     for member, what in (
         ("selectedTarget", "what is installed"),
-        ("config", "the client configuration"),
+        ("config", "what pinwarden run starts" if enforced else "the client configuration"),
         ("capabilityManifest", "secrets, hosts or transports"),
     ):
         before, after = _lasting(old.get(member)), _lasting(plan.get(member))
@@ -386,6 +427,17 @@ def _plan_rows(each: Newer | Release, plan: Mapping[str, Any]) -> list[Row]:
             Row(code="tier_changes", level=level, entity="server", name=each.entry.name, path="", message=message)
         )
     return rows
+
+
+def _started_config(entry: Entry) -> Any:
+    """The configuration with the command that ``pinwarden run`` stands for, which goes on standing for the next one."""
+    from pinwarden.documents.clients.config import config_with
+    from pinwarden.flows.artifacts.enforcing import with_command
+
+    where = configured_in(entry)
+    client = client_of(where["client"] if where else entry.client)
+    approved = locked_config(entry.key, entry.document).entry
+    return config_with(client, entry.name, with_command(approved, client, locked_launch(entry).command))
 
 
 def _row(each: Newer | Release) -> Row:
