@@ -351,6 +351,16 @@ class TestFirstApproval:
         assert "right file" not in outcome.out
         assert "to approve for the first time" in outcome.out
 
+    def test_each_tool_is_shown_over_several_lines(self, world: World) -> None:
+        shown = world.run("approve", "notes", "--allow-execute").out
+        assert '    {\n      "name": "search",\n      "description": "Search the notes.",\n' in shown
+
+    def test_where_nothing_changed_there_is_nothing_to_approve(self, world: World) -> None:
+        assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0
+        outcome = world.run("approve", "notes", "--allow-execute")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.out == "notes: nothing to approve, it tells the model what was approved\n"
+
     def test_after_a_yes_the_difference_is_not_shown_again(self, world: World) -> None:
         assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0
         world.serve(POISONED)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING
 
+from pinwarden.cli.definitions import definition_lines
 from pinwarden.cli.layout import told
 from pinwarden.cli.output import colour_wanted
 from pinwarden.cli.render.text import render_rows
 from pinwarden.core.record import replace
-from pinwarden.core.visible import printed_json
 
 if TYPE_CHECKING:
     from pinwarden.flows.report import Report, Row
 
-_MARGIN = "    "
 _COLUMN = 9  # so that a digest beside a name fits a terminal of eighty columns
 
 
@@ -33,9 +31,7 @@ def print_review(report: Report, *, heading: str = "", definition: bool = False)
 
 def print_definition(report: Report) -> None:
     """All that was served under the name, with nothing invisible in it."""
-    text = json.dumps(report.facts["definition"], indent=2, ensure_ascii=False)
-    lines = "".join(f"{_MARGIN}{line}\n" for line in text.split("\n"))
-    sys.stdout.write(f"  definition, as it was served:\n{printed_json(lines)}")
+    sys.stdout.write(f"  definition, as it was served:\n{definition_lines(report.facts['definition'])}")
     sys.stdout.flush()
 
 

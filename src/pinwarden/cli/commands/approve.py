@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
 from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, approver_of, project_of
 from pinwarden.cli.targets import ask, options_of
 from pinwarden.core.record import replace
+
+if TYPE_CHECKING:
+    from pinwarden.flows.report import Report
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -26,7 +30,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Show, ask, approve."""
     from pinwarden.adapters.clock import now
-    from pinwarden.flows.lock.approving import approve, difference, locked_entry
+    from pinwarden.flows.lock.approving import approve, difference, locked_entry, nothing_to_approve
     from pinwarden.flows.verified_start import locked_start, showing
 
     project = project_of(args)
@@ -36,13 +40,24 @@ def run(args: Namespace) -> int:
     seen = ask(asked.target, showing(options, [asked]))
     approver = approver_of(args)
     if args.yes:
-        return emit(approve(project, entry, seen, approver, now()), args.format)
-    emit(difference(project, entry, seen), args.format)
+        return _show(approve(project, entry, seen, approver, now()), args.format)
+    _show(difference(project, entry, seen), args.format)
+    if nothing_to_approve(project, entry, seen):
+        return 0
     if args.format != "text" or not sys.stdin.isatty() or not _agrees():
         sys.stderr.write("nothing was approved; add --yes to approve this\n")
         return 1
     report = approve(project, entry, seen, approver, now())
     return emit(replace(report, rows=(), notes=()), args.format)  # they were shown before the question
+
+
+def _show(report: Report, form: str) -> int:
+    if form != "text":
+        return emit(report, form)
+    from pinwarden.cli.definitions import print_changes
+
+    print_changes(report)
+    return report.exit_code
 
 
 def _agrees() -> bool:

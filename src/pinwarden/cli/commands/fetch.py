@@ -13,7 +13,7 @@ from pinwarden.cli.project_arguments import add_project_arguments, project_of
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
     parser.add_argument("server", nargs="*", help="names in the lock; default: all")
-    parser.add_argument("--frozen", action="store_true", help="fail if the bytes of a server are not locked")
+    parser.add_argument("--frozen", action="store_true", help="fail if the bytes of a package or image are not locked")
     parser.add_argument(
         "--scripts-without-sandbox",
         action="store_true",

@@ -65,7 +65,7 @@ def fetch(project: Project, names: Sequence[str], shop: Workshop, how: How) -> R
     return Report(
         command="fetch",
         subject=project.lock.name,
-        summary=f"{counted(len(done), 'server')} ready to run, {counted(len(rows), 'server')} not",
+        summary=_summary(len(done), rows),
         exit_code=exit_code,
         rows=tuple(rows),
         notes=advice(failures),
@@ -74,6 +74,12 @@ def fetch(project: Project, names: Sequence[str], shop: Workshop, how: How) -> R
             "findings": [row_facts(row) for row in rows],
         },
     )
+
+
+def _summary(done: int, rows: Sequence[Row]) -> str:
+    without = sum(row.code == "nothing_to_run" for row in rows)
+    told = f"{counted(done, 'server')} ready to run, {len(rows) - without} not"
+    return f"{told}, {without} with nothing to fetch" if without else told
 
 
 def _level(err: PinwardenError, *, frozen: bool) -> str:

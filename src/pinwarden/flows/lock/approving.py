@@ -8,6 +8,7 @@ from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.documents.lock.entry import Entry
+from pinwarden.documents.lock.extension import SURFACE_OF
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.surface import Surface, parse
 from pinwarden.flows.compare import compare_surfaces
@@ -46,7 +47,8 @@ def difference(project: Project, entry: Entry, seen: Surface) -> Report:
     """What would be approved, as a diff against what is."""
     approved = approved_surface(project, entry)
     if approved is not None:
-        return replace(compare_surfaces(approved, seen, entry.name, whole=True), command="approve")
+        report = replace(compare_surfaces(approved, seen, entry.name, whole=True), command="approve")
+        return _same_text(report, entry) if approved.digest == seen.digest else report
     report = compare_surfaces(Surface(server=None, items={}, observed={}), seen, entry.name, whole=True)
     notes = ("nothing that this server tells the model was approved so far, so all of it is new",)
     return replace(
@@ -57,6 +59,27 @@ def difference(project: Project, entry: Entry, seen: Surface) -> Report:
         notes=notes,
         facts={**report.facts, "notes": list(notes)},
     )
+
+
+def nothing_to_approve(project: Project, entry: Entry, seen: Surface) -> bool:
+    """Whether a server says exactly what was approved for what it starts now."""
+    approved = approved_surface(project, entry)
+    return approved is not None and approved.digest == seen.digest and _approved_for(entry) is None
+
+
+def _approved_for(entry: Entry) -> str | None:
+    """What else the text of an entry was approved for, if that is not what it starts now."""
+    extension = extension_of(entry)
+    of = extension.others.get(SURFACE_OF) if extension is not None else None
+    return None if of is None else str(of)[:200]
+
+
+def _same_text(report: Report, entry: Entry) -> Report:
+    of = _approved_for(entry)
+    if of is None:
+        return replace(report, summary=f"{entry.name}: nothing to approve, it tells the model what was approved")
+    told = f"{entry.name}: it tells the model what was approved for {of}, to approve for this one too"
+    return replace(report, summary=told)
 
 
 def approve(project: Project, entry: Entry, seen: Surface, approver: Approver, now: str) -> Report:
