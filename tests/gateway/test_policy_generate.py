@@ -65,6 +65,26 @@ def test_attack_a_copied_tool_beside_others_is_left_out(world: ReviewWorld) -> N
     assert left_out(world.json("policy", "generate")) == {"find_notes": "suspicious"}
 
 
+def test_what_somebody_rejected_is_left_out_also_if_it_waits_again_for_another_lock(world: ReviewWorld) -> None:
+    """Attack: have what was rejected offered by a second checkout, where nobody decided about it yet."""
+    world.lock_server(SEARCH)
+    (name,) = world.serve(SEARCH, READ, policy=AUDIT)
+    assert world.run("review", "reject", name, "--why", "leaks notes").code == 0
+    for place in ("lock:/a", "lock:/z"):
+        world.keep(place, verdicts(world.approved(), listing(SEARCH, READ), AUDIT))
+    assert left_out(world.json("policy", "generate"))["read"] == "rejected"
+
+
+@pytest.mark.parametrize("blank", [" ", "  ", "\u3000", "\t"])
+def test_attack_a_tool_without_a_name_keeps_no_other_out_of_the_proposal(blank: str, world: ReviewWorld) -> None:
+    observe(world, SEARCH, {**READ, "name": blank})
+    observe(world, FIND, server=blank)
+    report = world.json("policy", "generate")
+    assert [each["item"] for each in report["allow"]] == ["search"]
+    assert left_out(report)[blank] in ("unnamed", "suspicious")
+    assert left_out(report)["find_notes"] == "unnamed"
+
+
 def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) -> None:
     observe(world, SEARCH, READ)
     observe(world, SEARCH)

@@ -125,6 +125,26 @@ def test_a_held_change_is_served_as_soon_as_it_is_approved_and_never_by_the_agen
     assert world.run("audit", "verify").code == 0
 
 
+def test_what_waits_is_what_is_served_now_when_a_server_returns_to_something_it_served_before(
+    world: ReviewWorld,
+) -> None:
+    """Attack: show another change for review than the one that is served, by going back to it."""
+    texts = ("first", "second", "third", "second", "first", "third")
+    states = [{"tools": [{**SEARCH, "description": text}], "announce": [NOTICE]} for text in texts]
+
+    def shown() -> list[str]:
+        return [json.loads(each.definition)["description"] for each in world.state.reviews.listed()]
+
+    with gateway(states) as client:
+        assert "result" in client.call()
+        for served in texts[1:]:
+            client.turn()
+            assert ("result" in client.call()) == (served == "first")
+            eventually(lambda served=served: shown() == ([] if served == "first" else [served]))  # type: ignore[misc]
+    seen = {json.loads(each.definition).get("description"): each.sessions for each in world.state.observed.all()}
+    assert [seen[text] for text in ("first", "second", "third")] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("mode", ["refuse", "spool"])
 def test_while_postgresql_is_stopped_a_gateway_refuses_or_spools_and_loses_nothing(
     mode: str, world: ReviewWorld, cluster: Cluster

@@ -14,6 +14,8 @@ import pytest
 
 from pinwarden.adapters.inside_server import MARK, running_gateway
 from pinwarden.adapters.sandbox import Sandbox, sandboxed
+from pinwarden.core.digest import Digest
+from pinwarden.documents.digest_policy import AllowedDigest, DigestPolicy
 from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.flows.gateway.approved_on_first_use import FirstUse
 from pinwarden.store.database import open_database, schema_of
@@ -51,6 +53,14 @@ def test_an_approved_change_is_in_the_lock_and_in_the_audit_log(locked: ReviewWo
     assert locked.waiting() == []
     assert locked.events() == [("approved", "search", "reviewer", "they added an archive")]
     assert locked.run("ci").code == 0
+
+
+def test_a_change_of_a_tool_that_only_the_policy_allows_is_approved_into_the_lock(locked: ReviewWorld) -> None:
+    allowed = AllowedDigest(tool="read", digest=Digest.of(b"the one that the policy allows"))
+    (name,) = locked.serve(SEARCH, READ, policy=DigestPolicy(allowlist=(allowed,)))
+    assert locked.run("review", "show", name).code == 0
+    assert locked.run("review", "approve", name).code == 0
+    assert set(names(locked.approved())) == {"search", "read"}
 
 
 def test_an_approval_in_the_lock_counts_without_a_restart(locked: ReviewWorld) -> None:

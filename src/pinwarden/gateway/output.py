@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from pinwarden.core.record import as_dict
+from pinwarden.core.record import as_dict, replace
 from pinwarden.documents.gateway_event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, Fact
 from pinwarden.documents.surface import Surface
 from pinwarden.gateway.guard import Guard
@@ -59,6 +59,8 @@ class Journal:
         self._guard = guard
         self._session = session
         self._told: set[tuple[str, str, bytes, str]] = set()
+        self._last: dict[tuple[str, str], tuple[bytes, str]] = {}
+        """The content of each item that was served last, and what was decided about it."""
         self._told_uses: set[tuple[str, str, int, str]] = set()
         """Apart from the definitions, of which a server can list so many that nothing else is remembered."""
         self._refusals: dict[tuple[str, str], int] = {}
@@ -71,7 +73,10 @@ class Journal:
     def served(self, verdict: Verdict, method: str, out: Output) -> None:
         """A definition was judged. Told once for each content and decision."""
         mark = (verdict.entity, verdict.key, verdict.digest.raw if verdict.digest else b"", verdict.action)
+        another = self._is_another(mark, verdict)
         if mark in self._told:
+            if another:
+                out.sightings.append(replace(verdict, again=True))
             return
         if len(self._told) < _MAX_SEEN:
             self._told.add(mark)
@@ -79,9 +84,20 @@ class Journal:
         out.durable = out.durable or verdict.action == BLOCK
         out.sightings.append(verdict)
 
+    def _is_another(self, mark: tuple[str, str, bytes, str], verdict: Verdict) -> bool:
+        """Whether the item was something else the last time: what waits for review is what is served now."""
+        if verdict.code == "duplicate_name":  # each of the two would be another one than the other, in every list
+            return False
+        place, now = mark[:2], mark[2:]
+        before = self._last.get(place)
+        if before is not None or len(self._last) < _MAX_SEEN:
+            self._last[place] = now
+        return before not in (None, now)
+
     def tell_anew(self) -> None:
         """What was told was not recorded, so it is told again."""
         self._told.clear()
+        self._last.clear()
         self._told_uses.clear()
         self._refusals.clear()
 

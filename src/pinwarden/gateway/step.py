@@ -30,7 +30,8 @@ class Step:
         self.durable = durable
         """The facts have to be on disk before the first message is sent: one is a refusal that a client sees."""
         self.sightings = sightings
-        """Definitions that this session sees for the first time, with what was decided: for observation and review.
+        """Definitions that this session sees for the first time, or anew after another one of the same item, with what
+        was decided: for observation and review.
 
         Those with the action ``block``, ``warn`` or ``audit`` become review items."""
 

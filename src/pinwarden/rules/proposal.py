@@ -18,6 +18,7 @@ REASONS = {
     "undigestable": "it cannot be read in only one way",
     "duplicate": "the server offered two items of this name",
     "changed": "it changed while it was observed",
+    "unnamed": "it has no name that a rule could be written for",
     "unlisted": "it was called, but the server never listed it",
     "rejected": "somebody rejected it",
     "withheld": "it was withheld",
@@ -100,6 +101,8 @@ def _objection(each: Observation, digests: int, findings: _Findings) -> tuple[st
         return "undigestable", ""
     if each.doubled:
         return "duplicate", ""
+    if each.entity != "server" and not (_key(each).strip() and each.server.strip()):
+        return "unnamed", ""
     if digests > 1:
         return "changed", f"{digests} definitions were seen"
     if each.rejected:
@@ -163,6 +166,10 @@ def _surface(observations: Sequence[Observation]) -> Surface:
     }
     said = {each.item: each.value for each in observations if each.entity == "server"}
     return Surface(server=said or None, items=items, observed={})
+
+
+def _key(each: Observation) -> str:
+    return next((Item.of(kind, each.value).key for kind in KINDS if kind.entity == each.entity), each.item)
 
 
 def _name(each: Observation) -> str:

@@ -24,7 +24,7 @@ class Sighting(Record):
     first_seen: str
     last_seen: str
     sessions: int = 1
-    """In how many sessions it was seen."""
+    """In how many sessions it was seen; 0 if this one is counted already."""
 
 
 _MOST_DIGESTS = 20  # of one item: a server that says something else each time does not fill the disk
@@ -44,11 +44,12 @@ class Observed:
         with self._database.transaction(alone="sightings") as step:
             for sighting in sightings:
                 known = step.run(
-                    "UPDATE sighting SET last_seen = ?, action = ?, sessions = sessions + 1"
+                    "UPDATE sighting SET last_seen = ?, action = ?, sessions = sessions + ?"
                     " WHERE server = ? AND entity = ? AND item = ? AND digest = ?",
                     (
                         sighting.last_seen,
                         sighting.action,
+                        sighting.sessions,
                         sighting.server,
                         sighting.entity,
                         sighting.item,

@@ -45,7 +45,7 @@ class Sightings:
             entity=verdict.entity,
             item=kept_name(verdict.key),
             digest=str(verdict.digest or ""),
-            expected=" ".join(verdict.expected),
+            expected=" ".join(verdict.expected) if _is_pinned(verdict) else "",
             definition=definition_text(verdict),
             level=verdict.level,
             code=verdict.code,
@@ -64,12 +64,18 @@ class Sightings:
             action=verdict.action,
             first_seen=moment,
             last_seen=moment,
+            sessions=0 if verdict.again else 1,
         )
 
 
 def _is_there(verdict: Verdict) -> bool:
     """Whether something was served. What a server no longer says of itself is a fact, but nothing to approve."""
     return verdict.value is not None or verdict.digest is not None
+
+
+def _is_pinned(verdict: Verdict) -> bool:
+    """Whether the lock or the store has an item of this key: a digest that only a policy allows is not kept there."""
+    return not any(change.kind == "item_added" for change in verdict.changes)
 
 
 def definition_text(verdict: Verdict) -> str:

@@ -185,11 +185,16 @@ def _sum(allowed: Sequence[Observation]) -> str:
 
 def _observations(state: GatewayState) -> list[Observation]:
     uses = _Uses(state)
-    reviews = {(each.server, each.entity, each.item, each.digest): each for each in state.reviews.listed(STATES)}
+    reviews: _Reviews = {}
+    for each in state.reviews.listed(STATES):  # of one content there may be several, each for a lock of its own
+        reviews.setdefault((each.server, each.entity, each.item, each.digest), []).append(each)
     sightings = state.observed.all()
     seen = [_observation(each, uses, reviews) for each in sightings]
     known = {(each.server, each.entity, each.item) for each in sightings}
     return [*seen, *uses.unlisted(known)]
+
+
+_Reviews = dict[tuple[str, str, str, str], list[Review]]
 
 
 class _Used(Record):
@@ -250,8 +255,8 @@ class _Uses:
                 )
 
 
-def _observation(sighting: Sighting, uses: _Uses, reviews: dict[tuple[str, str, str, str], Review]) -> Observation:
-    review = reviews.get((sighting.server, sighting.entity, sighting.item, sighting.digest))
+def _observation(sighting: Sighting, uses: _Uses, reviews: _Reviews) -> Observation:
+    about = reviews.get((sighting.server, sighting.entity, sighting.item, sighting.digest), [])
     used = uses.of(sighting)
     return Observation(
         server=sighting.server,
@@ -265,8 +270,8 @@ def _observation(sighting: Sighting, uses: _Uses, reviews: dict[tuple[str, str, 
         calls=used.calls,
         last_called=used.last,
         withheld=sighting.action == BLOCK,
-        doubled=review is not None and review.code == "duplicate_name",
-        rejected=review is not None and review.state == REJECTED,
+        doubled=any(review.code == "duplicate_name" for review in about),
+        rejected=any(review.state == REJECTED for review in about),
     )
 
 

@@ -38,6 +38,8 @@ class Verdict(Record):
     expected: tuple[str, ...] = ()
     """The digests that are allowed for it; none if nothing of its name was approved."""
     changes: tuple[Change, ...] = ()
+    again: bool = False
+    """The session was served the same before, and something else since."""
 
     @property
     def passes(self) -> bool:
