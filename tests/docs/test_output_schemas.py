@@ -244,6 +244,11 @@ def held(world: World) -> None:
             log.record(*(Fact(kind="called", server="notes", item_kind="tool", item="search") for _ in range(3)))
 
 
+def rejected(world: World) -> None:
+    held(world)
+    assert world.run("review", "reject", HELD).code == 0
+
+
 def edited(world: World) -> None:
     held(world)
     with (
@@ -468,6 +473,8 @@ CASES = (
     case("review approve", "0000", on=held, code=2, errs=True),
     case("review reject", HELD, on=held),
     case("review reject", "0000", on=held, code=2, errs=True),
+    case("review reopen", f"{HELD} --why by-mistake", on=rejected),
+    case("review reopen", HELD, on=held, code=1, errs=True),
     case("audit verify", code=3, errs=True),
     case("audit verify", on=held),
     case("audit export", "--output log.jsonl", on=held),

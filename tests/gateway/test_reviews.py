@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +18,15 @@ from pinwarden.adapters.inside_server import MARK, running_gateway
 from pinwarden.adapters.sandbox import Sandbox, sandboxed
 from pinwarden.core.digest import Digest
 from pinwarden.documents.digest_policy import AllowedDigest, DigestPolicy
+from pinwarden.documents.surface import Surface
+from pinwarden.flows.gateway import reviewing
 from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.flows.gateway.approved_on_first_use import FirstUse
+from pinwarden.flows.gateway.state import lock_baseline
 from pinwarden.store.database import open_database, schema_of
 from pinwarden.store.trusted import Trusted
 from tests.adapters.targets import SCRIPTED
-from tests.gateway.review_world import CHANGED, EVIL, NOW, READ, SEARCH, ReviewWorld, listing, names
+from tests.gateway.review_world import CHANGED, EVIL, NOW, READ, SEARCH, ReviewWorld, listing, names, verdicts
 from tests.needs import needs
 from tests.postgres import Cluster
 
@@ -192,6 +197,150 @@ def test_a_rejected_change_stays_withheld_and_is_not_asked_about_again(locked: R
     assert locked.events() == [("rejected", "search", "reviewer", "theft")]
     assert [row["state"] for row in locked.json("review", "list", "--all")["reviews"]] == ["rejected"]
     assert locked.run("review", "approve", name).code == 1
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Let something happen between the look at a review and its decision."""
+    real = reviewing._write_down
+
+    def write_down(*given: Any) -> None:
+        real(*given)
+        happens()
+
+    monkeypatch.setattr(reviewing, "_write_down", write_down)
+
+
+def test_attack_what_is_served_while_a_review_is_approved_leaves_the_lock_as_it_was(
+    locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (name,) = locked.serve(CHANGED)
+    before = locked.files()
+    meanwhile(monkeypatch, lambda: locked.serve(EVIL))
+    outcome = locked.run("review", "approve", name)
+    assert (outcome.code, "[REVIEW_STALE]" in outcome.err) == (1, True)
+    assert locked.files() == before
+    assert [row["state"] for row in locked.json("review", "list", "--all")["reviews"]] == ["superseded", "waiting"]
+
+
+def test_what_somebody_else_changes_in_the_entry_while_it_is_approved_stays(
+    locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (name,) = locked.serve(CHANGED)
+
+    def other_person() -> None:
+        config = json.loads((locked.root / ".mcp.json").read_text())
+        config["mcpServers"]["notes"]["args"].append("--safe-mode")
+        (locked.root / ".mcp.json").write_text(json.dumps(config))
+        assert locked.run("init", "--allow-execute", "--accept", "notes").code == 0
+
+    meanwhile(monkeypatch, other_person)
+    assert locked.run("review", "approve", name).code == 0
+    assert "--safe-mode" in locked.lock.read_text()
+    assert names(locked.approved()) == {"search": CHANGED["description"]}
+    assert locked.run("ci").code == 0
+
+
+def test_a_surface_that_somebody_else_approves_meanwhile_stays_and_the_review_waits_again(
+    locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (name,) = locked.serve(CHANGED)
+    kept: list[dict[str, bytes]] = []
+
+    def other_person() -> None:
+        locked.script(READ)
+        assert locked.run("approve", "notes", "--allow-execute", "--yes").code == 0
+        kept.append(locked.files())
+
+    meanwhile(monkeypatch, other_person)
+    outcome = locked.run("review", "approve", name)
+    assert (outcome.code, "[REVIEW_STALE]" in outcome.err) == (1, True)
+    assert (locked.files(), locked.waiting()) == (kept[0], [name])
+
+
+def test_if_one_of_two_locks_cannot_be_written_neither_is(locked: ReviewWorld, tmp_path: Path) -> None:
+    second = tmp_path / "zz"
+    shutil.copytree(locked.root, second)
+    locked.serve(CHANGED)
+    locked.keep(lock_baseline(second / "mcp-lock.json"), verdicts(locked.approved(), listing(CHANGED)))
+    found = locked.waiting()
+    before = locked.files()
+    (second / ".mcp-lock.json.lock").mkdir()  # so that nobody can hold it, whatever his rights are
+    outcome = locked.run("review", "approve", *found)
+    assert (outcome.code, "[FILE_UNWRITABLE]" in outcome.err) == (3, True)
+    assert (locked.files(), locked.waiting()) == (before, found)
+    assert locked.events() == []
+
+
+def test_a_rejection_that_is_taken_back_waits_again(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(CHANGED)
+    assert locked.run("review", "reject", name, "--why", "no").code == 0
+    again = locked.run("review", "approve", name)
+    assert (again.code, f"hint: To take that decision back: pinwarden review reopen {name}" in again.err) == (1, True)
+    outcome = locked.run("review", "reopen", name, "--why", "by mistake")
+    assert (outcome.code, outcome.out.splitlines()[-1]) == (0, "1 decision taken back by reviewer")
+    assert locked.waiting() == [name]
+    assert locked.events()[-1] == ("held", "search", "reviewer", "by mistake")
+    assert locked.run("review", "approve", name).code == 0
+    assert locked.run("review", "reopen", name[:8]).code == 2
+
+
+def test_a_rejection_of_what_is_no_longer_served_does_not_wait_when_it_is_taken_back(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(CHANGED)
+    assert locked.run("review", "reject", name).code == 0
+    (other,) = locked.serve(EVIL)
+    assert locked.run("review", "reopen", name).code == 0
+    assert locked.waiting() == [other]
+    assert locked.serve(CHANGED) == [name]
+
+
+@pytest.mark.parametrize("place", ["lock", "store"])
+def test_an_approval_that_is_taken_back_puts_what_was_approved_before_in_its_place(
+    place: str, world: ReviewWorld
+) -> None:
+    if place == "lock":
+        world.lock_server(SEARCH)
+        world.serve(SEARCH)  # the gateway has seen what was approved
+        found = world.serve(CHANGED, READ)
+        at = world.approved
+    else:
+        first = listing(SEARCH)
+        world.state.trusted.first_use("notes", first, "2026-07-20T12:00:00Z")
+        world.serve_unlocked(first, SEARCH)
+        found = world.serve_unlocked(first, CHANGED, READ)
+
+        def at() -> Surface:
+            trusted = world.state.trusted.find("notes")
+            assert trusted is not None
+            return trusted.surface
+
+    before = at()
+    assert world.run("review", "approve", *found).code == 0
+    assert names(at()) == {"search": CHANGED["description"], "read": READ["description"]}
+    outcome = world.run("review", "reopen", *found, "--why", "it leaks")
+    assert outcome.code == 0, outcome.err
+    assert names(at()) == names(before)
+    assert at().digest == before.digest
+    assert sorted(world.waiting()) == sorted(found)
+    assert place == "store" or world.run("ci").code == 0
+
+
+def test_an_approval_whose_predecessor_nobody_knows_is_not_taken_back(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(CHANGED)  # what was approved before was never seen by the gateway
+    assert locked.run("review", "approve", name).code == 0
+    before = locked.files()
+    outcome = locked.run("review", "reopen", name)
+    assert (outcome.code, "from version control" in outcome.err) == (1, True)
+    assert locked.files() == before
+
+
+def test_nobody_approves_a_critical_change_without_a_reason(locked: ReviewWorld) -> None:
+    (name,) = locked.serve(EVIL)
+    before = locked.files()
+    for why in ((), ("--why", ""), ("--why", "  "), ("--why", "reviewed")):
+        outcome = locked.run("review", "approve", name, *why)
+        assert (outcome.code, "[USAGE]" in outcome.err) == (2, True)
+    assert (locked.files(), locked.events()) == (before, [])
+    assert locked.run("review", "approve", name, "--why", "a test of ours").code == 0
 
 
 def test_nothing_is_approved_that_the_audit_log_does_not_have(locked: ReviewWorld, tmp_path: Path) -> None:
@@ -593,6 +742,37 @@ def test_a_person_goes_through_what_waits(locked: ReviewWorld) -> None:
         ("twice", "reviewer", "reviewed"),
     ]
     assert len(locked.waiting()) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "approved"),
+    [
+        (b"abort\n\x04", False),
+        (b"approved?\nq\n", False),
+        (b"a\n\x04", False),
+        (b"\x04", False),
+        (b"approve\n\n\n\x04", False),
+        (b"A\n\nreviewed\nour own test\n", True),
+    ],
+)
+def test_on_a_terminal_only_a_whole_word_and_a_reason_approve_a_critical_change(
+    typed: bytes, approved: bool, locked: ReviewWorld
+) -> None:
+    locked.serve(EVIL)
+    before = locked.files()
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pinwarden", "review"], stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    os.close(terminal)
+    os.write(controller, typed)
+    out, err = process.communicate(timeout=60)
+    os.close(controller)
+    assert process.returncode == 0, err
+    told = b"1 approved, 0 rejected; 0 changes" if approved else b"0 approved, 0 rejected; 1 change"
+    assert out.endswith(told + b" still to review\n")
+    assert (locked.files() != before) is approved
+    assert [event[3] for event in locked.events()] == (["our own test"] if approved else [])
 
 
 def test_a_script_is_told_to_use_the_other_commands(

@@ -70,8 +70,14 @@ def review_reject() -> Schema:
     return output("review reject", body, review=review())
 
 
+def review_reopen() -> Schema:
+    written = exactly({"kind": one_of(("lock", "store")), "place": FULL_TEXT})
+    taken_back = {"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT, "written": array(written)}
+    return output("review reopen", exactly(taken_back), review=review())
+
+
 def audit_verify() -> Schema:
-    broken = exactly({"number": COUNT, "code": one_of(audit_chain.MESSAGES), "message": FULL_TEXT})
+    broken = exactly({"number": {"type": "integer"}, "code": one_of(audit_chain.MESSAGES), "message": FULL_TEXT})
     body = exactly(
         {
             "ok": TRUTH,
@@ -133,6 +139,7 @@ BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "review show": review_show,
     "review approve": review_approve,
     "review reject": review_reject,
+    "review reopen": review_reopen,
     "gateway": gateway,
     "gateway token": gateway_token,
     "audit verify": audit_verify,

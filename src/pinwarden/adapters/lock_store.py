@@ -150,6 +150,15 @@ def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_secon
         return changed.lock
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Raise if the lock and the texts beside it could not be written now."""
+    with exclusive(path):
+        folder = path.parent / surfaces_folder(path)
+        for each in (path.parent, *((folder,) if folder.exists() else ())):
+            if not os.access(each, os.W_OK):
+                raise PinwardenError("FILE_UNWRITABLE", f"{each} cannot be written to")
+
+
 @contextmanager
 def exclusive(path: Path, wait_seconds: float = MAX_WAIT_SECONDS) -> Iterator[None]:
     """Hold off every other writer of this file. The system frees the lock of a process that dies."""

@@ -82,6 +82,7 @@ COMMANDS = {
     "review show": "show what approving a change would change",
     "review approve": "approve changes that the gateway holds back",
     "review reject": "reject changes that the gateway holds back",
+    "review reopen": "take back decisions about changes",
     "audit verify": "verify that the audit log is what was written",
     "audit tail": "show the newest events of the audit log",
     "audit export": "export the audit log as JSON Lines",

@@ -67,6 +67,14 @@ class Observed:
         rows = self._database.rows(f"SELECT {_COLUMNS} FROM sighting ORDER BY server, entity, item, first_seen, digest")  # noqa: S608
         return [Sighting(**dict(zip(field_names(Sighting), row, strict=True))) for row in rows]
 
+    def definition(self, server: str, entity: str, item: str, digest: str) -> str | None:
+        """What was served under a digest, as canonical JSON; None if that was never seen, or is not it."""
+        row = self._database.row(
+            "SELECT definition FROM sighting WHERE server = ? AND entity = ? AND item = ? AND digest = ?",
+            (server, entity, item, digest),
+        )
+        return str(row[0]) if row is not None and str(Digest.of(str(row[0]).encode())) == digest else None
+
 
 def _has_room(step: Transaction, sighting: Sighting) -> bool:
     """Whether one more is kept. The first digests of an item stay: what came later is what has to be explained."""

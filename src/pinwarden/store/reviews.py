@@ -151,6 +151,23 @@ class Reviews:
                     (state, now, by, why, review.name),
                 )
 
+    def reopen(self, reviews: Sequence[Review]) -> None:
+        """Take back decisions. What nobody decided about since waits again, unless the server serves something else."""
+        with self._database.transaction(alone="reviews") as step:
+            for review in reviews:
+                other = step.row(
+                    "SELECT name FROM review"
+                    " WHERE server = ? AND baseline = ? AND entity = ? AND item = ? AND state = ?",
+                    (review.server, review.baseline, review.entity, review.item, WAITING),
+                )
+                changed = step.run(
+                    "UPDATE review SET state = ?, decided = '', decided_by = '', why = ''"
+                    " WHERE name = ? AND state = ? AND decided = ?",
+                    (SUPERSEDED if other else WAITING, review.name, review.state, review.decided),
+                )
+                if changed != 1:
+                    raise PinwardenError("REVIEW_STALE", f"{review.name} was decided about anew meanwhile")
+
 
 def _refuse_unless_waiting(step: Transaction, review: Review) -> None:
     row = step.row("SELECT state FROM review WHERE name = ?", (review.name,))

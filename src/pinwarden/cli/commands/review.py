@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _QUESTION = "reject (r), definition (d), skip (s), quit (q)? "
 _ANSWERS = {"a": "approved", "r": "rejected", "s": "skipped"}
+_WORDS = {"approve": "a", "reject": "r", "definition": "d", "skip": "s", "quit": "q"}
 _ABOUT_ONE = ("REVIEW_STALE", "SURFACE_INVALID", "LOCK_MISSING", "LOCK_BUSY", "LOCK_TAMPERED", "SERVER_NOT_LOCKED")
 """Errors that concern one change: the others can still be decided about."""
 
@@ -78,7 +79,10 @@ def _decide(state: GatewayState, project: Project, name: str, approver: Approver
         print_review(report, heading=heading)
         answer = _asked(report)
         if answer in ("a", "r"):
-            _write(state, project, name, answer, approver)
+            why = approver.why or _reason(needed=answer == "a" and report.facts["review"]["level"] == "critical")
+            if not why:
+                return "q"
+            _write(state, project, name, answer, replace(approver, why=why))
     except PinwardenError as err:
         if err.code not in _ABOUT_ONE:
             raise
@@ -92,11 +96,10 @@ def _write(state: GatewayState, project: Project, name: str, answer: str, approv
     from pinwarden.adapters.clock import now
     from pinwarden.flows.gateway.reviewing import approve_reviews, reject_reviews
 
-    given = approver if approver.why else replace(approver, why=_reason())
     if answer == "a":
-        report = approve_reviews(state, project, [name], given, now())
+        report = approve_reviews(state, project, [name], approver, now())
     else:
-        report = reject_reviews(state, [name], given, now())
+        report = reject_reviews(state, [name], approver, now())
     emit(replace(report, rows=()), "text")
 
 
@@ -106,7 +109,8 @@ def _asked(report: Report) -> str:
     can_be_approved = report.facts["approval_goes_to"] is not None
     while True:
         line = _typed(f"approve (a), {_QUESTION}" if can_be_approved else _QUESTION)
-        answer = line.strip().lower()[:1]
+        typed = line.strip().lower()
+        answer = _WORDS.get(typed, typed)  # only whole words: "abort" is no approval
         if answer == "d":
             print_definition(report)
         elif not line or answer == "q":
@@ -115,8 +119,16 @@ def _asked(report: Report) -> str:
             return answer
 
 
-def _reason() -> str:
-    return _typed("why (reviewed)? ").strip() or "reviewed"
+def _reason(*, needed: bool) -> str:
+    """Why; empty if the terminal ended, and then nothing is decided."""
+    from pinwarden.flows.gateway.reviewing import UNSAID
+
+    while line := _typed("why? " if needed else f"why ({UNSAID})? "):
+        if line.strip() not in ("", UNSAID):
+            return line.strip()
+        if not needed:
+            return UNSAID
+    return ""
 
 
 def _typed(question: str) -> str:

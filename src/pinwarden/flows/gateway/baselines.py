@@ -30,6 +30,9 @@ class Baseline(Protocol):
     place: str
     """Where an approval is written, as it is told to people."""
 
+    def refuse_unwritable(self) -> None:
+        """Raise if nothing could be approved."""
+
     def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
         """Make these the approved ones. Raises if what is approved is no longer what was read."""
 
@@ -46,11 +49,12 @@ class LockBaseline:
         self.surfaces: Mapping[str, Surface]
         self._entries, self.surfaces = self._read()
 
+    def refuse_unwritable(self) -> None:
+        """Hold the lock for a moment, and its folder of texts."""
+        lock_store.refuse_unwritable(self._project.lock)
+
     def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
         """Write the lock and the approved texts."""
-        _, there = self._read()
-        if any(key not in there or there[key].digest != self.surfaces[key].digest for key in changed):
-            raise PinwardenError("REVIEW_STALE", f"what is approved of {self._server[:120]!a} was changed meanwhile")
         approve_surfaces(self._project, [(self._entries[key], changed[key]) for key in changed], approver, now)
 
     def _read(self) -> tuple[dict[str, Entry], dict[str, Surface]]:
@@ -85,6 +89,9 @@ class FirstUseBaseline:
         self._trusted = state.trusted
         self._found = found
         self.surfaces: Mapping[str, Surface] = {server: found.surface}
+
+    def refuse_unwritable(self) -> None:
+        """The store has written down the decision itself."""
 
     def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
         """Put it into the store."""

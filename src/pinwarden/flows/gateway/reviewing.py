@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,13 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.record import as_dict, replace
-from pinwarden.documents.gateway_event import APPROVED, REJECTED, SERVER_ITEM, Fact
+from pinwarden.core.record import Record, as_dict, replace
+from pinwarden.documents.gateway_event import APPROVED, HELD, REJECTED, SERVER_ITEM, Fact
 from pinwarden.documents.surface import KINDS, Item, Surface
 from pinwarden.flows.compare import compare_surfaces
 from pinwarden.flows.gateway.baselines import Baseline, baseline_of
 from pinwarden.flows.report import Report, Row, counted
+from pinwarden.rules.drift.changes import CRITICAL
 from pinwarden.store.observed import kept_name
 from pinwarden.store.reviews import STATES, WAITING, Review, named
 
@@ -95,34 +97,156 @@ def approve_reviews(
     """Approve what waits under these names: all of it, or, if anything is wrong with one, nothing.
 
     1. Find what is named; each must wait, and be what its name says.
-    2. Make the new surface of each server.
+    2. Make the new surface of each server, and see that it can be written.
     3. Write down who approves what.
-    4. Write the lock or the store, then the decisions.
+    4. Claim all of them, if they still wait: from here on nothing else takes their place.
+    5. Write the locks and the store; what cannot be written after all waits again.
     """
     for name in names:
         state.reviews.named(name)  # before a place is made in which to wait for others
     with state.approving():
-        return _approve(state, project, names, approver, now)
-
-
-def _approve(state: GatewayState, project: Project, names: Sequence[str], approver: Approver, now: str) -> Report:
-    reviews = [_intact(state.reviews.named(name)) for name in dict.fromkeys(names)]
-    plans: list[tuple[list[Review], Baseline, dict[str, Surface]]] = []
-    for (server, baseline), group in groupby(sorted(reviews, key=_place), key=_place):
-        together = list(group)
-        found = baseline_of(state, project, server, baseline)
-        plans.append((together, found, _changed(together, found.surfaces)))
-    _write_down(state, reviews, approver, APPROVED)
-    for together, found, changed in plans:
-        found.approve(changed, approver, now)
-        state.reviews.decide(together, APPROVED, by=approver.by, why=approver.why, now=now)
-    written = {found.place: found.kind for _, found, _ in plans}
+        reviews = [_intact(state.reviews.named(name)) for name in dict.fromkeys(names)]
+        _refuse_without_reason(reviews, approver)
+        plans = _planned(state, project, reviews, _changed)
+        _write_down(state, reviews, approver, APPROVED)
+        state.reviews.decide(reviews, APPROVED, by=approver.by, why=approver.why, now=now)
+        _carry_out(plans, approver, now, undo=lambda left: _wait_again(state, left, approver, now))
     report = _decided("review approve", reviews, APPROVED, approver, now)
+    return _with_places(report, plans, (_IN_EFFECT,))
+
+
+class _Plan(Record):
+    """What is to be written to one place."""
+
+    reviews: tuple[Review, ...]
+    baseline: Baseline
+    changed: Mapping[str, Surface]
+
+
+def _planned(
+    state: GatewayState,
+    project: Project,
+    reviews: Sequence[Review],
+    change: Callable[[Sequence[Review], Mapping[str, Surface]], dict[str, Surface]],
+) -> list[_Plan]:
+    plans: list[_Plan] = []
+    for (server, baseline), group in groupby(sorted(reviews, key=_place), key=_place):
+        together = tuple(group)
+        found = baseline_of(state, project, server, baseline)
+        plans.append(_Plan(reviews=together, baseline=found, changed=change(together, found.surfaces)))
+    for plan in plans:
+        plan.baseline.refuse_unwritable()
+    return plans
+
+
+def _carry_out(plans: Sequence[_Plan], approver: Approver, now: str, undo: Callable[[Sequence[Review]], None]) -> None:
+    """Write each place. If one fails, what was decided for it and for the next ones is undone."""
+    for place, plan in enumerate(plans):
+        try:
+            plan.baseline.approve(plan.changed, approver, now)
+        except BaseException as err:
+            undo([review for each in plans[place:] for review in each.reviews])
+            if place and isinstance(err, PinwardenError):
+                done = ", ".join(each.baseline.place for each in plans[:place])
+                raise PinwardenError(err.code, f"{err.message}; already written: {done}", hint=err.hint) from err
+            raise
+
+
+def _wait_again(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
+    state.reviews.reopen(
+        [replace(each, state=APPROVED, decided=now, decided_by=approver.by, why=approver.why) for each in reviews]
+    )
+
+
+def _with_places(report: Report, plans: Sequence[_Plan], notes: tuple[str, ...]) -> Report:
+    written = {plan.baseline.place: plan.baseline.kind for plan in plans if plan.changed}
     return replace(
         report,
-        notes=(*(f"written to {place}" for place in written), _IN_EFFECT),
+        notes=(*(f"written to {place}" for place in written), *notes),
         facts={**report.facts, "written": [{"kind": kind, "place": place} for place, kind in written.items()]},
     )
+
+
+def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], approver: Approver, now: str) -> Report:
+    """Take back what was decided under these names: it waits again, and what was approved is withheld again.
+
+    In the place of an approved definition comes the one that was approved before, or nothing if there was none.
+    """
+    with state.approving():
+        reviews = [_decided_about(state.reviews.named(name)) for name in dict.fromkeys(names)]
+        approved = [review for review in reviews if review.state == APPROVED]
+        plans = _planned(state, project, approved, partial(_taken_back, state))
+        _write_down(state, reviews, approver, HELD)
+        state.reviews.reopen(reviews)
+        for plan in plans:
+            plan.baseline.approve(plan.changed, approver, now)
+    waiting = [replace(review, state=WAITING, decided="", decided_by="", why="") for review in reviews]
+    report = Report(
+        command="review reopen",
+        subject=", ".join(dict.fromkeys(review.server for review in reviews)),
+        summary=f"{counted(len(reviews), 'decision')} taken back by {approver.by}",
+        exit_code=EXIT_CLEAN,
+        facts={"reviews": [review_facts(review) for review in waiting], "by": approver.by, "why": approver.why},
+    )
+    return _with_places(report, plans, (_WITHHELD_AGAIN,))
+
+
+def _decided_about(review: Review) -> Review:
+    if review.state not in (APPROVED, REJECTED) or named(review).name != review.name:
+        raise PinwardenError("REVIEW_STALE", f"nobody decided about {review.name}: it is {review.state}")
+    return review
+
+
+def _taken_back(state: GatewayState, reviews: Sequence[Review], approved: Mapping[str, Surface]) -> dict[str, Surface]:
+    """The approved surfaces without what these reviews approved; those that have it no more stay as they are."""
+    changed: dict[str, Surface] = {}
+    for review in reviews:
+        before = _before(state, review)
+        for key, surface in approved.items():
+            if review.digest in _approved_digests(review, surface):
+                here = changed.get(key, surface)
+                changed[key] = _with(here, [before]) if before is not None else _without(here, review)
+    return changed
+
+
+def _before(state: GatewayState, review: Review) -> Review | None:
+    """The review with the definition that was approved before; None if there was none of that name."""
+    if not review.expected:
+        return None
+    for digest in review.expected.split() if " " not in review.expected else ():
+        text = state.observed.definition(review.server, review.entity, review.item, digest)
+        if text is not None:
+            return replace(review, definition=text)
+    raise PinwardenError(
+        "REVIEW_STALE",
+        f"what was approved before {review.name} is not known here any more",
+        hint="Take the lock and the approved texts beside it back from version control, or approve what the server "
+        "serves now with pinwarden approve.",
+    )
+
+
+def _without(approved: Surface, review: Review) -> Surface:
+    if review.entity == SERVER_ITEM:
+        return replace(
+            approved, server={name: said for name, said in (approved.server or {}).items() if name != review.item}
+        )
+    kind = _KIND_OF[review.entity]
+    left = tuple(each for each in approved.list_of(kind) if kept_name(each.key) != review.item)
+    return replace(approved, items={**approved.items, kind.member: left})
+
+
+def _refuse_without_reason(reviews: Sequence[Review], approver: Approver) -> None:
+    critical = [review.name for review in reviews if review.level == CRITICAL]
+    if critical and approver.why.strip() in ("", UNSAID):
+        raise PinwardenError(
+            "USAGE",
+            f"{critical[0]} is a critical change, which nobody approves without a reason",
+            hint="Say it: --why TEXT",
+        )
+
+
+UNSAID = "reviewed"
+"""The reason of who gives none."""
 
 
 def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver, now: str) -> Report:
@@ -134,6 +258,7 @@ def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver
 
 
 _IN_EFFECT = "running gateways let exactly this through from now on, without a restart"
+_WITHHELD_AGAIN = "it is withheld from now on, and waits for a decision as soon as the server serves it"
 _STAYS_WITHHELD = "it stays withheld, and nobody is asked again about the same content"
 
 
@@ -153,7 +278,9 @@ def _waiting(review: Review) -> Review:
         raise PinwardenError(
             "REVIEW_STALE",
             f"{review.name} does not wait any more: it is {review.state}",
-            hint="pinwarden review list shows what still waits.",
+            hint=f"To take that decision back: pinwarden review reopen {review.name}"
+            if review.state in (APPROVED, REJECTED)
+            else "The server serves something else now: pinwarden review list shows what waits.",
         )
     return review
 

@@ -211,32 +211,45 @@ def approve_surfaces(
 ) -> list[lock_entry.Entry]:
     """Several entries, each with its surface as the approved one, written in one step.
 
-    The text of each entry has a file of its own: the same server may be approved differently for two clients.
+    The text of each entry has a file of its own: the same server may be approved differently for two clients. What
+    somebody else changed in an entry meanwhile stays; if that is its surface, nothing is written.
     """
     folder = lock_store.surfaces_folder(project.lock)
-    made: list[lock_entry.Entry] = []
-    texts: dict[str, bytes] = {}
-    for entry, seen in approved:
-        path = surface_path(entry.key, folder=folder)
+    texts = {entry.key: surface.to_bytes(seen) for entry, seen in approved}
+    written: list[lock_entry.Entry] = []
+
+    def with_surface(entry: lock_entry.Entry, seen: Surface) -> lock_entry.Entry:
         known = extension_of(entry) or Extension()
         changed = replace(
             known,
-            surface=pin_surface(seen, path),
+            surface=pin_surface(seen, surface_path(entry.key, folder=folder)),
             api_surface=str(api_surface_hash(_tools(seen))),
             approval=Approval(by=approver.by, at=now, why=approver.why),
             others={name: value for name, value in known.others.items() if name != SURFACE_OF},
         )
-        made.append(extended(entry, changed))
-        texts[entry.key] = surface.to_bytes(seen)
-    written: list[lock_entry.Entry] = []
+        return extended(entry, changed)
 
     def change(old: Lock | None) -> lock_store.LockWrite:
+        made = [with_surface(_still_there(old, entry), seen) for entry, seen in approved]
         placed, files = in_own_files(old, made, texts)
         written[:] = placed
         return lock_store.LockWrite(lock=relock(old, placed, now), files=files)
 
     lock_store.update(project.lock, change)
     return written
+
+
+def _still_there(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry.Entry:
+    """The entry as the lock has it now, if what it approves is what somebody looked at."""
+    present = next((each for each in (lock.entries if lock else ()) if each.key == seen.key), None)
+    if present is None or _surface_digest(present) != _surface_digest(seen):
+        raise PinwardenError("REVIEW_STALE", f"what is approved of {seen.name[:120]!a} was changed meanwhile")
+    return present
+
+
+def _surface_digest(entry: lock_entry.Entry) -> str:
+    extension = extension_of(entry)
+    return str(extension.surface.digest) if extension is not None and extension.surface is not None else ""
 
 
 def _ask(entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> Surface | None:

@@ -1,0 +1,33 @@
+"""Take back decisions about changes: what was rejected waits again, and what was approved is withheld again.
+
+In the place of an approved definition comes the one that was approved before it, in the lock or in the store; one that
+was new is approved no more. Who takes back what, and why, is in the audit log.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import add_approval_arguments, approver_of, this_project
+from pinwarden.cli.review_arguments import add_names_argument, names_from
+from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Name the arguments."""
+    add_names_argument(parser)
+    add_state_argument(parser)
+    add_approval_arguments(parser)
+    add_format_argument(parser)
+
+
+def run(args: Namespace) -> int:
+    """Take back and report."""
+    from pinwarden.adapters.clock import now
+    from pinwarden.flows.gateway.reviewing import reopen_reviews
+
+    project = this_project()
+    with state_to_read_from(args, project) as state:
+        report = reopen_reviews(state, project, names_from(args), approver_of(args), now())
+    return emit(report, args.format)
