@@ -222,7 +222,7 @@ def test_whether_a_call_is_plain_is_decided_the_same_in_every_place(
     assert line == (NOT_PLAIN if step is None else data + b"\n")
     if step is not None:
         assert step.to_server == (data,)
-        assert at.log.noted == [(form, 7)]
+        assert at.log.noted == [(form, message["id"])]
     assert left_behind(plain) == outcome
 
 
