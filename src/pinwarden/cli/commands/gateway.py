@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from pinwarden.cli.state_arguments import add_state_argument, state_from
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 
 if TYPE_CHECKING:
+    from pinwarden.flows.gateway.state import GatewayState
+    from pinwarden.gateway.http.gateway import Settings
     from pinwarden.gateway.http.locked import Locked
 
 
@@ -70,26 +73,53 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Open everything, say where, and serve until told to end."""
+    _refuse_without_packages()
+    from pinwarden.adapters.inside_server import running_gateway
+    from pinwarden.cli.progress import Progress
+    from pinwarden.gateway.http.gateway import HttpGateway, serve
+
+    settings = _settings(args)
+    project = project_of(args)
+    complete = True
+    with state_from(args, project) as state, ExitStack() as showing:
+        token = _token_of_this_run(state, settings)
+        showing.enter_context(Progress("reading the lock and preparing the servers"))
+
+        def started(taken: str, number: int, locked: Locked) -> None:
+            nonlocal complete
+            complete = not locked.problems
+            showing.close()
+            _announce(args.format, f"{'https' if args.tls_cert else 'http'}://{_shown(taken)}:{number}", locked)
+            if token and not args.check:
+                _say(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
+
+        with running_gateway(state.running, client=None):
+            drained = serve(HttpGateway(project, state, settings, _say), started, token, once=args.check)
+    if not drained:
+        _say("some requests were cut off")
+    return EXIT_REFUSED if args.check and not complete else EXIT_CLEAN
+
+
+def _refuse_without_packages() -> None:
     try:
-        from pinwarden.gateway.http.gateway import LOOPBACK, HttpGateway, Settings, serve
+        import pinwarden.gateway.http.gateway  # noqa: F401
     except ImportError as err:
         raise PinwardenError(
             "GATEWAY_UNAVAILABLE",
             f"the gateway over HTTP needs the package {err.name}, which is not installed",
             hint='Install it from the checkout of Pinwarden, which is in no package index: pip install ".[gateway]"',
         ) from err
-    from pinwarden.adapters.inside_server import running_gateway
-    from pinwarden.cli.progress import Progress
+
+
+def _settings(args: Namespace) -> Settings:
+    from pinwarden.gateway.http.gateway import Settings
     from pinwarden.gateway.http.locked import Permissions
     from pinwarden.gateway.http.serving import Listening
-    from pinwarden.store.tokens import new_token
 
-    host, port = args.listen
     if bool(args.tls_key) and not args.tls_cert:
         raise PinwardenError("USAGE", "--tls-key needs --tls-cert")
-    project = project_of(args)
-    state = state_from(args, project)
-    settings = Settings(
+    host, port = args.listen
+    return Settings(
         listening=Listening(host=host, port=port, certificate=_path(args.tls_cert), key=_path(args.tls_key)),
         permissions=Permissions(execute=args.allow_execute, private=args.allow_private, variables=tuple(args.pass_env)),
         policy=_path(args.policy),
@@ -97,6 +127,14 @@ def run(args: Namespace) -> int:
         origins=tuple(args.allow_origin),
         when_away=args.when_away,
     )
+
+
+def _token_of_this_run(state: GatewayState, settings: Settings) -> str:
+    """A token, if no client has one; empty if one has."""
+    from pinwarden.gateway.http.gateway import LOOPBACK
+    from pinwarden.store.tokens import new_token
+
+    host = settings.listening.host
     token = "" if state.tokens.valid() else new_token()
     if token and host not in LOOPBACK:
         raise PinwardenError(
@@ -104,29 +142,9 @@ def run(args: Namespace) -> int:
             f"{host} can be reached from elsewhere, and no client has a token",
             hint="Make one with: pinwarden gateway token add CLIENT",
         )
-    if host not in LOOPBACK and not args.tls_cert:
+    if host not in LOOPBACK and settings.listening.certificate is None:
         _say("tokens reach this address unencrypted: give --tls-cert, or let only a web server with TLS reach it")
-    progress = Progress("reading the lock and preparing the servers")
-    progress.__enter__()
-    complete = True
-    try:
-        scheme = "https" if args.tls_cert else "http"
-
-        def started(taken: str, number: int, locked: Locked) -> None:
-            nonlocal complete
-            complete = not locked.problems
-            progress.__exit__()
-            _announce(args.format, f"{scheme}://{_shown(taken)}:{number}", locked)
-            if token and not args.check:
-                _say(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
-
-        with running_gateway(state.running, client=None):
-            drained = serve(HttpGateway(project, state, settings, _say), started, token, once=args.check)
-    finally:
-        progress.__exit__()
-    if not drained:
-        _say("some requests were cut off")
-    return EXIT_REFUSED if args.check and not complete else EXIT_CLEAN
+    return token
 
 
 def _announce(form: str, base: str, locked: Locked) -> None:

@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.layout import told
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.cli.state_arguments import add_state_argument, state_from
 from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.flows.gateway.state import GatewayState
+    from pinwarden.flows.project import Project
 
 _HEADINGS = ("ID", "CLIENT", "SERVERS", "MADE", "REVOKED")
 
@@ -35,9 +40,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Do it, and report."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.gateway.tokens import add_token, list_tokens, revoke_tokens
-
     if args.action is None:
         raise PinwardenError("USAGE", "gateway token is followed by one of: add, list, revoke")
     if (args.action == "list") != (args.name is None):
@@ -45,7 +47,14 @@ def run(args: Namespace) -> int:
     if args.server and args.action != "add":
         raise PinwardenError("USAGE", f"--server is for add; {args.action} is about all servers")
     project = project_of(args)
-    state = state_from(args, project)
+    with state_from(args, project) as state:
+        return _done(args, project, state)
+
+
+def _done(args: Namespace, project: Project, state: GatewayState) -> int:
+    from pinwarden.adapters.clock import now
+    from pinwarden.flows.gateway.tokens import add_token, list_tokens, revoke_tokens
+
     if args.action == "add":
         report, token = add_token(state, project, args.name, args.server, now())
         if args.format == "text":

@@ -44,11 +44,11 @@ class GatewayState:
 
     def close(self) -> None:
         """Close what was opened."""
-        for name in ("audit_database", "_database"):
+        for name in ("audit_database", "_database", "_tokens_database"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
                 opened.close()
-        for name in ("reviews", "trusted", "observed"):
+        for name in ("reviews", "trusted", "observed", "tokens"):
             self.__dict__.pop(name, None)
 
     def __enter__(self) -> Self:
@@ -147,13 +147,19 @@ class GatewayState:
             os.close(descriptor)
 
     @cached_property
-    def tokens(self) -> Tokens:
-        """Who may ask the gateway."""
+    def _tokens_database(self) -> Database:
         from pinwarden.store.database import open_database
-        from pinwarden.store.tokens import Tokens, tokens_schema
+        from pinwarden.store.tokens import tokens_schema
 
         refuse_unsafe(self.folder)
-        return Tokens(open_database(self.url, tokens_schema()))
+        return open_database(self.url, tokens_schema())
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Who may ask the gateway."""
+        from pinwarden.store.tokens import Tokens
+
+        return Tokens(self._tokens_database)
 
     def sightings(self, server: str, baseline: str) -> Sightings:
         """Where the sessions of a server write what they see."""
