@@ -35,13 +35,7 @@ class Recorder:
 
     def record(self, step: Step) -> None:
         """Take a step, at once; durably if it says so."""
-        if step.facts and self._log is not None:
-            if step.durable:
-                self._log.record_durably(*step.facts)
-            else:
-                self._log.record(*step.facts)
-        if step.sightings and self._open is not None:
-            self._see(step.sightings)
+        self._take(step, durably=step.durable)
 
     @property
     def log(self) -> AuditLog | None:
@@ -50,16 +44,22 @@ class Recorder:
 
     def record_durably(self, step: Step) -> None:
         """Take a step, and return when its facts would survive a power cut."""
-        if step.facts and self._log is not None:
-            self._log.record_durably(*step.facts)
-        if step.sightings and self._open is not None:
-            self._see(step.sightings)
+        self._take(step, durably=True)
 
     def close(self) -> None:
         """Store what waits. The log is closed by whoever opened it."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(10)
+
+    def _take(self, step: Step, *, durably: bool) -> None:
+        if step.facts and self._log is not None:
+            if durably:
+                self._log.record_durably(*step.facts)
+            else:
+                self._log.record(*step.facts)
+        if step.sightings and self._open is not None:
+            self._see(step.sightings)
 
     def _see(self, verdicts: tuple[Verdict, ...]) -> None:
         with self._lock:
@@ -76,7 +76,9 @@ class Recorder:
             try:
                 if store is None and self._open is not None:
                     store = self._open()
-                if store is not None:
-                    store.keep(verdicts)
-            except PinwardenError as err:
-                self._say(f"what the server serves could not be kept for review: {err.message}")
+                held = () if store is None else store.keep(verdicts)
+                if held and self._log is not None:
+                    self._log.record(*held)
+            except Exception as err:  # noqa: BLE001  whatever it is, the next definitions are to be kept
+                why = err.message if isinstance(err, PinwardenError) else type(err).__name__
+                self._say(f"what the server serves could not be kept for review: {why}")

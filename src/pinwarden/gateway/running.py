@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.gateway.server_process import Command, start
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from pinwarden.documents.digest_policy import GatewayPolicy
     from pinwarden.flows.project import Project
     from pinwarden.gateway.approved import ApprovedSource
-    from pinwarden.store.audit import WhenAway
+    from pinwarden.gateway.session import Session
+    from pinwarden.store.audit import AuditLog, WhenAway
 
 _GATHER = 1.0  # seconds: what is in the journal is safe, so few and large commits do for one client
 _LAST_WORDS_SECONDS = 2.0  # how long the end waits for somebody to read why
@@ -57,6 +60,7 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
     marked = {**behind.command.environment, MARK: behind.server}
     process = start(Command(words=behind.command.words, environment=marked, cwd=behind.command.cwd))
     try:
+        from pinwarden.documents.gateway_event import STARTED, STOPPED
         from pinwarden.flows.gateway.state import FIRST_USE, lock_baseline, state_of
         from pinwarden.gateway.guard import Guard
         from pinwarden.gateway.recorder import Recorder
@@ -82,7 +86,11 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
             tell = Telling(say)
             recorder = Recorder(log, lambda: state.sightings(behind.server, baseline), tell)
             try:
-                return Relay(session, recorder, process, tell).run()
+                relay = Relay(session, recorder, process, tell)
+                _record(log, STARTED, session, "")
+                code = relay.run()
+                _record(log, STOPPED, session, f"{relay.ending or 'the server ended'} (exit code {code})")
+                return code
             finally:
                 recorder.close()
                 tell.close(_LAST_WORDS_SECONDS)
@@ -90,6 +98,14 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def _record(log: AuditLog, kind: str, session: Session, why: str) -> None:
+    from pinwarden.documents.gateway_event import Fact
+
+    fact = Fact(kind=kind, server=session.guard.server, client=session.client, session=session.name, reason=why)
+    with suppress(PinwardenError):  # a log that takes nothing lets no message pass either, and who sends one is told
+        log.record(fact)
 
 
 def _source(project: Project, behind: Behind, trusted: object) -> ApprovedSource:

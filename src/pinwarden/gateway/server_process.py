@@ -1,4 +1,4 @@
-"""Starting the server that the stdio gateway stands before. It loads little: the server starts while the rest loads."""
+"""Starting a server that the gateway stands before. It loads little: the server starts while the rest loads."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ class Command(Record):
     cwd: str | None = None
 
 
-def start(command: Command) -> subprocess.Popen[bytes]:
-    """Start the server. Its standard error stays ours, so that people see it as before."""
+def start(command: Command, stderr: int | None = None) -> subprocess.Popen[bytes]:
+    """Start the server. Its standard error stays ours, so that people see it as before, unless it is to be a pipe."""
     try:
         process = subprocess.Popen(  # noqa: S603  running it is what the user asked for; there is no shell
             list(command.words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             env=dict(command.environment),
             cwd=command.cwd,
             bufsize=0,

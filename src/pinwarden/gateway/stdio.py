@@ -54,12 +54,14 @@ class Relay:
         self._say = say
         self._stdout = process.stdout.fileno()
         most = session.guard.limits.max_unwritten
-        server, client = partial(self._stop, "the server"), partial(self._stop, "the client")
-        self._to_server = Outlet(os.dup(process.stdin.fileno()), most, server, self._not_taken)
+        unread = "{} does not read what it is sent"
+        full = partial(self._stop, unread.format("the server"))
+        self._to_server = Outlet(os.dup(process.stdin.fileno()), most, full, self._not_taken)
         process.stdin.close()
-        self._to_client = Outlet(os.dup(1), most, client)
+        self._to_client = Outlet(os.dup(1), most, partial(self._stop, unread.format("the client")))
         self._express = Express(session, recorder.log, self._to_server, self._to_client)
-        self._stopped = False
+        self.ending = ""
+        """Why the server was ended, if it did not end by itself."""
         self._deaf = False
         self._ended = Event()
         self._settled = Event()
@@ -91,6 +93,7 @@ class Relay:
             self._say(f"the client's connection is closed: {err.message}")
         finally:
             self._client_gone = True
+            self.ending = self.ending or "the client left"
             self._close_if_settled()
             if not self._settled.wait(self._session.guard.limits.list_seconds):
                 self._to_server.close_later()
@@ -113,16 +116,15 @@ class Relay:
                 send = partial(self._send, later_to=("server",))
                 self._express.from_server(self._stdout, send, self._close_if_client_gone)
         except PinwardenError as err:
-            self._say(f"the server is stopped: {err.message}")
-            self._tree.kill()
+            self._stop(err.message)
         finally:
             self._ended.set()
 
-    def _stop(self, side: str) -> None:
-        """More waits for a side than is kept. Who reads from the server meets its end, and everybody is told."""
-        if not self._stopped:
-            self._stopped = True
-            self._say(f"the server is stopped: {side} does not read what it is sent")
+    def _stop(self, why: str) -> None:
+        """End the server now. Who reads from it meets its end, and everybody who waits is told."""
+        if why != self.ending:
+            self.ending = why
+            self._say(f"the server is stopped: {why}")
             self._tree.kill()
 
     def _not_taken(self, frames: Sequence[bytes]) -> None:
@@ -189,6 +191,7 @@ class Relay:
 
     def _told_to_end(self, *_: object) -> None:
         """Pass the wish on, and see that it is followed; the reader of the server meets its end."""
+        self.ending = self.ending or "the gateway was told to end"
         with suppress(OSError, AttributeError):
             os.killpg(self._process.pid, signal.SIGTERM)
         Thread(target=self._tree.end, args=(self._grace,), name="ending", daemon=True).start()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pinwarden.adapters.clock import now
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.gateway_event import HELD, Fact
 from pinwarden.rules.gates.verdict import ALLOW, Verdict
 from pinwarden.store.observed import Observed, Sighting, kept_name
 from pinwarden.store.reviews import Review, Reviews
@@ -24,8 +25,8 @@ class Sightings:
         self._reviews = reviews
         self._now = clock
 
-    def keep(self, verdicts: Iterable[Verdict]) -> None:
-        """Keep every definition, and hold those that are not what was approved."""
+    def keep(self, verdicts: Iterable[Verdict]) -> tuple[Fact, ...]:
+        """Keep every definition, and hold those that are not what was approved: what waits for review from now on."""
         seen = tuple(verdicts)
         moment = self._now()
         held = [self._review(verdict, moment) for verdict in seen if verdict.action != ALLOW and _is_there(verdict)]
@@ -33,9 +34,9 @@ class Sightings:
         passed = {(each.entity, kept_name(each.key)) for each in seen if each.action == ALLOW} - waiting
         if passed:
             self._reviews.settle(kept_name(self._server), self._baseline, passed)
-        if held:
-            self._reviews.hold(held)
+        fresh = self._reviews.hold(held) if held else []
         self._observed.saw(self._sighting(verdict, moment) for verdict in seen if _is_there(verdict))
+        return tuple(map(_held, fresh))
 
     def _review(self, verdict: Verdict, moment: str) -> Review:
         return Review(
@@ -66,6 +67,21 @@ class Sightings:
             last_seen=moment,
             sessions=0 if verdict.again else 1,
         )
+
+
+def _held(review: Review) -> Fact:
+    return Fact(
+        kind=HELD,
+        server=review.server,
+        call=review.name,
+        item_kind=review.entity,
+        item=review.item,
+        expected=tuple(review.expected.split()),
+        observed=review.digest,
+        level=review.level,
+        code=review.code,
+        reason=review.reason,
+    )
 
 
 def _is_there(verdict: Verdict) -> bool:

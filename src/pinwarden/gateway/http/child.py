@@ -6,8 +6,7 @@ import asyncio
 import subprocess
 from collections import deque
 from collections.abc import Callable, Container
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters.open_files import OPEN_FILES
 from pinwarden.adapters.process_tree import ProcessTree
@@ -16,7 +15,7 @@ from pinwarden.gateway.http.lines import Lines
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id, encoded
 from pinwarden.gateway.http.places import Places
-from pinwarden.gateway.server_process import Command
+from pinwarden.gateway.server_process import Command, start
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call
@@ -39,7 +38,6 @@ class Supervisor:
         self.starts = 0
         self.early_ends = 0
         self.retry_at = 0.0
-        self.last_words = ""
 
     def open(self, owner: LinkOwner, say: Callable[[str], None]) -> ChildLink:
         """A new process, started as soon as it may be."""
@@ -219,9 +217,7 @@ class ChildLink(asyncio.SubprocessProtocol):
 
     def stderr_line(self, data: bytes) -> None:
         """Something for people."""
-        text = data[: self._limits.kept_stderr_bytes].decode("utf-8", "backslashreplace")
-        self._supervisor.last_words = text
-        self._say(text)
+        self._say(data[: self._limits.kept_stderr_bytes].decode("utf-8", "backslashreplace"))
 
     async def _start(self) -> None:
         pause = self._supervisor.retry_at - self._loop.time()
@@ -331,20 +327,6 @@ def _nothing() -> None:
 
 
 def _started(command: Command) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(  # noqa: S603  what the lock names; there is no shell
-        list(command.words),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(command.environment),
-        cwd=command.cwd,
-        bufsize=0,
-        start_new_session=True,
-    )
+    process = start(command, subprocess.PIPE)
     OPEN_FILES.as_before(process.pid)
-    for stream in (process.stdin, process.stdout):
-        with suppress(OSError, AttributeError, ImportError):
-            import fcntl
-
-            fcntl.fcntl(cast(Any, stream).fileno(), fcntl.F_SETPIPE_SZ, 1 << 20)
     return process

@@ -69,6 +69,7 @@ class Endpoint:
         """Where heads lead that came before."""
         self.requests = 0
         self.failures = 0
+        """Requests that were answered with an error of ours."""
 
     @property
     def turn(self) -> int:

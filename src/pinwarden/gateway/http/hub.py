@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
+from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.gateway_event import STARTED, STOPPED, Fact
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.conversation import Conversation
@@ -19,6 +22,7 @@ from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.turns import judging_threads
 from pinwarden.gateway.session import Session
+from pinwarden.gateway.step import Step
 
 T = TypeVar("T")
 Opener = Callable[[LinkOwner], Link]
@@ -80,7 +84,6 @@ class Upstream:
         self.open = opener
         self.requests = 0
         self.losses = 0
-        self.last_loss = ""
         self.failing = False
         """Whether the last conversation ended before the server said anything."""
 
@@ -90,12 +93,20 @@ class Upstream:
 
         def closed(why: str) -> None:
             self.losses += 1
-            self.last_loss = why
+            self._record(STOPPED, session, why)
             self.failing = not made.answered_once
 
         made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.threads, hub.room)
+        self._record(STARTED, session, "")
         made.link = self.open(made)
         return made
+
+    def _record(self, kind: str, session: Session, why: str) -> None:
+        fact = Fact(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
+        with suppress(
+            PinwardenError
+        ):  # a log that takes nothing lets no message pass either, and who sends one is told
+            self.recording.soon(Step(facts=(fact,)))
 
 
 class ClientSession:

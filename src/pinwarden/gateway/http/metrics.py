@@ -48,6 +48,8 @@ class Figures:
     def _lines(self, servers: Sequence[Upstream]) -> Iterator[str]:
         sessions, conversations = self._hub.counts
         yield from _metric("http_requests_total", "counter", "Requests of clients.", [({}, self._endpoint.requests)])
+        about = "Requests that the gateway itself could not answer."
+        yield from _metric("http_failures_total", "counter", about, [({}, self._endpoint.failures)])
         yield from _metric(
             "http_refused_total",
             "counter",

@@ -1,0 +1,125 @@
+"""The log tells when a server was started, why it ended, and what waits for review since when."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.tool_digest import tool_digest
+from pinwarden.documents.gateway_event import HELD, STARTED, STOPPED, Fact
+from pinwarden.flows.gateway.state import GatewayState
+from pinwarden.gateway.recorder import Recorder
+from pinwarden.gateway.step import Step
+from pinwarden.rules.gates.verdict import BLOCK, Verdict
+from pinwarden.store.audit_chain import entries
+from tests.cli.run import pinwarden
+from tests.gateway.desk import POISONED, SEARCH
+from tests.gateway.http_world import Kept
+from tests.gateway.test_http_enforcement import poll
+from tests.gateway.test_http_relaying import scene
+from tests.gateway.test_run_stdio import OPENING, PLAYER, talk
+from tests.gateway.test_stdio_streams import running
+
+
+def logged(folder: Path, *kinds: str) -> list[Fact]:
+    with GatewayState(folder / "state") as state:
+        return [each.fact for each in entries(state.audit_database) if each.fact.kind in kinds]
+
+
+def test_the_log_has_the_start_of_a_server_and_its_end_when_the_client_leaves(tmp_path: Path) -> None:
+    words = ("run", "--name", "notes", "--", sys.executable, "-c", PLAYER)
+    done = pinwarden(*words, stdin=talk(*OPENING), cwd=tmp_path, env={"PINWARDEN_STATE": str(tmp_path / "state")})
+    assert done.code == 7
+    started, stopped = logged(tmp_path, STARTED, STOPPED)
+    assert (started.kind, started.server, started.reason) == (STARTED, "notes", "")
+    assert (stopped.kind, stopped.server, stopped.client) == (STOPPED, "notes", "t")
+    assert stopped.reason == "the client left (exit code 7)"
+    assert started.session == stopped.session != ""
+
+
+def test_the_log_says_of_a_server_that_ended_by_itself_that_it_did(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        assert "error" in client.ask("leave")
+        assert client.process.wait(60) == 4
+    assert [fact.reason for fact in logged(tmp_path, STOPPED)] == ["the server ended (exit code 4)"]
+
+
+def test_over_http_each_session_with_a_server_has_a_start_and_an_end_with_its_reason(tmp_path: Path) -> None:
+    kept = Kept()
+    with scene(tmp_path, kept=kept) as made, made.client() as raw:
+        raw.initialize()
+        assert "error" in raw.say("tools/call", {"name": "die"}, 3)
+        poll(lambda: any(fact.kind == STOPPED for fact in kept.facts))
+        told = [fact for fact in kept.facts if fact.kind in (STARTED, STOPPED)]
+        assert [(fact.kind, fact.server, fact.reason) for fact in told] == [
+            (STARTED, "talking", ""),
+            (STOPPED, "talking", "the server ended"),
+        ]
+        assert len({fact.session for fact in told}) == 1
+
+
+def refused(value: dict[str, Any]) -> Verdict:
+    return Verdict(
+        entity="tool",
+        key=value["name"],
+        value=value,
+        digest=tool_digest(value),
+        action=BLOCK,
+        level="breaking",
+        code="description_changed",
+        reason="Another text.",
+    )
+
+
+def test_what_waits_for_review_is_in_the_log_once_under_the_name_of_the_review(tmp_path: Path) -> None:
+    said: list[str] = []
+    with GatewayState(tmp_path / "state") as state:
+        with state.audit_log() as log:
+            recorder = Recorder(log, lambda: state.sightings("notes", "lock:here"), said.append)
+            for value in (POISONED, POISONED, {**SEARCH, "description": "Other."}):
+                recorder.record(Step(sightings=(refused(value),)))
+            recorder.close()
+        waiting = [review.name for review in state.reviews.listed(("waiting", "superseded"))]
+    held = logged(tmp_path, HELD)
+    assert said == []
+    assert sorted(fact.call for fact in held) == sorted(waiting)
+    assert [(fact.server, fact.item, fact.observed, fact.code) for fact in held] == [
+        ("notes", "search_notes", str(tool_digest(value)), "description_changed")
+        for value in (POISONED, {**SEARCH, "description": "Other."})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [(PinwardenError("DATABASE_UNAVAILABLE", "it is locked"), "it is locked"), (ValueError("?"), "ValueError")],
+)
+def test_definitions_are_kept_after_some_that_could_not_be(tmp_path: Path, failure: Exception, told: str) -> None:
+    said: list[str] = []
+    failures = [failure]
+    with GatewayState(tmp_path / "state") as state:
+
+        def opened() -> Any:
+            if failures:
+                raise failures.pop()
+            return state.sightings("notes", "lock:here")
+
+        recorder = Recorder(None, opened, said.append)
+        recorder.record(Step(sightings=(refused(POISONED),)))
+        recorder.record(Step(sightings=(refused({**POISONED, "name": "other"}),)))
+        recorder.close()
+        assert [review.item for review in state.reviews.listed()] == ["other"]
+    assert said == [f"what the server serves could not be kept for review: {told}"]
+
+
+def test_a_state_that_is_closed_lets_go_of_every_database_that_it_opened_and_can_be_used_again(tmp_path: Path) -> None:
+    state = GatewayState(tmp_path / "state")
+    opened: list[Any] = [state.tokens._database, state.reviews._database, state.audit_database]
+    assert [database.rows("SELECT 1") for database in opened] == [[(1,)]] * 3
+    state.close()
+    assert [database._all for database in opened] == [[]] * 3
+    assert state.tokens.all() == []
+    state.close()
