@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.gateway.http_world import Behind, Gateway, Raw, Stream, gateway, guard, rpc
-from tests.gateway.test_http_enforcement import poll
 from tests.servers.led_http import Exchange, Led, led_http
+from tests.waiting import poll
 
 FORM = {"type": "object", "properties": {}}
 ACCEPT = {"action": "accept", "content": {}}

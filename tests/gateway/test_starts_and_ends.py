@@ -19,10 +19,10 @@ from pinwarden.store.audit_chain import entries
 from tests.cli.run import pinwarden
 from tests.gateway.desk import POISONED, SEARCH
 from tests.gateway.http_world import Kept
-from tests.gateway.test_http_enforcement import poll
 from tests.gateway.test_http_relaying import scene
 from tests.gateway.test_run_stdio import OPENING, PLAYER, talk
 from tests.gateway.test_stdio_streams import running
+from tests.waiting import poll
 
 
 def logged(folder: Path, *kinds: str) -> list[Fact]:
