@@ -102,6 +102,48 @@ def test_only_bytes_are_json_text() -> None:
     assert caught.value.code == "JSON_PARSE_ERROR"
 
 
+LONG = b"1" * 300
+
+
+@pytest.mark.parametrize(
+    ("data", "exactly"),
+    [
+        (b'["%b"]' % LONG, False),
+        (b'{"%b":"%b","a":1}' % (LONG, LONG), False),
+        (b'["\\"%b"]' % LONG, False),
+        (b'["\\\\\\"%b"]' % LONG, False),
+        (b'["a","\\\\%b","%b"]' % (LONG, LONG), False),
+        (b"[%b]" % LONG, True),
+        (b'["%b",%b]' % (LONG, LONG), True),
+        (b'["\\\\",%b]' % LONG, True),
+        (b'{"a\\"":-%b}' % LONG, True),
+        (b"[1.%b]" % LONG, True),
+    ],
+)
+def test_attack_only_long_numbers_are_read_slowly_and_not_long_strings_of_digits(
+    data: bytes, exactly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attack: a string of 209 digits before half a million members, so that all of them are read the slow way."""
+    slow: list[bytes] = []
+    exact = strict_json._parse_exactly
+
+    def noted(data: bytes, limits: Limits) -> Any:
+        slow.append(data)
+        return exact(data, limits)
+
+    monkeypatch.setattr(strict_json, "_parse_exactly", noted)
+    assert parse_json(data) == json.loads(data)
+    assert bool(slow) == exactly
+
+
+@pytest.mark.parametrize("member", [b'"k7":0', b'"\\u006b7":0', b'"x":{"a":1,"a":2}', b'"x":[{"":1,"":1}]'])
+def test_a_member_that_occurs_twice_among_very_many_is_refused(member: bytes) -> None:
+    members = b",".join(b'"k%d":":\\":"' % number for number in range(60_000))
+    value = parse_json(b'[{%b},[{"y":{}}]]' % members)
+    assert (len(value[0]), value[0]["k59999"], value[1]) == (60_000, ':":', [{"y": {}}])
+    assert code_of(b"{%b,%b}" % (members, member)) == "JSON_CANONICALIZATION_ERROR"
+
+
 class TestLimits:
     def test_200_levels_are_read_and_202_are_not(self) -> None:
         assert parse_json(b"[" * 200 + b"1" + b"]" * 200) is not None

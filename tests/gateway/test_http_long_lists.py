@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,11 +20,12 @@ from pinwarden.documents.surface import Item, Kind, from_listing
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.reading import Reading
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.limits import SessionLimits
 from pinwarden.rules.gates.verdict import Verdict
 from tests.gateway.desk import Desk
-from tests.gateway.http_world import Behind, Fixed, Gateway, Kept, Raw, gateway, guard, rpc
+from tests.gateway.http_world import OTHER, Behind, Fixed, Gateway, Kept, Raw, gateway, guard, rpc
 from tests.gateway.test_hostile_messages import HONEST
 from tests.gateway.test_http_remotes import as_events, as_json, world
 from tests.servers import talking
@@ -218,3 +220,44 @@ def test_a_long_message_that_is_not_the_answer_leaves_nobody_waiting(
         for number in (1, 2, 3):
             error = raw.ask("tools/call", {"name": "odd", "arguments": {}}, number)["error"]
             assert (error["code"], error["message"]) == (-32000, "no answer came")
+
+
+def test_attack_a_long_message_of_one_client_is_read_beside_the_requests_of_others() -> None:
+    """Attack: bodies that take a second to read, one after the other."""
+    command = [sys.executable, str(Path(talking.__file__)), os.devnull]
+    read = threading.Event()
+    with (
+        gateway({"talking": Behind(guard("talking"), command=command)}) as at,
+        Raw(at, "talking") as large,
+        Raw(at, "talking", OTHER) as small,
+        ThreadPoolExecutor(1) as waiting,
+    ):
+        at.call(lambda: at.endpoint._reading.do("somebody", lambda: read.wait(60), lambda _: None))
+        asked = waiting.submit(large.ask, "tools/call", {"name": "x", "arguments": {"long": "x" * 100_000}})
+        for number in range(3):
+            assert small.ask("ping", None, number)["id"] == number
+        assert not asked.done()
+        read.set()
+        assert asked.result(60)["id"] == 1
+        large.initialize()
+        assert large.say("ping", {"_meta": {"long": "x" * 100_000}}, 7)["id"] == 7
+        status, _, body = large.send(b'{"a":' + b"[" * 100_000)
+        assert (status, json.loads(body)["error"]["code"]) == (400, -32700)
+        status, _, body = large.send(b"[" + b"1," * 100_000 + b"1]")
+        assert (status, json.loads(body)["error"]["code"]) == (400, -32600)
+
+
+def test_attack_many_long_messages_of_one_client_do_not_keep_that_of_another_waiting() -> None:
+    async def scene() -> list[str]:
+        reading, read = Reading(), []
+        begun = threading.Event()
+        reading.do("alice", lambda: begun.wait(60), lambda _: None)
+        for name in ("alice 1", "alice 2", "alice 3", "bob 1", "bob 2", "carl 1"):
+            reading.do(name.partition(" ")[0], lambda: None, lambda _, name=name: read.append(name))  # type: ignore[misc]
+        begun.set()
+        async with asyncio.timeout(60):
+            while len(read) < 6:
+                await asyncio.sleep(0.002)
+        return read
+
+    assert asyncio.run(scene()) == ["alice 1", "bob 1", "carl 1", "alice 2", "bob 2", "alice 3"]

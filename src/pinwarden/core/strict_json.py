@@ -9,6 +9,7 @@ foreign formats that were hashed after such a reading.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -27,6 +28,9 @@ _LONG = 209
 _LONG_RUN = b"0" * _LONG
 _SMALL = 1 << 16  # bytes of a text whose values are few enough, whatever they are
 _PIECE = 1 << 16
+# Members from which on it is quicker to count them than to let jiter look for each in those before it.
+_MANY = 50_000
+_CONTAINERS = frozenset({dict, list})
 _from_json = jiter.from_json
 
 
@@ -38,18 +42,34 @@ def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     if size > _SMALL or size > limits.max_bytes:
         _check_size(data, limits)
     shape = data.translate(_SHAPE)
-    if limits.max_digits < _LONG or (size >= _LONG and _LONG_RUN in shape):
-        return _parse_exactly(data, limits)  # a long number, or only a long string of digits
+    if limits.max_digits < _LONG or (size >= _LONG and _LONG_RUN in shape and _has_long_number(shape)):
+        return _parse_exactly(data, limits)
+    many = size > _SMALL and data.count(b":") > _MANY
     try:
-        value = _from_json(data, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="keys")
+        value = _from_json(data, allow_inf_nan=False, catch_duplicate_keys=not many, cache_mode="keys")
     except ValueError as err:
         _parse_exactly(data, limits)
         raise PinwardenError("JSON_PARSE_ERROR", f"not strict JSON: {err}") from err
+    if many and _members(value) != sum(part.count(b":") for part in _outside_of_strings(data)):
+        return _parse_exactly(data, limits)  # and be told which one occurs twice
     if b"0e" in shape and (b"0e000" in shape or b"0e+000" in shape) and not _surely_finite(value):
         return _parse_exactly(data, limits)
     if limits.max_depth < JITER_DEPTH:
         _check_depth(value, limits)
     return value
+
+
+def _has_long_number(shape: bytes) -> bool:
+    """Whether so many digits stand outside of strings. What is no JSON may be seen wrongly, and is refused later."""
+    text = shape.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in shape else shape
+    outside = 0  # a place that is not inside of a string
+    while (run := text.find(_LONG_RUN, outside)) >= 0:
+        if not text.count(b'"', outside, run) & 1:
+            return True
+        outside = text.find(b'"', run) + 1
+        if not outside:
+            return True
+    return False
 
 
 def parse_last_wins(data: bytes, limits: Limits = DEFAULT_LIMITS, *, constants: bool = False) -> Any:
@@ -78,15 +98,36 @@ def _check_weight(data: bytes, limits: Limits) -> None:
     """
     if _weight(data) <= limits.max_values:
         return
-    text = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     weight = 0
+    for part in _outside_of_strings(data):
+        weight += _weight(part)
+        if weight > limits.max_values:
+            _too_much("values", weight, limits.max_values)
+
+
+def _outside_of_strings(data: bytes) -> Iterator[bytes]:
+    """What a text has outside of strings, piece by piece."""
+    text = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     inside = False
     for start in range(0, len(text), _PIECE):
         parts = text[start : start + _PIECE].split(b'"')
-        weight += _weight(b"".join(parts[inside::2]))
-        if weight > limits.max_values:
-            _too_much("values", weight, limits.max_values)
+        yield b"".join(parts[inside::2])
         inside ^= not len(parts) & 1
+
+
+def _members(value: Any) -> int:
+    """How many members all objects of a value have; no recursion, so any value can be counted."""
+    count = 0
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if type(item) is dict:
+            count += len(item)
+            item = item.values()
+        elif type(item) is not list:
+            continue
+        pending += [each for each in item if type(each) in _CONTAINERS]
+    return count
 
 
 def _weight(text: bytes) -> int:

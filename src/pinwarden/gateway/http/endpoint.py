@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from pinwarden.core.errors import PinwardenError
@@ -27,6 +29,7 @@ from pinwarden.gateway.http.messages import (
     plain_value,
     read,
 )
+from pinwarden.gateway.http.reading import Reading
 from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import Refused, Request
 from pinwarden.gateway.http.ways import LONGEST_HEAD, MOST_WAYS, Way
@@ -62,6 +65,7 @@ class Endpoint:
         self._limits = limits
         self._json = Limits(max_bytes=limits.max_body_bytes, max_values=limits.max_body_values)
         self._merged = merged
+        self._reading = Reading()
         self.open_pages: dict[str, Page] = {}
         """Pages for which no token is needed."""
         self.pages: dict[str, Page] = {}
@@ -79,8 +83,11 @@ class Endpoint:
     def answer(self, request: Request, reply: Reply) -> None:
         """Answer one request. Whatever goes wrong in it, the client is told, and the gateway goes on."""
         self.requests += 1
+        self._guarded(reply, lambda: self._answer(request, reply))
+
+    def _guarded(self, reply: Reply, work: Callable[[], None]) -> None:
         try:
-            self._answer(request, reply)
+            work()
         except Denied as denied:
             code = SERVER_AWAY if denied.status == 503 else INVALID_REQUEST
             reply.send(denied.status, _refusal(code, denied.why), headers=_WITH_STATUS.get(denied.status))
@@ -159,11 +166,39 @@ class Endpoint:
         if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
             reply.send(415, _refusal(INVALID_REQUEST, "a message is application/json"))
             return
+        if len(request.body) > self._limits.max_bytes_at_once:
+            self._read_aside(request, reply, client)
+            return
         try:
             frame = read(request.body, self._json)
         except PinwardenError as err:
             reply.send(400, _refusal(PARSE_ERROR, err.message))
             return
+        self._take(request, reply, client, place, frame)
+
+    def _read_aside(self, request: Request, reply: Reply, client: Client) -> None:
+        """Read a long message on a thread, and go on with who is let in and what is served then."""
+
+        def read_now(reading: asyncio.Future[Frame]) -> None:
+            err = reading.exception()
+            if isinstance(err, PinwardenError):
+                reply.send(400, _refusal(PARSE_ERROR, err.message))
+            else:  # or let the loop tell what went wrong
+                self._guarded(reply, partial(self._go_on, request, reply, reading.result()))
+
+        self._reading.do(client.name, partial(read, request.body, self._json), read_now)
+
+    def _go_on(self, request: Request, reply: Reply, frame: Frame) -> None:
+        client = self.access.client_of(request)
+        place = self._place(request.path, client)
+        if place is None:
+            reply.send(404, _refusal(INVALID_REQUEST, "no such server"))
+        elif reply.open or b"mcp-session-id" in request.headers:
+            self._take(request, reply, client, place, frame)
+        else:
+            reply.send(400)  # to nobody: who hung up has cancelled it
+
+    def _take(self, request: Request, reply: Reply, client: Client, place: Place, frame: Frame) -> None:
         if not isinstance(frame.message, dict):
             reply.send(400, _refusal(INVALID_REQUEST, "one message is expected, not a batch"))
             return
