@@ -312,6 +312,25 @@ def test_a_check_fails_where_a_locked_server_would_not_be_served_and_says_what_t
     assert (code, facts["not_served"], facts["unapproved"], err) == (0, {}, [], "")
 
 
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\n", "\u0141\u00f3d\u017a", "a\x7fb"])
+def test_attack_a_variable_with_line_ends_adds_no_header_and_costs_no_other_server_its_place(
+    tmp_path: Path, value: str
+) -> None:
+    """Attack: a value that goes into a header of a remote server ends its line, and begins one of its own."""
+    project = Project(tmp_path)
+    project.environment["TEAM"] = "blue"
+    with turning_http(HONEST) as world:
+        far = {"type": "http", "url": world.url}
+        project.lock({"team": {**far, "headers": {"X-Team": "${TEAM}"}}, "far": far})
+    code, facts, _ = check(project, "--pass-env", "TEAM")
+    assert (code, sorted(facts["servers"]), facts["not_served"]) == (0, ["far", "team"], {})
+    project.environment["TEAM"] = value
+    code, facts, err = check(project, "--pass-env", "TEAM")
+    why = "the value of the header X-Team has line ends, control characters or letters beyond Latin-1 [TARGET_INVALID]"
+    assert (code, list(facts["servers"]), facts["not_served"]) == (1, ["far"], {"team": why})
+    assert value not in err
+
+
 def test_servers_that_cannot_start_or_of_which_nothing_is_approved_are_named(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.lock(

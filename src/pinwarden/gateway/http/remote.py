@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Container, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
 from pinwarden.documents.target import Address
@@ -34,6 +36,8 @@ _UNREAD = "the server does not read what it is sent"
 _TOO_MANY_STREAMS = "too many streams of this server are open already; end one of them, or try again later"
 _REMEMBERED = 256  # headers of methods and names that were sent before
 _LONGEST = 2048  # bytes of such headers
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-encoding", "connection"})
 
 
@@ -48,6 +52,15 @@ class RemoteServer(Record):
     @classmethod
     def of(cls, pool: Pool, address: Address, headers: Mapping[str, str]) -> RemoteServer:
         """The server at an address."""
+        for name, value in headers.items():
+            # A value may come from a variable: a line end in it would begin a header, or a request, of its own.
+            if not _HEADER_NAME.fullmatch(name):
+                raise PinwardenError("TARGET_INVALID", f"{name[:80]!a} is no name of a header")
+            if not _HEADER_VALUE.fullmatch(value):
+                raise PinwardenError(
+                    "TARGET_INVALID",
+                    f"the value of the header {name[:80]} has line ends, control characters or letters beyond Latin-1",
+                )
         lines = [f"host: {address.host_header}", "accept-encoding: identity", "user-agent: pinwarden"]
         lines += [f"{name.lower()}: {value}" for name, value in headers.items() if name.lower() not in _OWN]
         return cls(
