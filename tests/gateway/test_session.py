@@ -253,6 +253,15 @@ def test_without_a_handshake_the_server_is_asked_who_it_is_before_the_first_call
     assert desk.served("search_notes") == []
 
 
+@pytest.mark.parametrize("method", ["tools/list", "prompts/list", "logging/setLevel", "acme/anything"])
+def test_without_a_handshake_a_server_that_is_another_one_answers_nothing_at_all(method: str) -> None:
+    lists = {**HONEST, "prompts": [{"name": "greet"}]}
+    other = {"serverInfo": {"name": "somebody-else", "version": "1"}}
+    desk = Desk({**lists, "server": other}, lock=approved(lists), era="2026-07-28")
+    assert refused(desk.ask(method, {"level": "debug"})) == "identity_changed"
+    assert [each["method"] for each in desk.server.received] == ["server/discover"]
+
+
 def test_one_pin_holds_in_both_eras() -> None:
     server = {"instructions": "Search first."}
     for era in ERAS:

@@ -28,7 +28,6 @@ class Listening:
         self._guard = guard
         self._views = views
         self._number = ""
-        self._since = 0.0
         self._not_before = 0.0
         self._failures = 0
 
@@ -40,7 +39,7 @@ class Listening:
         wanted = {} if self._guard.refuses_to_tell else _told_of(views.server)
         if not wanted or client_hears(wanted):
             return
-        self._number, self._since = views.new_id(), now
+        self._number = views.new_id()
         out.to_server.append(request(self._number, LISTEN, {"notifications": wanted, "_meta": views.meta}))
 
     def is_it(self, number: Any) -> bool:
@@ -60,7 +59,7 @@ class Listening:
         """A notification that belongs to it and is no notice of a change."""
         if method == ACKNOWLEDGED:
             self._failures = 0
-            self._views.refresh(self._since, now, out)  # what changed before it was open, nobody told
+            self._views.refresh(now, out)  # what changed before it was open, nobody told
         elif method == CANCELLED and self.is_it(params.get("requestId")):
             self.ended(None, now)
 

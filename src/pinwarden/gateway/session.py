@@ -265,8 +265,9 @@ class Session:
             if "method" not in message:
                 self._answers.from_client(frame, message, out)
             elif "id" in message:
-                number = message["id"] if is_id(message["id"]) else None
-                out.to_client.append(error(number, messages.INVALID_REQUEST, _NO_METHOD))
+                number = message["id"]
+                usable = is_id(number) and not self._views.is_own(number)
+                out.to_client.append(error(number if usable else None, messages.INVALID_REQUEST, _NO_METHOD))
         elif "id" in message:
             self._request(frame, message, method, now, out)
         elif not method.startswith(_NOTICE):

@@ -57,6 +57,8 @@ class Uses:
             return self._doubtful(number, method, out)
         if method not in _FREE and (barred := self._opening.barred(method, out)) is not None:
             return self._decided(barred, message, "", out)
+        if method not in _FREE and not self._views.knows_server(now, out):
+            return None  # it may be another one than was approved, which is refused as a whole
         kind = _NAMED.get(method)
         if kind is not None:
             name = params.get("name") if type(params) is dict else None

@@ -123,7 +123,7 @@ class Views:
 
     def first_use(self, now: float, out: Output) -> None:
         """See everything that a server shows, if its first use is what it will be held to: nobody may ever list it."""
-        if self._guard.approved is None and self._knows_server(now, out):
+        if self._guard.approved is None and self.knows_server(now, out):
             self._trusts(now, out)
 
     # What the session asks
@@ -143,7 +143,7 @@ class Views:
     def need(self, kind: Kind, now: float, out: Output) -> View | None:
         """The list, judged; None if it has to be waited for."""
         unseen = self._guard.approved is None
-        if not self._knows_server(now, out) or (unseen and not self._trusts(now, out)):
+        if not self.knows_server(now, out) or (unseen and not self._trusts(now, out)):
             return None
         view = self._views.get(kind.member)
         policy = self._guard.policy
@@ -215,10 +215,10 @@ class Views:
             if now - view.at > soon:
                 self._ask(view.kind, now, out)
 
-    def refresh(self, before: float, now: float, out: Output) -> None:
-        """Ask again, behind everybody's back, for what was seen before a moment."""
+    def refresh(self, now: float, out: Output) -> None:
+        """Ask again, behind everybody's back, for what was seen before now."""
         for view in tuple(self._views.values()):
-            if view.at < before:
+            if view.at < now:
                 self._ask(view.kind, now, out)
 
     def judge_anew(self) -> None:
@@ -326,7 +326,7 @@ class Views:
         self._asking[DISCOVER if asked.kind is None else asked.kind.member] = number
         out.to_server.append(request(number, DISCOVER if asked.kind is None else asked.kind.method, params))
 
-    def _knows_server(self, now: float, out: Output) -> bool:
+    def knows_server(self, now: float, out: Output) -> bool:
         """Without a handshake nobody has to ask who the server is; then we do."""
         if self._opening:
             return False
