@@ -55,6 +55,8 @@ class Recorder:
     def _take(self, step: Step, *, durably: bool) -> None:
         if step.facts and self._log is not None:
             if durably:
+                if step.to_server:  # a refusal is kept in any case; what is let through beside it needs leave
+                    self._log.admit()
                 self._log.record_durably(*step.facts)
             else:
                 self._log.record(*step.facts)

@@ -183,6 +183,11 @@ class AuditLog:
         well = self._tried and self._away is None and not self._stuck and not self._closing
         self._free = min(self._journal.room, self._limits.backlog) - CALL if well or not self._refuses else 0
 
+    def admit(self) -> None:
+        """Raise AUDIT_UNAVAILABLE if nothing may be let through now."""
+        with self._lock:
+            self._admit()
+
     def record_durably(self, *facts: Fact) -> None:
         """Take facts, and return when they survive a power cut: committed, or synced where the database is away."""
         now = time_ns()
