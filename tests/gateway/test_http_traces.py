@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,20 @@ from tests.gateway.http_world import TOKEN, Behind, Gateway, Kept, Raw, gateway,
 from tests.servers import talking
 from tests.waiting import poll
 
+ROOT = Path(__file__).parents[2]
+ONE_CALL = """
+import os, sys
+from pathlib import Path
+from pinwarden.gateway.http.tracing import tracing_of
+from tests.gateway.http_world import Behind, Raw, gateway, guard
+from tests.servers import talking
+
+tracing = tracing_of(os.environ, lambda said: sys.exit(said))
+behind = Behind(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), os.devnull])
+with gateway({"talking": behind}, tracing=tracing) as made, Raw(made, "talking") as raw:
+    assert "result" in raw.ask("tools/call", {"name": "echo", "arguments": {}}, 1)
+tracing.close()
+"""
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
@@ -98,8 +115,17 @@ def test_without_a_place_to_send_them_there_are_no_traces(variables: dict[str, s
     assert told == said
 
 
-def test_traces_go_where_the_variables_of_opentelemetry_say(capfd: pytest.CaptureFixture[str]) -> None:
-    made = tracing_of({"OTEL_TRACES_EXPORTER": "console"}, lambda _: None)
-    assert made is not None
-    made.close()
-    assert capfd.readouterr().out == ""
+def test_traces_go_where_the_variables_of_opentelemetry_say(tmp_path: Path) -> None:
+    """The console exporter takes the standard output of its process as it is when it is loaded."""
+    (tmp_path / "one_call.py").write_text(ONE_CALL)
+    variables = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "one_call.py")], capture_output=True, text=True, check=True, env=variables
+    )
+    decoder = json.JSONDecoder()
+    text, spans = done.stdout.strip(), []
+    while text:
+        span, end = decoder.raw_decode(text)
+        spans.append(span)
+        text = text[end:].strip()
+    assert [each["attributes"].get("gen_ai.tool.name") for each in spans] == ["echo"]
