@@ -6,6 +6,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 say() { printf '\n\033[1m%s\033[0m\n' "$1"; }
+quoted() { local word line=; for word; do [[ $word == *\ * ]] && word="\"$word\""; line+=" $word"; done; echo "${line# }"; }
 show() { printf '$ %s\n' "${*//$work\//}"; "$@" 2>&1 || printf '(exit code %s)\n' "$?"; }
 [ -t 1 ] || say() { printf '\n%s\n' "$1"; }
 
@@ -25,7 +26,7 @@ show "$@" | sed 1d | tail -n 12
 say "4. Lock the servers that the clients of a project are configured with, and let a gate hold them against that:"
 mkdir "$work/project" "$work/home"
 config() { printf '{"mcpServers": {"notes": {"command": "npx", "args": ["-y", "%s"]}%s}}' "$1" "$2" > "$work/project/.mcp.json"; }
-in_project() { printf '$ %s\n' "$*"; (cd "$work/project" && HOME="$work/home" "$@" 2>&1) || printf '(exit code %s)\n' "$?"; }
+in_project() { printf '$ %s\n' "$(quoted "$@")"; (cd "$work/project" && HOME="$work/home" "$@" 2>&1) || printf '(exit code %s)\n' "$?"; }
 config notes-mcp@1.4.0 ""
 in_project pinwarden init --by reviewer
 in_project pinwarden ci

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from tests.cli.run import pinwarden
 
 SERVER = Path(__file__).parents[2] / "examples" / "notes_server.py"
 
@@ -69,3 +72,14 @@ def test_wrong_calls_are_errors_and_the_server_goes_on() -> None:
         (6, -32602),
         (7, None),
     ]
+
+
+def test_the_example_project_can_be_locked_and_is_as_approved(tmp_path: Path) -> None:
+    shutil.copytree(SERVER.parent, tmp_path / "examples")
+    project = tmp_path / "examples" / "project"
+    env = {"HOME": str(tmp_path)}
+    locked = pinwarden("init", "--by", "reader", cwd=project, env=env)
+    assert (locked.code, "2 of 2 configured servers locked" in locked.out) == (0, True), locked
+    approved = pinwarden("approve", "notes", "--allow-execute", "--yes", "--by", "reader", cwd=project, env=env)
+    assert approved.code == 0, approved
+    assert pinwarden("ci", "--live", "--allow-execute", cwd=project, env=env).code == 0

@@ -79,9 +79,18 @@ class Allowance:
             raise over_limit("bytes in all", self.limits.max_total_bytes)
 
 
+_DENIED = (
+    "It wants to know who asks. Beside an address: --header 'Authorization: Bearer ${TOKEN}'. In a client's "
+    "configuration: write the header there, and name its variable with --pass-env TOKEN."
+)
+
+
 def failed(reason: str, message: str, details: Mapping[str, object] | None = None) -> PinwardenError:
     """A server that could not be asked. The reason is a word that programs can tell apart."""
-    return PinwardenError("PROBE_FAILED", message, data={"reason": reason, **(details or {})})
+    data = {"reason": reason, **(details or {})}
+    return PinwardenError(
+        "PROBE_FAILED", message, hint=_DENIED if data.get("status") in (401, 403) else None, data=data
+    )
 
 
 def over_limit(what: str, allowed: int) -> PinwardenError:

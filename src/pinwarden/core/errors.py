@@ -224,7 +224,7 @@ CODES: Mapping[str, ErrorCode] = _table(
         "PROGRAM_UNKNOWN",
         EXIT_UNCHECKED,
         "The program that a command starts is not there: not on this machine, or not in the package.",
-        "Install it, write its whole path, or name one of the programs that the message lists.",
+        "Install it, or write its whole path; of a package, name one of the programs that it has.",
     ),
     ErrorCode(
         "RESOLVER_FAILED",
@@ -441,7 +441,8 @@ CODES: Mapping[str, ErrorCode] = _table(
         "ADDRESS_REFUSED",
         EXIT_UNCHECKED,
         "An address was not contacted: it is private, not encrypted, or a redirect led there.",
-        "If it is meant, allow private addresses or redirects for this target.",
+        "If it is meant, allow it: --allow-private for private addresses, --allow-redirects for redirects, and where "
+        "the command has it --allow-plain-http.",
     ),
     ErrorCode(
         "CONFIG_INVALID",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters.environments.machine import has_glibc, machine
+from pinwarden.adapters.environments.no_program import program_unknown
 from pinwarden.adapters.environments.store import Store
 from pinwarden.adapters.environments.tree import MADE_HERE, TREE, Row, problem_of, write_file, write_manifest
 from pinwarden.adapters.files import read_file
@@ -160,11 +161,7 @@ def start_command(folder: Path, root: ClosurePackage, program: str | None, node:
     path = programs.get(program)
     script = (place / path).resolve() if isinstance(path, str) and "\0" not in path else None
     if script is None or not script.is_relative_to(place.resolve()) or not script.is_file():
-        raise PinwardenError(
-            "PROGRAM_UNKNOWN",
-            f"{root.name} has no program {program[:80]!a}",
-            data={"programs": sorted(map(str, programs))[:50]},
-        )
+        raise program_unknown(root.name, program, sorted(map(str, programs)))
     return [str(node), str(script)]
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pinwarden.adapters.environments.machine import machine
+from pinwarden.adapters.environments.no_program import program_unknown
 from pinwarden.adapters.environments.store import Store
 from pinwarden.adapters.environments.tree import (
     MADE_HERE,
@@ -191,11 +192,7 @@ def start_command(folder: Path, root: ClosurePackage, program: str | None) -> li
     target = programs.get(name)
     found = _ENTRY_POINT.fullmatch(target) if target else None
     if found is None:
-        raise PinwardenError(
-            "PROGRAM_UNKNOWN",
-            f"{root.name} has no program {name[:80]!a}",
-            data={"programs": sorted(programs)[:50]},
-        )
+        raise program_unknown(root.name, name, sorted(programs))
     module, attribute = found[1], found[2]
     text = f"import sys; sys.argv[0] = {name!r}; import {module}; sys.exit({module}.{attribute}())"
     return [str(folder / _SHELL / "bin" / "python"), "-I", "-c", text]

@@ -24,6 +24,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.surface import KINDS, Surface, to_bytes
 from pinwarden.flows.inspect import compare_clients, inspect_surface
 
+_SHOWN = 60  # characters of a text in a list
+
 TAKES_COMMAND = True
 
 
@@ -69,11 +71,26 @@ def _table(surface: Surface) -> str:
     lines: list[str] = []
     instructions = (surface.server or {}).get("instructions")
     if isinstance(instructions, str):
-        lines.append(f"instructions      {len(instructions)} characters: {show_invisible(instructions[:60])}")
+        lines.append(f"instructions      {len(instructions)} characters: {_beginning(instructions)}")
     for kind in KINDS:
         for item in surface.list_of(kind):
             text = item.value.get("description") if isinstance(item.value, dict) else None
-            first = show_invisible(text.strip().split("\n")[0][:60]) if isinstance(text, str) else ""
+            first = _described(text) if isinstance(text, str) else ""
             digest = item.digest.hex[:12] if item.digest else "undigestable"
             lines.append(f"{kind.entity:16}  {digest:12}  {show_invisible(item.name)[:40]:28}  {first}".rstrip())
     return inert_in_log("".join(f"{cut(line)}\n" for line in lines))
+
+
+def _described(text: str) -> str:
+    """A description as far as a line goes; how long it is where that is not all of it."""
+    shown = _beginning(text)
+    return f"{len(text)} characters: {shown}" if shown.endswith("…") else shown
+
+
+def _beginning(text: str) -> str:
+    """The first words of a text, with a mark where it goes on: what matters may stand behind them."""
+    from pinwarden.core.visible import show_invisible
+
+    whole = text.strip()
+    first = whole.split("\n")[0][:_SHOWN]
+    return show_invisible(first) + ("…" if first != whole else "")

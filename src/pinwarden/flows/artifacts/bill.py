@@ -30,6 +30,11 @@ class BillOfMaterials(Record):
     report: Report
 
 
+_PROVED = ("npm", "pypi", "oci", "mcpb")
+_MISSING = "its dependencies are not locked, so they are missing here; pinwarden prove locks them"
+_MISSING_OF_SCRIPT = "it is a program of this machine, so nobody can list what it needs, and that is missing here"
+
+
 def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) -> BillOfMaterials:
     """The bytes and the report of ``pinwarden sbom``. A lock that is not whole is refused."""
     lock, document = read_v2(lock_path)
@@ -41,6 +46,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
     }
     bill = bill_of(lock, closures, shown_address)
     bundled = {each.name for each in lock.entries if is_bundle(each)}  # a bundle brings everything along
+    packaged = {each.name for each in lock.entries if each.selected_target.get("registryType") in _PROVED}
     writer = cyclonedx if kind == "cyclonedx" else spdx
     rows = tuple(
         Row(
@@ -49,7 +55,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
             entity="server",
             name=server.name,
             path="",
-            message="its dependencies are not locked, so they are missing here; pinwarden prove locks them",
+            message=_MISSING if server.name in packaged else _MISSING_OF_SCRIPT,
         )
         for server in bill.servers
         if server.needs is None and server.is_installed and server.name not in bundled

@@ -112,12 +112,13 @@ def _summary(
     missed = {row.name for row in open_rows if row.code == UNCHECKED}
     refused = {row.name for row in open_rows} - missed
     parts = [f"the bytes of {counted(len(done), 'server')} are pinned"] if done or not missed else []
-    parts += [f"of {counted(len(refused), 'server')} refused"] if refused else []
+    if refused:
+        parts.append(f"{'those' if parts else 'the bytes'} of {counted(len(refused), 'server')} were refused")
     if missed:
         hosts = dict.fromkeys(str(err.data["host"]) for _, err in failures if "host" in err.data)
         why = f" ({', '.join(hosts)} not reached)" if hosts else ""
         whose = counted(len(missed), "server")
-        what = f"of {whose} could not be fetched{why}" if parts else f"the bytes of {whose} could not be fetched{why}"
+        what = f"{'those' if parts else 'the bytes'} of {whose} could not be fetched{why}"
         parts.append(f"{what}, so nothing about them changed in the lock")
     return "; ".join(parts)
 

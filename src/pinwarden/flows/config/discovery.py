@@ -398,7 +398,7 @@ def _report(discovery: Discovery) -> Report:
     return Report(
         command="init",
         subject=project.lock.name,
-        summary=_summary(discovery, unread, len(findings)),
+        summary=_summary(discovery, unread, len(findings) + len(_refusals(project, found)) + len(_attacks(found))),
         exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if unread or _unasked(project, found) else EXIT_CLEAN,
         rows=tuple(sorted([*rows, *findings], key=weight)),
         notes=tuple(_notes(discovery)),

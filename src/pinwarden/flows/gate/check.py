@@ -53,7 +53,7 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
     """
     lock, texts = lock_store.read_with_files(project.lock)
     if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} in {project.root.name or 'this folder'}")
+        raise _no_lock(project)
     integrity = [
         *lock_rows(project, lock, texts, gate),
         *digest_rows(project, lock, gate),
@@ -88,6 +88,18 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
         return report
     notes = (*report.notes, ONLY_RECORDED.format(count=counted(recorded, "entry", "entries")))
     return replace(report, notes=notes, facts={**report.facts, "notes": list(notes)})
+
+
+def _no_lock(project: Project) -> PinwardenError:
+    """That there is nothing to check against; init is only advised where it would find something to lock."""
+    message = f"there is no {project.lock.name} in {project.root.name or 'this folder'}"
+    if any(file.servers or file.fault for file in project.configs()):
+        return PinwardenError("LOCK_MISSING", message)
+    hint = (
+        "No MCP servers are configured here either. A client's file names them, such as .mcp.json in this folder; then "
+        "run pinwarden init. A lock that lies elsewhere is named with --file."
+    )
+    return PinwardenError("LOCK_MISSING", message, hint=hint)
 
 
 def _policy_rows(

@@ -15,6 +15,7 @@ from pinwarden.rules.config.drift import shown_server
 from pinwarden.rules.config.masking import shown_address, shown_text
 
 _KINDS = {"oci": "image", "mcpb": "bundle"}
+_OF_THIS_MACHINE = {"script": "script", "path": "program", "module": "module", "shell": "shell command"}
 
 
 def target_in_words(target: Mapping[str, Any]) -> str:
@@ -24,6 +25,8 @@ def target_in_words(target: Mapping[str, Any]) -> str:
     kind, version = str(target.get("registryType")), target.get("version")
     identifier = shown_text(str(target.get("identifier")))
     release = f" {version}" if isinstance(version, str) and version not in identifier else ""
+    if kind in _OF_THIS_MACHINE:
+        return f"{_OF_THIS_MACHINE[kind]} {identifier}{release}"
     return f"{kind} {_KINDS.get(kind, 'package')} {identifier}{release}"
 
 

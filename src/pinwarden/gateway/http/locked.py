@@ -47,8 +47,8 @@ _UNPROVEN = frozenset({"NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "VERSION_FLOATS", "
 
 _CONSENT = "it starts only with --allow-execute"
 CONSENT_HINT = (
-    "Let its bytes be verified with pinwarden prove; or look at its command (pinwarden list), and if you trust it as "
-    "it is, add --allow-execute."
+    "A package's bytes are verified with pinwarden prove; a script of this machine has none. Or look at its command "
+    "(pinwarden explain NAME), and if you trust it as it is, add --allow-execute."
 )
 """What to do about servers that nobody agreed to start."""
 
