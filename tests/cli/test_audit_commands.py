@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -206,6 +207,29 @@ def test_an_export_into_a_file_is_reported_with_its_head(world: ReviewWorld) -> 
     assert world.run("audit", "export", "--after", "99").err == "no event is behind 99\n"
 
 
+def test_an_export_is_for_its_owner_alone(world: ReviewWorld) -> None:
+    assert world.run("audit", "export", "--output", "log.jsonl").code == 0
+    assert (world.root / "log.jsonl").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in world.root.iterdir()] == ["log.jsonl"]
+
+
+@pytest.mark.parametrize("failing", ["fsync", "write"])
+def test_an_export_that_the_disk_does_not_take_leaves_nothing_behind(
+    failing: str, world: ReviewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short log is in the memory of the program until its file is closed."""
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    if failing == "fsync":
+        monkeypatch.setattr(os, "fsync", full)
+    else:
+        monkeypatch.setattr("pinwarden.flows.gateway.auditing.hash_of", full)
+    outcome = world.run("audit", "export", "--output", "log.jsonl")
+    assert (outcome.code, "[FILE_UNWRITABLE]" in outcome.err, list(world.root.iterdir())) == (3, True, [])
+
+
 def test_half_an_export_is_not_left_behind_as_if_it_were_a_whole_one(world: ReviewWorld) -> None:
     edit(world, "ALTER TABLE audit_entry RENAME TO elsewhere")
     outcome = world.run("audit", "export", "--output", "log.jsonl")
@@ -239,6 +263,8 @@ def test_whoever_follows_sees_only_what_is_wanted_and_leaves_when_its_reader_doe
         ("verify --against half.jsonl", 3, "AUDIT_INVALID"),
         ("export --output empty.jsonl", 1, "FILE_EXISTS"),
         ("export --output none/x", 3, "FILE_UNWRITABLE"),
+        ("export --after 99999999999999999999", 2, "USAGE"),
+        ("export --after -5", 2, "USAGE"),
         ("tail --audit mysql://me:secret@host/db", 2, "USAGE"),
         ("tail --audit postgresql://[::1/db", 2, "USAGE"),
     ],

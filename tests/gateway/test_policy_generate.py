@@ -85,6 +85,18 @@ def test_attack_a_tool_without_a_name_keeps_no_other_out_of_the_proposal(blank: 
     assert left_out(report)["find_notes"] == "unnamed"
 
 
+def test_attack_no_name_is_a_command_to_whatever_prints_the_proposal(world: ReviewWorld) -> None:
+    for name in ("##[group]x", "##vso[task.setvariable variable=x]y"):
+        observe(world, {**FIND, "name": name}, server=f"of {name}")
+        observe(world, {**READ, "name": f"other {name}"}, policy=DigestPolicy())
+    outcome = world.run("policy", "generate")
+    assert "##[" not in outcome.out
+    assert "##vso[" not in outcome.out
+    policy = parse_policy(outcome.out.encode()).gateway
+    assert policy is not None
+    assert policy.for_item("of ##[group]x", "##[group]x", "any").allowlist != ()
+
+
 def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) -> None:
     observe(world, SEARCH, READ)
     observe(world, SEARCH)

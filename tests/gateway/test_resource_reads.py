@@ -43,6 +43,25 @@ def test_an_address_out_of_nowhere_is_decided_by_the_policy_for_the_unknown(word
     assert read(desk, "notes://by-id/3")["result"]
 
 
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("https://me:hunter2@files.example/a", "https://<secret>@files.example/a"),
+        ("https://files.example/a?X-Amz-Signature=hunter2", "https://files.example/a?<secret>"),
+        ("notes://other/7", "notes://other/7"),
+        ("urn:note:7", "urn:note:7"),
+    ],
+)
+@pytest.mark.parametrize("word", ["block", "warn"])
+def test_no_event_holds_the_password_or_the_query_of_an_address(uri: str, told: str, word: str) -> None:
+    """A signed address is all that it takes to read what it leads to; the server gets it as it was written."""
+    desk = desk_of(rules=policy(unknown=word))
+    read(desk, uri)
+    assert desk.facts[-1].item == told
+    received = [each["params"]["uri"] for each in desk.server.received if each.get("method") == "resources/read"]
+    assert received == ([uri] if word == "warn" else [])
+
+
 @pytest.mark.parametrize("uri", ["NOTES://one", "notes://one/", "notes://%6fne", "notes://x/../one"])
 def test_a_resource_that_is_blocked_cannot_be_had_under_another_spelling(uri: str) -> None:
     """Attack: the server takes another spelling of the address for the same resource."""

@@ -22,7 +22,7 @@ from pinwarden.documents.surface import Surface
 from pinwarden.flows.gateway import reviewing
 from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.flows.gateway.approved_on_first_use import FirstUse
-from pinwarden.flows.gateway.state import lock_baseline
+from pinwarden.flows.gateway.state import FIRST_USE, lock_baseline
 from pinwarden.store.database import open_database, schema_of
 from pinwarden.store.trusted import Trusted
 from tests.adapters.targets import SCRIPTED
@@ -219,7 +219,8 @@ def test_attack_what_is_served_while_a_review_is_approved_leaves_the_lock_as_it_
     outcome = locked.run("review", "approve", name)
     assert (outcome.code, "[REVIEW_STALE]" in outcome.err) == (1, True)
     assert locked.files() == before
-    assert [row["state"] for row in locked.json("review", "list", "--all")["reviews"]] == ["superseded", "waiting"]
+    states = {row["name"]: row["state"] for row in locked.json("review", "list", "--all")["reviews"]}
+    assert (states.pop(name), list(states.values())) == ("superseded", ["waiting"])
 
 
 def test_what_somebody_else_changes_in_the_entry_while_it_is_approved_stays(
@@ -331,6 +332,19 @@ def test_an_approval_whose_predecessor_nobody_knows_is_not_taken_back(locked: Re
     outcome = locked.run("review", "reopen", name)
     assert (outcome.code, "from version control" in outcome.err) == (1, True)
     assert locked.files() == before
+
+
+def test_a_change_of_a_server_with_a_very_long_name_is_approved(world: ReviewWorld) -> None:
+    name, approved = "n" * 250, listing(SEARCH)
+    world.state.trusted.first_use(name, approved, "2026-07-20T12:00:00Z")
+    world.state.sightings(name, FIRST_USE).keep(verdicts(approved, listing(CHANGED, READ)))
+    found = world.waiting()
+    assert [world.run("review", "show", each).code for each in found] == [0, 0]
+    assert world.run("review", "approve", *found).code == 0
+    trusted = world.state.trusted.find(name)
+    assert trusted is not None
+    assert names(trusted.surface) == {"search": CHANGED["description"], "read": READ["description"]}
+    assert {row["code"] for row in world.json("policy", "generate")["left_out"]} >= {"unnamed"}
 
 
 def test_nobody_approves_a_critical_change_without_a_reason(locked: ReviewWorld) -> None:

@@ -95,6 +95,40 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
         raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
 
 
+@contextmanager
+def created_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """A file that must not exist yet, for its owner alone: it has its name when all of it is on the disk."""
+    from tempfile import NamedTemporaryFile
+
+    try:
+        if path.exists() or path.is_symlink():
+            raise FileExistsError
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
+            try:
+                yield temporary  # type: ignore[misc]
+                temporary.flush()
+                Path(temporary.name).chmod(mode)
+                os.fsync(temporary.fileno())
+                _take_name(Path(temporary.name), path)
+            finally:
+                Path(temporary.name).unlink(missing_ok=True)
+        _sync_folder(path.parent)
+    except FileExistsError as err:
+        raise PinwardenError("FILE_EXISTS", f"{path} exists already") from err
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+
+
+def _take_name(made: Path, path: Path) -> None:
+    """Give a file its name, if no other has it by now."""
+    try:
+        path.hardlink_to(made)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        made.rename(path)
+
+
 def _mode_for(path: Path) -> int:
     try:
         return stat.S_IMODE(path.stat().st_mode)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from pinwarden.core.record import as_dict, replace
 from pinwarden.documents.gateway_event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, Fact
-from pinwarden.documents.surface import Surface
+from pinwarden.documents.surface import RESOURCE, Surface
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.step import NOTHING, Step
 from pinwarden.rules.gates.lists import digest_text
@@ -199,7 +199,7 @@ class Journal:
             call=call,
             method=method,
             item_kind=verdict.entity,
-            item=verdict.key,
+            item=_shown_key(verdict),
             expected=verdict.expected,
             observed=digest_text(verdict.digest),
             level=verdict.level,
@@ -208,3 +208,12 @@ class Journal:
             policy=self._guard.policy.digest,
             arguments=arguments,
         )
+
+
+def _shown_key(verdict: Verdict) -> str:
+    """What an event calls an item. Addresses of resources may hold a password, or be all that it takes to read one."""
+    if verdict.entity != RESOURCE.entity or "://" not in verdict.key:
+        return verdict.key
+    from pinwarden.rules.config.masking import shown_address
+
+    return shown_address(verdict.key)

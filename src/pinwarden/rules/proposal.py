@@ -45,6 +45,8 @@ class Observation(Record):
     """It did not reach the client."""
     doubled: bool = False
     rejected: bool = False
+    named: bool = True
+    """The whole name of its server is known."""
     listed: bool = True
     """A server may be called for what it never offered."""
 
@@ -101,7 +103,7 @@ def _objection(each: Observation, digests: int, findings: _Findings) -> tuple[st
         return "undigestable", ""
     if each.doubled:
         return "duplicate", ""
-    if each.entity != "server" and not (_key(each).strip() and each.server.strip()):
+    if each.entity != "server" and not (each.named and _key(each).strip() and each.server.strip()):
         return "unnamed", ""
     if digests > 1:
         return "changed", f"{digests} definitions were seen"

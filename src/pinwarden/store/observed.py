@@ -93,4 +93,9 @@ def kept_name(text: str) -> str:
     return plain if len(plain) <= _LONGEST_NAME else f"{plain[:_LONGEST_NAME]}… {Digest.of(plain.encode()).hex[:16]}"
 
 
+def is_cut(name: str) -> bool:
+    """Whether a kept name is not all of it."""
+    return len(name) > _LONGEST_NAME
+
+
 _LONGEST_NAME = 200  # an index of PostgreSQL takes 2.7 kB

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
-    parser.add_argument("--after", type=int, default=0, metavar="NUMBER", help="only entries behind this one")
+    parser.add_argument("--after", type=_number, default=0, metavar="NUMBER", help="only entries behind this one")
     parser.add_argument("--output", "-o", default="-", metavar="FILE", help="a file that does not exist yet (stdout)")
     add_state_argument(parser)
     add_format_argument(parser)
@@ -45,16 +45,18 @@ def run(args: Namespace) -> int:
 
 
 def _to_file(state: GatewayState, path: Path, after: int) -> Head:
+    from pinwarden.adapters.files import created_file
     from pinwarden.flows.gateway.auditing import export
 
-    try:
-        with path.open("xb") as stream:
-            try:
-                return export(state, stream.write, after)
-            except BaseException:
-                path.unlink(missing_ok=True)  # or half a log would pass for a whole one
-                raise
-    except FileExistsError as err:
-        raise PinwardenError("FILE_EXISTS", f"{path} exists already") from err
-    except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+    with created_file(path) as stream:  # or half a log would pass for a whole one
+        return export(state, stream.write, after)
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= _LARGEST:
+        raise ValueError
+    return number
+
+
+_LARGEST = 2**63 - 1  # what a database counts

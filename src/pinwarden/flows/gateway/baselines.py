@@ -14,6 +14,7 @@ from pinwarden.documents.lock.verification import refuse_if_tampered, verify, ve
 from pinwarden.documents.surface import Surface, parse
 from pinwarden.flows.gateway.state import FIRST_USE, GatewayState
 from pinwarden.flows.lock.locking import Approver, approve_surfaces
+from pinwarden.store.observed import kept_name
 
 if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry
@@ -83,7 +84,8 @@ class FirstUseBaseline:
 
     def __init__(self, state: GatewayState, server: str) -> None:
         self.place = f"the store {state.shown}"
-        found = state.trusted.find(server)
+        whole = next((name for name in state.trusted.servers() if kept_name(name) == server), server)
+        found = state.trusted.find(whole)
         if found is None:
             raise PinwardenError("REVIEW_STALE", f"nothing is trusted of {server[:120]!a} any more")
         self._trusted = state.trusted

@@ -11,15 +11,16 @@ from pinwarden.adapters import lock_store
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN
 from pinwarden.core.record import Record
-from pinwarden.core.visible import INVISIBLE, show_invisible
+from pinwarden.core.visible import INVISIBLE, inert_in_log, show_invisible
 from pinwarden.documents.gateway_event import ALLOWED, CALLED, WARNED
 from pinwarden.documents.policy import parse_policy
-from pinwarden.documents.surface import KINDS
+from pinwarden.documents.surface import KINDS, RESOURCE
 from pinwarden.flows.report import Report, Row, counted
+from pinwarden.rules.config.masking import shown_address
 from pinwarden.rules.gates.verdict import BLOCK
 from pinwarden.rules.proposal import REASONS, Observation, Proposal, propose
 from pinwarden.store.audit_chain import entries
-from pinwarden.store.observed import Sighting, kept_name
+from pinwarden.store.observed import Sighting, is_cut, kept_name
 from pinwarden.store.reviews import REJECTED, STATES, Review
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def policy_text(proposal: Proposal) -> str:
         if each.server != server:
             server = each.server
             lines += [
-                f"# {show_invisible(server)}: {_sum([one for one in proposal.allow if one.server == server])}",
+                f"# {_inert(server)}: {_sum([one for one in proposal.allow if one.server == server])}",
                 "",
             ]
         lines += [
@@ -158,12 +159,12 @@ def policy_text(proposal: Proposal) -> str:
         seen = left.observation
         if left.code != "server":
             lines += [
-                f"# - {show_invisible(f'{seen.server}: {seen.entity} {seen.item}')} {seen.digest}".rstrip(),
-                f"#   {show_invisible(left.reason)}; {_comment(seen)}",
+                f"# - {_inert(f'{seen.server}: {seen.entity} {seen.item}')} {seen.digest}".rstrip(),
+                f"#   {_inert(left.reason)}; {_comment(seen)}",
             ]
     themselves = dict.fromkeys(left.observation.server for left in proposal.left_out if left.code == "server")
     if themselves:
-        lines += [f"# - of {show_invisible(', '.join(themselves))}: {REASONS['server']}"]
+        lines += [f"# - of {_inert(', '.join(themselves))}: {REASONS['server']}"]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -230,7 +231,8 @@ class _Uses:
 
     def of(self, sighting: Sighting) -> _Used:
         """Of one definition; a use that does not say of which is counted for all of them."""
-        found = self._found.get((sighting.server, sighting.entity, sighting.item), {})
+        item = kept_name(shown_address(sighting.item)) if sighting.entity == RESOURCE.entity else sighting.item
+        found = self._found.get((sighting.server, sighting.entity, item), {})  # an event holds no secret of an address
         mine = found.get(sighting.digest, _Used())
         return mine.with_those(found.get("", _Used())) if sighting.digest else mine
 
@@ -272,6 +274,7 @@ def _observation(sighting: Sighting, uses: _Uses, reviews: _Reviews) -> Observat
         withheld=sighting.action == BLOCK,
         doubled=any(review.code == "duplicate_name" for review in about),
         rejected=any(review.state == REJECTED for review in about),
+        named=not is_cut(sighting.server),
     )
 
 
@@ -319,7 +322,13 @@ def _literal(server: str) -> str:
     return "".join("?" if character in "*?" else character for character in server)
 
 
+def _inert(text: str) -> str:
+    """For a comment: nothing invisible, and nothing that a build server takes for a command."""
+    return inert_in_log(show_invisible(text))
+
+
 def _toml(text: str) -> str:
     """A TOML string on one line. What a reader of the file would not see is written as an escape."""
     quoted = json.dumps(text, ensure_ascii=False)
-    return INVISIBLE.sub(lambda found: f"\\U{ord(found[0]):08X}" if found[0] != " " else " ", quoted)
+    shown = INVISIBLE.sub(lambda found: f"\\U{ord(found[0]):08X}" if found[0] != " " else " ", quoted)
+    return shown.replace("##", "#\\u0023")  # what begins so is a command to some build servers
