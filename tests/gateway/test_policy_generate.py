@@ -73,6 +73,20 @@ def test_what_somebody_rejected_is_left_out_also_if_it_waits_again_for_another_l
     for place in ("lock:/a", "lock:/z"):
         world.keep(place, verdicts(world.approved(), listing(SEARCH, READ), AUDIT))
     assert left_out(world.json("policy", "generate"))["read"] == "rejected"
+    assert left_out(world.json("policy", "generate", "--all"))["read"] == "rejected"
+
+
+def test_a_server_of_the_same_name_in_another_project_is_not_proposed_where_that_can_be_told(
+    world: ReviewWorld,
+) -> None:
+    world.lock_server(SEARCH)
+    world.serve(SEARCH, READ, policy=AUDIT)
+    world.keep("lock:/other/mcp-lock.json", verdicts(world.approved(), listing(FIND), AUDIT))
+    report = world.json("policy", "generate")
+    assert sorted(each["item"] for each in report["allow"]) == ["read", "search"]
+    assert "1 definition of servers of the same name left out" in world.run("policy", "generate").err
+    everywhere = world.json("policy", "generate", "--all")
+    assert sorted(each["item"] for each in everywhere["allow"]) == ["find_notes", "read", "search"]
 
 
 @pytest.mark.parametrize("blank", [" ", "  ", "\u3000", "\t"])

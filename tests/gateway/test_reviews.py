@@ -347,6 +347,21 @@ def test_a_change_of_a_server_with_a_very_long_name_is_approved(world: ReviewWor
     assert {row["code"] for row in world.json("policy", "generate")["left_out"]} >= {"unnamed"}
 
 
+def test_the_list_says_where_each_change_would_be_approved(locked: ReviewWorld, tmp_path: Path) -> None:
+    """Two projects, and a command without a lock, may each have a server of one name."""
+    locked.serve(CHANGED)
+    for place in (f"lock:{tmp_path / 'other' / 'mcp-lock.json'}", FIRST_USE):
+        locked.keep(place, verdicts(locked.approved(), listing(CHANGED)))
+    out = locked.run("review", "list").out
+    assert "APPROVED IN" in out.splitlines()[0]
+    assert all(f"{place}  " in out for place in ("  mcp-lock.json", "/other/mcp-lock.json", "  first use"))
+    assert {row["baseline"] for row in locked.json("review", "list")["reviews"]} == {
+        lock_baseline(locked.lock),
+        f"lock:{tmp_path / 'other' / 'mcp-lock.json'}",
+        FIRST_USE,
+    }
+
+
 def test_nobody_approves_a_critical_change_without_a_reason(locked: ReviewWorld) -> None:
     (name,) = locked.serve(EVIL)
     before = locked.files()

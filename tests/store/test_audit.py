@@ -249,6 +249,33 @@ def test_a_log_that_was_written_anew_from_an_edited_event_on_is_found_by_a_head(
     assert breaks(written, head) == [(6, "rewritten")]
 
 
+@pytest.mark.parametrize(
+    "name", ["notes", "50%", "a_b", "back\\slash", 'quo"te', "new\nline", "ü ☃", "\x00", "'; DROP", "\x7f{}[]"]
+)
+def test_what_is_looked_for_is_found_whatever_is_in_its_name(name: str, database: Database) -> None:
+    facts = [
+        Fact(kind="called", server=name, item="1"),
+        Fact(kind="blocked", server=f"{name}x", item="2"),
+        Fact(kind="blocked", server=name, item='"kind":"held"'),
+        Fact(kind="held", server="other", item="4", reason=f'"server":"{name}"'),
+    ]
+    append(database, Batch(gateway="g", source="s", first=1, events=tuple(Noted(9, fact) for fact in facts)))
+
+    def found(*holding: list[tuple[str, str]]) -> list[str]:
+        return [entry.fact.item for entry in newest(database, holding)]
+
+    assert [item for item in found([("server", name)]) if item in ("1", '"kind":"held"')] == ['"kind":"held"', "1"]
+    assert found([("kind", "held")]) == ["4"]
+    assert found([("kind", "blocked")], [("server", "other")]) == []
+    assert found([("kind", "held"), ("kind", "called")], []) == ["4", "1"]
+    assert found() == ["4", '"kind":"held"', "2", "1"]
+
+
+def test_the_newest_are_found_across_gaps_that_nobody_should_have_made(written: Database) -> None:
+    change(written, f"UPDATE audit_entry SET number = {1 << 62} WHERE number = 6")
+    assert [entry.fact.item for entry in newest(written, [[("kind", "called")]])] == items(written)[::-1]
+
+
 def test_a_head_stays_good_while_the_log_grows(written: Database) -> None:
     head = head_of(written)
     append(written, Batch(gateway="g", source="t", first=1, events=(Noted(at=9, fact=called("more")),)))

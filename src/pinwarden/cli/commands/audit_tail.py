@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.progress import Progress
 from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 from pinwarden.core.errors import PinwardenError
 
@@ -44,7 +45,8 @@ def run(args: Namespace) -> int:
     wanted = Wanted(server=args.server, kinds=tuple(args.kind))
     with state_to_read_from(args) as state:
         head = head_of(state.audit_database).number  # before the look, so that nothing falls between the two
-        entries = last_entries(state, args.count, wanted)
+        with Progress("looking through the audit log"):
+            entries = last_entries(state, args.count, wanted)
         if args.format != "text":
             return emit(tail_report(entries), args.format)
         for entry in entries:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 from pinwarden.core.errors import PinwardenError
 
 _LEVELS = ("info", "review", "critical")
-_HEADINGS = ("NAME", "LEVEL", "SERVER", "ITEM", "STATE", "LAST SEEN", "WHY")
+_HEADINGS = ("NAME", "LEVEL", "SERVER", "ITEM", "STATE", "APPROVED IN", "LAST SEEN", "WHY")
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -48,6 +49,7 @@ def run(args: Namespace) -> int:
                 each["server"],
                 f"{each['entity']} {each['item']}",
                 each["state"] + (f" by {each['decided_by']}" if each["decided_by"] else ""),
+                _place(each["baseline"]),
                 each["last_seen"],
                 each["reason"] or each["code"],
             )
@@ -55,3 +57,16 @@ def run(args: Namespace) -> int:
         ]
         sys.stdout.write(table(_HEADINGS, rows))
     return emit(report, args.format)
+
+
+def _place(baseline: str) -> str:
+    """Where an approval is kept: two projects may each have a server of one name."""
+    lock = baseline.removeprefix("lock:")
+    if lock == baseline:
+        return "first use"
+    path = Path(lock)
+    shown = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else lock
+    return shown if len(shown) <= _WIDEST else f"…{shown[1 - _WIDEST :]}"  # projects differ in the end of their paths
+
+
+_WIDEST = 40

@@ -18,6 +18,7 @@ from pinwarden.store import audit_chain
 if TYPE_CHECKING:
     from pinwarden.flows.gateway.state import GatewayState
 
+_SHORT = 200  # characters of a name that no entry cuts off
 _LONGEST_LINE = 1 << 20  # an entry has a few hundred bytes; with arguments, at most some hundred thousand
 
 
@@ -30,6 +31,11 @@ class Wanted(Record):
     def fits(self, entry: Entry) -> bool:
         """Whether the entry is one of them."""
         return self.server in ("", entry.fact.server) and (not self.kinds or entry.fact.kind in self.kinds)
+
+    def members(self) -> list[list[tuple[str, str]]]:
+        """What the lines of such entries hold: one of each list."""
+        short = self.server if len(self.server) <= _SHORT else ""  # a longer one may be cut off
+        return [[("kind", kind) for kind in self.kinds], [("server", short)] if short else []]
 
 
 def verify_log(state: GatewayState, heads: Sequence[Head], exports: Sequence[Path] = ()) -> Report:
@@ -112,7 +118,8 @@ def _holds_nothing(path: Path) -> PinwardenError:
 
 def last_entries(state: GatewayState, count: int, wanted: Wanted) -> list[Entry]:
     """The newest entries that are wanted, the oldest of them first."""
-    return list(reversed(list(_some(audit_chain.newest(state.audit_database), count, wanted))))
+    found = audit_chain.newest(state.audit_database, wanted.members())
+    return list(reversed(list(_some(found, count, wanted))))
 
 
 def later_entries(state: GatewayState, after: int) -> Iterator[Entry]:

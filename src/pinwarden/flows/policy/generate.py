@@ -15,6 +15,7 @@ from pinwarden.core.visible import INVISIBLE, inert_in_log, show_invisible
 from pinwarden.documents.gateway_event import ALLOWED, CALLED, WARNED
 from pinwarden.documents.policy import parse_policy
 from pinwarden.documents.surface import KINDS, RESOURCE
+from pinwarden.flows.gateway.state import FIRST_USE, lock_baseline
 from pinwarden.flows.report import Report, Row, counted
 from pinwarden.rules.config.masking import shown_address
 from pinwarden.rules.gates.verdict import BLOCK
@@ -48,6 +49,9 @@ _NOTHING_OBSERVED = (
 )
 
 
+_ELSEWHERE = "of servers of the same name left out, which were held back in other projects only; --all covers them too"
+
+
 class Generated(Record):
     """A proposed policy as text, and the report about it."""
 
@@ -62,6 +66,8 @@ class Coverage(Record):
     """By name; none means all."""
     lock: str | None = None
     """The lock that names them, where nobody else did."""
+    place: str = ""
+    """The same as the place of approvals: another project may have another server of the same name."""
 
     def covers(self, server: str) -> bool:
         """Whether a server is one of them."""
@@ -73,7 +79,11 @@ def locked_servers(project: Project) -> Coverage:
     lock = lock_store.read(project.lock)
     if lock is None:
         return Coverage()
-    return Coverage(servers=tuple(dict.fromkeys(entry.name for entry in lock.entries)), lock=project.lock.name)
+    return Coverage(
+        servers=tuple(dict.fromkeys(entry.name for entry in lock.entries)),
+        lock=project.lock.name,
+        place=lock_baseline(project.lock),
+    )
 
 
 def generate_policy(
@@ -83,7 +93,7 @@ def generate_policy(
     only_called: bool = False,
 ) -> Generated:
     """Propose a policy for these servers, or for all that were observed."""
-    every = _observations(state)
+    every, elsewhere = _observations(state, covered)
     observed = [each for each in every if covered.covers(each.server)]
     proposal = propose(observed, only_called=only_called)
     text = policy_text(proposal)
@@ -106,7 +116,10 @@ def generate_policy(
         summary=told,
         exit_code=EXIT_CLEAN,
         rows=rows,
-        notes=tuple(_notes(observed, covered, {each.server for each in every})),
+        notes=(
+            *_notes(observed, covered, {each.server for each in every}),
+            *([f"{counted(elsewhere, 'definition')} {_ELSEWHERE}"] if elsewhere else []),
+        ),
         facts={
             "policy": text,
             "digest": policy.digest.sri,
@@ -184,15 +197,28 @@ def _sum(allowed: Sequence[Observation]) -> str:
     return f"{counted(len(allowed), 'definition')}, {counted(calls, 'call')}{never}"
 
 
-def _observations(state: GatewayState) -> list[Observation]:
+def _observations(state: GatewayState, covered: Coverage) -> tuple[list[Observation], int]:
+    """What was observed, and how many definitions of covered servers were not observed here."""
     uses = _Uses(state)
     reviews: _Reviews = {}
     for each in state.reviews.listed(STATES):  # of one content there may be several, each for a lock of its own
         reviews.setdefault((each.server, each.entity, each.item, each.digest), []).append(each)
-    sightings = state.observed.all()
+    everywhere = state.observed.all()
+    sightings = [each for each in everywhere if _is_here(reviews.get(_content(each), []), covered.place)]
+    elsewhere = sum(map(covered.covers, (each.server for each in everywhere)))
+    elsewhere -= sum(map(covered.covers, (each.server for each in sightings)))
     seen = [_observation(each, uses, reviews) for each in sightings]
-    known = {(each.server, each.entity, each.item) for each in sightings}
-    return [*seen, *uses.unlisted(known)]
+    known = {(each.server, each.entity, each.item) for each in everywhere}
+    return [*seen, *uses.unlisted(known)], elsewhere
+
+
+def _content(sighting: Sighting) -> tuple[str, str, str, str]:
+    return sighting.server, sighting.entity, sighting.item, sighting.digest
+
+
+def _is_here(about: Sequence[Review], place: str) -> bool:
+    """Whether a definition may be of a server of this project. Only what was held says where it was."""
+    return not (place and about) or any(review.baseline in (place, FIRST_USE) for review in about)
 
 
 _Reviews = dict[tuple[str, str, str, str], list[Review]]
@@ -258,7 +284,7 @@ class _Uses:
 
 
 def _observation(sighting: Sighting, uses: _Uses, reviews: _Reviews) -> Observation:
-    about = reviews.get((sighting.server, sighting.entity, sighting.item, sighting.digest), [])
+    about = reviews.get(_content(sighting), [])
     used = uses.of(sighting)
     return Observation(
         server=sighting.server,
