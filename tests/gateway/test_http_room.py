@@ -68,7 +68,7 @@ def told(size: int) -> Frame:
 
 
 async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.002)
 

@@ -76,6 +76,10 @@ async def _progress(client: Client, tool: str, arguments: dict[str, Any]) -> lis
     return seen
 
 
+LONG = {"duration": 5, "steps": 25}
+"""The first step is told soon, and from then on there is time to cancel it, also on a slow machine."""
+
+
 async def _cancelled(client: Client, tool: str, arguments: dict[str, Any]) -> None:
     """Call a tool, and cancel that when it is known to be at work."""
     async with anyio.create_task_group() as group:
@@ -103,7 +107,7 @@ async def of_everything(client: Client, visitor: Visitor, size: int) -> None:
     await client.send_ping()
     await client.call_tool("echo", {"message": ODD})
     assert await _progress(client, "trigger-long-running-operation", {"duration": 0.2, "steps": 4}) == [1, 2, 3, 4]
-    await _cancelled(client, "trigger-long-running-operation", {"duration": 0.6, "steps": 3})
+    await _cancelled(client, "trigger-long-running-operation", LONG)
     await visitor.until(lambda: "roots" in visitor.asked)
     await client.send_roots_list_changed()
     await visitor.until(lambda: visitor.asked.count("roots") == 2)
@@ -139,7 +143,7 @@ async def of_everything(client: Client, visitor: Visitor, size: int) -> None:
     assert (await client.call_tool("get-sum", {"a": "no number"})).is_error
     await client.call_tool("echo", {"message": "x" * size})
     # That server goes on with what was cancelled, and tells of it.
-    await visitor.until(lambda: visitor.told.count("notifications/progress") == 4 + 3)
+    await visitor.until(lambda: visitor.told.count("notifications/progress") == 4 + LONG["steps"])
     assert {"sampling", "elicitation form", "elicitation url", "roots"} == set(visitor.asked)
 
 
@@ -199,7 +203,7 @@ async def of_both(client: Client, visitor: Visitor, size: int, *, handshake: boo
 async def _of_both_with_a_handshake(client: Client, visitor: Visitor) -> None:
     long = "everything__trigger-long-running-operation"
     assert await _progress(client, long, {"duration": 0.2, "steps": 4}) == [1, 2, 3, 4]
-    await _cancelled(client, long, {"duration": 0.6, "steps": 3})
+    await _cancelled(client, long, LONG)
     await client.send_ping()
     await client.send_roots_list_changed()
     await visitor.until(lambda: "roots" in visitor.asked)
@@ -212,7 +216,7 @@ async def _of_both_with_a_handshake(client: Client, visitor: Visitor) -> None:
     await client.unsubscribe_resource("everything+demo://resource/dynamic/text/1")
     await client.set_logging_level("debug")
     # That server goes on with what was cancelled, and tells of it.
-    await visitor.until(lambda: visitor.told.count("notifications/progress") == 4 + 3)
+    await visitor.until(lambda: visitor.told.count("notifications/progress") == 4 + LONG["steps"])
     assert {"sampling", "elicitation form", "roots"} <= set(visitor.asked)
 
 
