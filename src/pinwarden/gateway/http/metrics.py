@@ -74,7 +74,7 @@ class Figures:
             "http_body_bytes", "gauge", "Bytes of large requests in work.", [({}, self._connections.bodies)]
         )
         room = self._hub.room
-        about = "Bytes that wait for servers, and for lists to be judged."
+        about = "Bytes that wait for servers, for lists to be judged, and for the end of messages that servers began."
         yield from _metric("waiting_bytes", "gauge", about, [({}, room.waiting)])
         about = "Conversations that were ended because most of that waited in them."
         yield from _metric("waiting_ended_total", "counter", about, [({}, room.overflows)])
