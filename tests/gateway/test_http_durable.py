@@ -1,0 +1,69 @@
+"""A refusal over HTTP is answered when it is on disk, each time, and nobody else waits for that."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pinwarden.gateway.step import Step
+from tests.gateway.desk import DELETE, POISONED, SEARCH, approved
+from tests.gateway.http_world import TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, modern
+from tests.servers.turning_http import turning_http
+from tests.waiting import poll
+
+
+class Slow(Kept):
+    """A disk that takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.ready = threading.Event()
+
+    def record_durably(self, step: Step) -> None:
+        self.asked += 1
+        assert self.ready.wait(60)
+        super().record_durably(step)
+
+
+@pytest.fixture
+def disk() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+def at(disk: Slow) -> Iterator[Gateway]:
+    judge = guard("notes", approved({"tools": [SEARCH, DELETE]}))
+    with (
+        turning_http({"states": [{"tools": [POISONED, DELETE]}]}) as world,
+        gateway({"notes": Behind(judge, url=world.url)}, disk) as made,
+    ):
+        yield made
+        disk.ready.set()
+
+
+def test_each_refusal_is_on_disk_before_it_is_answered_and_others_are_answered_meanwhile(
+    at: Gateway, disk: Slow
+) -> None:
+    body, headers = modern("tools/call", {"name": "search_notes", "arguments": {}}, 7)
+    lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", **headers}
+    head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
+    disk.ready.set()
+    with Raw(at, "notes") as raw:
+        assert "error" in raw.ask("tools/call", {"name": "search_notes", "arguments": {}}), "it was refused before"
+        disk.ready.clear()
+        before = disk.asked
+        with socket.create_connection((at.host, at.port), timeout=60) as waiting:
+            waiting.sendall(f"POST /mcp/notes HTTP/1.1\r\n{head}\r\n".encode() + body)
+            poll(lambda: disk.asked > before)
+            for number in range(3):
+                assert "result" in raw.ask("tools/call", {"name": "delete_note", "arguments": {}}, number)
+            assert select.select([waiting], [], [], 0)[0] == [], "no byte of an answer"
+            disk.ready.set()
+            assert b"new_exfiltration" in waiting.recv(1 << 16)
+    refusals = [fact for fact in disk.facts if (fact.kind, fact.method) == ("blocked", "tools/call")]
+    assert len(refusals) == 2
