@@ -29,7 +29,7 @@ from pinwarden.documents.digest_policy import GatewayPolicy
 from tests.gateway import merged_rewrites
 from tests.gateway.desk import policy
 from tests.gateway.http_world import TOKEN, Behind, Raw, gateway, guard
-from tests.gateway.real import MODULES, SERVERS, lines, tapped
+from tests.gateway.real import CLIENTS, MODULES, SERVERS, lines, real_servers, tapped
 from tests.gateway.rewrites import (
     UNCHANGED,
     Expected,
@@ -41,7 +41,7 @@ from tests.gateway.rewrites import (
 )
 from tests.gateway.taps import http_tap
 from tests.gateway.test_drift_sequences_stdio import gateway as gateway_on_stdio
-from tests.gateway.tours import HOSTS, Visitor, of_both, of_everything, of_files, of_full, of_tasks
+from tests.gateway.tours import HOSTS, Visitor, of_both, of_everything, of_fastmcp, of_files, of_full, of_git, of_tasks
 from tests.needs import missing, needs
 from tests.ports import reserved_port
 
@@ -64,7 +64,13 @@ class Case:
 
     def __init__(self, server: str, size: int, rewrites: frozenset[str]) -> None:
         tours: dict[str, Callable[[Any, Visitor, int], Coroutine[Any, Any, None]]]
-        tours = {"everything": of_everything, "filesystem": of_files, "full": of_full}
+        tours = {
+            "everything": of_everything,
+            "filesystem": of_files,
+            "full": of_full,
+            "git": of_git,
+            "fastmcp": of_fastmcp,
+        }
         self.server = server
         self.size = size
         self.rewrites = rewrites
@@ -74,13 +80,20 @@ class Case:
     def command(self, transport: str = "stdio", folder: str = "") -> list[str]:
         if not MODULES.exists():
             missing("tests/npm/node_modules", "tools/npm-packages.sh")
+        if self.server == "git":
+            subprocess.run(["git", "init", "-q", folder], check=True)
+            for name in ("name", "email"):
+                subprocess.run(["git", "-C", folder, "config", f"user.{name}", "t"], check=True)
+            return [str(Path(sys.executable).parent / "mcp-server-git"), "--repository", folder]
+        if self.server == "fastmcp":
+            return [sys.executable, str(SERVERS / "fastmcp_server.py"), transport]
         if self.server == "full":
             return [sys.executable, str(SERVERS / "full_server.py"), transport]
         return ["node", str(MODULES / f"server-{self.server}/dist/index.js"), folder or transport]
 
-    async def visit(self, place: Any, settled: Callable[[], None]) -> None:
+    async def visit(self, place: Any, settled: Callable[[], None], folder: Path = Path()) -> None:
         """Make the tour, and stay until everything has arrived."""
-        visitor = Visitor()
+        visitor = Visitor(folder)
         async with visitor.client(place, self.mode) as client:
             await self._tour(client, visitor, self.size)
             await asyncio.to_thread(settled)
@@ -124,16 +137,19 @@ def _other(frame: bytes) -> bytes:
     "case",
     [
         case("everything", 500_000),
-        case("filesystem", 500_000, frozenset()),
+        case("filesystem", 500_000),
         case("full", 500_000, OWN | {"cache-hints"}),
-        case("filesystem", FIFTY_MEGABYTES, frozenset()),
+        case("git", 100_000),
+        case("fastmcp", 100_000),
+        case("filesystem", FIFTY_MEGABYTES),
         case("full", FIFTY_MEGABYTES, OWN | {"cache-hints"}),
     ],
 )
 def test_over_stdio_both_sides_have_the_same_bytes_in_the_same_order(tmp_path: Path, case: Case) -> None:
     hosts = ", ".join(f'"{host}"' for host in HOSTS)
     (tmp_path / "pinwarden.toml").write_text(f"[policy.gateway]\nurl-hosts = [{hosts}]\n")
-    server = tapped(tmp_path / "server", case.command(folder=str(tmp_path) if case.server == "filesystem" else ""))
+    folder = str(tmp_path) if case.server in ("filesystem", "git") else ""
+    server = tapped(tmp_path / "server", case.command(folder=folder))
     run = [sys.executable, "-m", "pinwarden", "run", "--name", case.server, "--", *server]
     command, *words = tapped(tmp_path / "client", run)
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PINWARDEN_STATE": str(tmp_path / "state")}
@@ -143,15 +159,44 @@ def test_over_stdio_both_sides_have_the_same_bytes_in_the_same_order(tmp_path: P
         sides = [Side(lines(tmp_path / name, "up"), [lines(tmp_path / name, "down")]) for name in ("server", "client")]
         return sides[0], sides[1]
 
-    def judge(server: Side, client: Side) -> str:
-        expected = Expected.of(server)
-        up = difference_in_order(expected.up, client.up, expected.waiting)
-        return up or difference_in_order(expected.down[0], client.down[0], expected.waiting)
-
-    asyncio.run(case.visit(place, lambda: settle(look, judge)))
+    asyncio.run(case.visit(place, lambda: settle(look, _judge_over_stdio), tmp_path))
     server_side, client_side = look()
     assert Expected.of(server_side).rewrites == case.rewrites
-    assert_same(judge, server_side, client_side)
+    assert_same(_judge_over_stdio, server_side, client_side)
+
+
+def _judge_over_stdio(server: Side, client: Side) -> str:
+    expected = Expected.of(server)
+    up = difference_in_order(expected.up, client.up, expected.waiting)
+    return up or difference_in_order(expected.down[0], client.down[0], expected.waiting)
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+@pytest.mark.parametrize(
+    ("client", "mode", "server"),
+    [("sdk1", "legacy", "git"), ("fastmcp", "auto", "fastmcp"), ("inspector", "legacy", "filesystem")],
+)
+def test_other_clients_and_their_servers_have_the_same_bytes(
+    client: str, mode: str, server: str, way: str, tmp_path: Path
+) -> None:
+    real = real_servers(tmp_path)[server]
+    record = tmp_path / "client"
+
+    def server_side() -> Side:
+        return Side(lines(real.record, "up"), [lines(real.record, "down")])
+
+    if way == "stdio":
+        run = [sys.executable, "-m", "pinwarden", "run", "--name", server, "--", *real.command]
+        CLIENTS[client](real, tapped(record, run), mode, tmp_path)
+        judge: Judge = _judge_over_stdio
+        sides = server_side(), Side(lines(record, "up"), [lines(record, "down")])
+    else:
+        with gateway({server: Behind(guard(server), command=real.command)}) as made, http_tap(made.port) as tap:
+            CLIENTS[client](real, f"http://127.0.0.1:{tap.port}/mcp/{server}", mode, tmp_path)
+            judge = _judge_over_http
+            sides = server_side(), Side(*tap.messages())
+    assert any(b'"tools/call"' in frame for frame in sides[1].up)
+    assert_same(judge, *sides)
 
 
 def test_over_stdio_a_result_of_fifty_megabytes_passes_as_it_is(tmp_path: Path) -> None:

@@ -21,10 +21,12 @@ HOSTS = ("login.example.com", "modelcontextprotocol.io")
 class Visitor:
     """A client's user, model and ears."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path = Path()) -> None:
         self.told: list[str] = []
         """The methods of what came without being asked for."""
         self.asked: list[str] = []
+        self.folder = folder
+        """What servers of files may look into."""
 
     def client(self, place: Any, mode: str) -> Client:
         """A client that can do everything."""
@@ -243,3 +245,34 @@ async def of_files(client: Client, visitor: Visitor, size: int) -> None:
     [picture] = (await client.call_tool("read_media_file", {"path": str(file)})).content
     assert isinstance(picture, types.ImageContent)
     assert 2 * len(picture.data) > size * 0.99
+
+
+async def of_git(client: Client, visitor: Visitor, size: int) -> None:
+    """mcp-server-git: a file with odd names and words is looked at, added, committed and told of."""
+    await client.list_tools()
+    folder = visitor.folder
+    (folder / "snö.txt").write_text(f"{ODD}\n" + "x" * size)
+    place = {"repo_path": str(folder)}
+    for tool, more in (
+        ("git_status", {}),
+        ("git_add", {"files": ["snö.txt"]}),
+        ("git_diff_staged", {}),
+        ("git_commit", {"message": ODD}),
+        ("git_log", {"max_count": 1}),
+        ("git_show", {"revision": "HEAD"}),
+    ):
+        assert not (await client.call_tool(tool, {**place, **more})).is_error, tool
+    assert (await client.call_tool("git_show", {**place, "revision": "nowhere"})).is_error
+
+
+async def of_fastmcp(client: Client, visitor: Visitor, size: int) -> None:
+    """A server written with FastMCP."""
+    del visitor
+    await _lists(client)
+    assert (await client.call_tool("add", {"a": 40})).structured_content == {"result": 42}
+    assert (await client.call_tool("add", {"a": ODD})).is_error
+    await client.get_prompt("explain", {"topic": ODD + "x" * size})
+    for uri in ("note://today", "note://monday"):
+        await client.read_resource(uri)
+    with pytest.raises(MCPError):
+        await client.get_prompt("explain", {})
