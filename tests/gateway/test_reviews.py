@@ -362,6 +362,17 @@ def test_the_list_says_where_each_change_would_be_approved(locked: ReviewWorld, 
     }
 
 
+def test_no_event_about_a_review_holds_what_a_signed_address_proves(locked: ReviewWorld) -> None:
+    signed = {"uri": "https://me:hunter2@files.example/a?signature=hunter2", "name": "a"}
+    served = listing(SEARCH, resources=[signed])
+    held = locked.state.sightings("notes", lock_baseline(locked.lock)).keep(verdicts(locked.approved(), served))
+    shown = "https://<secret>@files.example/a?<secret>"
+    assert [fact.item for fact in held if fact.item_kind == "resource"] == [shown]
+    assert locked.run("review", "reject", *locked.waiting()).code == 0
+    assert shown in [event[1] for event in locked.events()]
+    assert "hunter2" not in locked.run("audit", "export").out
+
+
 def test_nobody_approves_a_critical_change_without_a_reason(locked: ReviewWorld) -> None:
     (name,) = locked.serve(EVIL)
     before = locked.files()

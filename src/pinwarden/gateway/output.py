@@ -199,7 +199,7 @@ class Journal:
             call=call,
             method=method,
             item_kind=verdict.entity,
-            item=_shown_key(verdict),
+            item=_item(verdict),
             expected=verdict.expected,
             observed=digest_text(verdict.digest),
             level=verdict.level,
@@ -210,10 +210,9 @@ class Journal:
         )
 
 
-def _shown_key(verdict: Verdict) -> str:
-    """What an event calls an item. Addresses of resources may hold a password, or be all that it takes to read one."""
-    if verdict.entity != RESOURCE.entity or "://" not in verdict.key:
+def _item(verdict: Verdict) -> str:
+    if verdict.entity != RESOURCE.entity:
         return verdict.key
-    from pinwarden.rules.config.masking import shown_address
+    from pinwarden.rules.config.masking import shown_item  # a server without resources starts without it
 
-    return shown_address(verdict.key)
+    return shown_item(verdict.entity, verdict.key)

@@ -17,6 +17,7 @@ from pinwarden.documents.surface import KINDS, Item, Surface
 from pinwarden.flows.compare import compare_surfaces
 from pinwarden.flows.gateway.baselines import Baseline, baseline_of
 from pinwarden.flows.report import Report, Row, counted
+from pinwarden.rules.config.masking import shown_item
 from pinwarden.rules.drift.changes import CRITICAL
 from pinwarden.store.observed import kept_name
 from pinwarden.store.reviews import STATES, WAITING, Review, named
@@ -366,7 +367,7 @@ def _write_down(state: GatewayState, reviews: Sequence[Review], approver: Approv
                     kind=kind,
                     server=review.server,
                     item_kind=review.entity,
-                    item=review.item,
+                    item=shown_item(review.entity, review.item),
                     expected=tuple(review.expected.split()),
                     observed=review.digest,
                     level=review.level,

@@ -8,6 +8,7 @@ from pinwarden.adapters.clock import now
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.gateway_event import HELD, Fact
+from pinwarden.rules.config.masking import shown_item
 from pinwarden.rules.gates.verdict import ALLOW, Verdict
 from pinwarden.store.observed import Observed, Sighting, kept_name
 from pinwarden.store.reviews import Review, Reviews
@@ -75,7 +76,7 @@ def _held(review: Review) -> Fact:
         server=review.server,
         call=review.name,
         item_kind=review.entity,
-        item=review.item,
+        item=shown_item(review.entity, review.item),
         expected=tuple(review.expected.split()),
         observed=review.digest,
         level=review.level,

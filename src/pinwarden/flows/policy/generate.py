@@ -14,10 +14,10 @@ from pinwarden.core.record import Record
 from pinwarden.core.visible import INVISIBLE, inert_in_log, show_invisible
 from pinwarden.documents.gateway_event import ALLOWED, CALLED, WARNED
 from pinwarden.documents.policy import parse_policy
-from pinwarden.documents.surface import KINDS, RESOURCE
+from pinwarden.documents.surface import KINDS
 from pinwarden.flows.gateway.state import FIRST_USE, lock_baseline
 from pinwarden.flows.report import Report, Row, counted
-from pinwarden.rules.config.masking import shown_address
+from pinwarden.rules.config.masking import shown_item
 from pinwarden.rules.gates.verdict import BLOCK
 from pinwarden.rules.proposal import REASONS, Observation, Proposal, propose
 from pinwarden.store.audit_chain import entries
@@ -257,7 +257,7 @@ class _Uses:
 
     def of(self, sighting: Sighting) -> _Used:
         """Of one definition; a use that does not say of which is counted for all of them."""
-        item = kept_name(shown_address(sighting.item)) if sighting.entity == RESOURCE.entity else sighting.item
+        item = kept_name(shown_item(sighting.entity, sighting.item))
         found = self._found.get((sighting.server, sighting.entity, item), {})  # an event holds no secret of an address
         mine = found.get(sighting.digest, _Used())
         return mine.with_those(found.get("", _Used())) if sighting.digest else mine

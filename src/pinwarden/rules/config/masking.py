@@ -237,6 +237,11 @@ def shown_address(url: str) -> str:
     return f"{scheme}://{host}{slash}{'/'.join(segments)}{tail}"
 
 
+def shown_item(entity: str, key: str) -> str:
+    """What an event calls an item. An address of a resource may hold a password, or be all that it takes to read it."""
+    return shown_address(key) if entity == "resource" and "://" in key else key
+
+
 def _holds_key(segment: str) -> bool:
     """Whether a part of a path is a key, or has one behind a mark, as in ``bot1234:KEY``."""
     return bool(TOKEN.search(segment)) or _RUN.sub(_masked_run, segment) != segment
