@@ -447,6 +447,19 @@ def test_whoever_waits_for_an_answer_that_cannot_be_read_is_told_so(text: bytes,
     assert not any(b"caf" in frame or b"\t" in frame for frame in desk.to_client)
 
 
+@pytest.mark.parametrize("number", [b"77.0", b'"77"'])
+@pytest.mark.parametrize("method", ["tools/call", "tools/list"])
+def test_an_answer_under_what_only_some_clients_take_for_the_id_is_an_error_for_all(number: bytes, method: str) -> None:
+    desk = Desk({"tools": [SEARCH]})
+    desk.open()
+    desk.call("search_notes")
+    desk.server.answers = lambda text: []  # type: ignore[method-assign]  # noqa: ARG005
+    desk.send({"jsonrpc": "2.0", "id": 77, "method": method, "params": {"name": "search_notes"}})
+    desk.say(b'{"jsonrpc":"2.0","id":%s,"result":{"content":[],"tools":[]}}' % number)
+    assert desk.answer(77)["error"]["code"] == -32603
+    assert desk.session.idle
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -455,7 +468,8 @@ def test_whoever_waits_for_an_answer_that_cannot_be_read_is_told_so(text: bytes,
         b'{"jsonrpc":"2.0","result":{"a":"\xff","id":77}}',
         b'{"jsonrpc":"2.0","id":78,"result":{"a":"\xff","id":77}}',
         b'{"jsonrpc":"2.0","id":177,"result":{"a":"\xff"}}',
-        b'{"jsonrpc":"2.0","id":"77","result":{"a":"\xff"}}',
+        b'{"jsonrpc":"2.0","id":"077x","result":{"a":1}}',
+        b'{"jsonrpc":"2.0","id":77.5,"result":{"a":1}}',
         b'log: {"jsonrpc":"2.0","id":77,"result":{"a":"\xff"}}',
         b'[{"jsonrpc":"2.0","id":77,"method":"roots/list"}]',
     ],

@@ -43,6 +43,7 @@ REFUSED = -32602
 INTERNAL = -32603
 GONE = -32000
 _MAX_NAME = 120
+_DIGITS = 18
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -125,3 +126,12 @@ def unrecorded(number: Any, problem: PinwardenError) -> bytes:
 def is_id(value: Any) -> bool:
     """Whether a value can be the id of a request."""
     return (type(value) is int) or (type(value) is str and len(value) <= 1024)
+
+
+def meant_id(value: Any) -> int | None:
+    """The whole number that some clients take an id for that is none: 7.0, or the text 7."""
+    if type(value) is float:
+        return int(value) if value.is_integer() else None
+    if type(value) is str and len(value) <= _DIGITS and value.isascii() and value.isdigit():
+        return int(value)
+    return None

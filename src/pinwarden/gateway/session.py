@@ -30,7 +30,7 @@ from pinwarden.gateway.asked import Answer, Asked, Notice, Request
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.held import Held
 from pinwarden.gateway.listening import CANCELLED, Listening
-from pinwarden.gateway.messages import LISTEN, error, is_id, unrecorded
+from pinwarden.gateway.messages import LISTEN, error, is_id, meant_id, unrecorded
 from pinwarden.gateway.opening import Opening, stateless_meta
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.plain import CALL, PlainCalls
@@ -372,6 +372,9 @@ class Session:
         if asked is None:
             if number is None and "error" in message and not is_doubtful_answer(message):
                 self._answers.tell_error(frame, message, out)  # about a message that the server could not read
+                return
+            if (asked := self._answered(meant_id(number))) is not None:
+                self._answer(Answer(b"", None, asked, now), now, out)
                 return
             self._journal.refused("answer_unasked", "The server answered a question that nobody asked.", "", "", out)
             return
