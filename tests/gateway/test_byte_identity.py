@@ -91,12 +91,12 @@ class Case:
             return [sys.executable, str(SERVERS / "full_server.py"), transport]
         return ["node", str(MODULES / f"server-{self.server}/dist/index.js"), folder or transport]
 
-    async def visit(self, place: Any, settled: Callable[[], None], folder: Path = Path()) -> None:
-        """Make the tour, and stay until everything has arrived."""
+    async def visit(self, place: Any, settled: Callable[[], T], folder: Path = Path()) -> T:
+        """Make the tour, and stay until everything has arrived; both sides by then."""
         visitor = Visitor(folder)
         async with visitor.client(place, self.mode) as client:
             await self._tour(client, visitor, self.size)
-            await asyncio.to_thread(settled)
+            return await asyncio.to_thread(settled)
 
 
 def case(server: str, size: int, rewrites: frozenset[str] = OWN) -> Any:
@@ -104,12 +104,16 @@ def case(server: str, size: int, rewrites: frozenset[str] = OWN) -> Any:
     return pytest.param(Case(server, size, rewrites), id=f"{server}-{size}", marks=marks)
 
 
-def settle(look: Callable[[], tuple[T, Side]], judge: Callable[[T, Side], str]) -> None:
-    """Wait until nothing is on its way any more, and the sides are the same."""
+def settle(look: Callable[[], tuple[T, Side]], judge: Callable[[T, Side], str]) -> tuple[T, Side]:
+    """Wait until nothing is on its way any more, and the sides are the same.
+
+    They are given as they are then: what a server says after its client has left reaches nobody.
+    """
     end = time.monotonic() + 60
-    while said := judge(*look()):
+    while said := judge(*(sides := look())):
         assert time.monotonic() < end, said
         time.sleep(0.05)
+    return sides
 
 
 def assert_same(judge: Judge, server: Side, client: Side) -> None:
@@ -159,8 +163,8 @@ def test_over_stdio_both_sides_have_the_same_bytes_in_the_same_order(tmp_path: P
         sides = [Side(lines(tmp_path / name, "up"), [lines(tmp_path / name, "down")]) for name in ("server", "client")]
         return sides[0], sides[1]
 
-    asyncio.run(case.visit(place, lambda: settle(look, _judge_over_stdio), tmp_path))
-    server_side, client_side = look()
+    visit = case.visit(place, lambda: settle(look, _judge_over_stdio), tmp_path)
+    server_side, client_side = asyncio.run(visit)
     assert Expected.of(server_side).rewrites == case.rewrites
     assert_same(_judge_over_stdio, server_side, client_side)
 
@@ -232,8 +236,7 @@ def test_over_http_tasks_are_relayed_byte_for_byte() -> None:
                 def look() -> tuple[Side, Side]:
                     return Side(*far.messages()), Side(*near.messages())
 
-                settle(look, _judge_over_http)
-                server, client = look()
+                server, client = settle(look, _judge_over_http)
     assert Expected.of(server).rewrites == case.rewrites
     assert_same(_judge_over_http, server, client)
 
@@ -284,14 +287,13 @@ def _judge_over_http(server: Side, client: Side, *, hanging_up: bool = False) ->
 def _tour_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]], *, hanging_up: bool) -> None:
     judge = partial(_judge_over_http, hanging_up=hanging_up)
 
-    async def go() -> None:
+    async def go() -> tuple[Side, Side]:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
             place = streamable_http_client(f"http://127.0.0.1:{port}/mcp/real", http_client=http)
-            await case.visit(place, lambda: settle(look, judge))
+            return await case.visit(place, lambda: settle(look, judge))
 
-    asyncio.run(go())
-    server, client = look()
+    server, client = asyncio.run(go())
     assert Expected.of(server, hanging_up=hanging_up).rewrites == case.rewrites
     assert_same(judge, server, client)
 
@@ -320,17 +322,16 @@ def test_at_the_address_of_all_servers_only_what_the_page_says_is_rewritten(
         sides = {name: Side(lines(tmp_path / name, "up"), [lines(tmp_path / name, "down")]) for name in names}
         return sides, Side(*tap.messages())
 
-    async def go() -> None:
+    async def go() -> tuple[dict[str, Side], Side]:
         visitor = Visitor()
         async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30) as http:
             place = streamable_http_client(f"http://127.0.0.1:{tap.port}/mcp", http_client=http)
             async with visitor.client(place, mode) as client:
                 await of_both(client, visitor, 20_000, handshake=mode == "legacy")
-                await asyncio.to_thread(lambda: settle(look, merged_rewrites.judge))
+                return await asyncio.to_thread(lambda: settle(look, merged_rewrites.judge))
 
     with gateway(servers) as made, http_tap(made.port) as tap:
-        asyncio.run(go())
-        sides, client = look()
+        sides, client = asyncio.run(go())
     found = merged_rewrites.Expected(sides, client)
     assert found.rewrites - {"merged-unheard"} == rewrites  # a server may ask before the client listens
     assert set(documented()) >= found.rewrites

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cli.run import Outcome, pinwarden
+from tests.gateway.desk import policy
 from tests.gateway.http_world import modern
 from tests.postgres import Cluster
 from tests.servers import talking, turning
@@ -469,7 +470,10 @@ def test_the_lock_and_the_policy_are_read_again_when_they_change(tmp_path: Path)
             lock.write_text(lock.read_text().replace("notes", "nutes"))
             poll(lambda: at.get("/readyz")[0] == 503)
             assert at.ask("notes", at.token)[0] == 503, "an edited lock approves nothing"
-    assert "policy_changed" in project("audit", "export").out
+    facts = [json.loads(line)["fact"] for line in project("audit", "export").out.splitlines()]
+    digests = [fact["policy"] for fact in facts if fact["kind"] == "policy_changed"]
+    assert digests[-1] == policy(enforcement="block").digest
+    assert policy(enforcement="audit").digest in digests
 
 
 def test_a_lock_that_changes_while_the_audit_database_is_away_is_still_served_and_tokens_are_still_shut_out(
