@@ -251,6 +251,8 @@ class Views:
         failure = None if message is None else message.get("error")
         if asked.kind is None:
             self._asking.pop(DISCOVER, None)
+            if self.meta is None:
+                return True  # a handshake began meanwhile, and that is where the server says who it is
             result = None if message is None else message.get("result")
             self.server = server_facts(result) if isinstance(result, dict) else {}
             if isinstance(result, dict) and has_two_names(result):

@@ -1,0 +1,55 @@
+"""What the gateway asked of its own is answered late, when the client has opened the conversation another way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.session import Session
+from pinwarden.gateway.step import Step
+from tests.gateway.desk import SEARCH, Measure
+from tests.servers.turning import META, Turning
+
+ABOUT = {f"{META}protocolVersion": "2026-07-28", f"{META}clientInfo": {"name": "c"}, f"{META}clientCapabilities": {}}
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
+
+
+def test_an_answer_to_our_question_who_the_server_is_counts_no_more_once_a_handshake_said_so() -> None:
+    """A client tries the newest revision first, and the handshake before the gateway's own question is sent."""
+    server = Turning({"states": [{"tools": [SEARCH]}], "eras": ["initialize"]})
+    measure = Measure(None)
+    session = Session(Guard("notes", measure), name="late")
+    waiting: list[bytes] = []
+    got: list[Any] = []
+
+    def carry(step: Step, *, later: bool = False) -> None:
+        got.extend(map(json.loads, step.to_client))
+        frames = [*step.to_server]
+        if later:
+            waiting.extend(frames)
+            return
+        for frame in frames:
+            for answer in server.answers(frame.decode()):
+                carry(session.server_frame(answer.encode(), 0.0))
+
+    def ask(method: str, params: dict[str, Any], number: int) -> Step:
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        return session.client_frame(json.dumps(message).encode(), 0.0)
+
+    [asked] = ask("server/discover", {"_meta": ABOUT}, 1).to_server
+    [unknown] = server.answers(asked.decode())
+    carry(session.server_frame(unknown.encode(), 0.0), later=True)
+    carry(ask("initialize", HELLO, 2))
+    for frame in waiting:
+        for answer in server.answers(frame.decode()):
+            carry(session.server_frame(answer.encode(), 0.0))
+    carry(session.client_frame(b'{"jsonrpc":"2.0","method":"notifications/initialized"}', 0.0))
+    carry(ask("tools/list", {}, 3))
+    carry(ask("tools/call", {"name": "search_notes", "arguments": {}}, 4))
+    assert measure.surface is not None
+    assert measure.surface.server == server._server()
+    assert [each["method"] for each in server.received if each["method"].endswith("/list")] == ["tools/list"] * 2
+    answers = {each["id"]: each for each in got}
+    assert answers[3]["result"]["tools"] == [SEARCH]
+    assert "result" in answers[4]
