@@ -266,6 +266,22 @@ class TestRaces:
         assert refused(desk.answer("c")) == "new_exfiltration"
         assert desk.served("search_notes") == []
 
+    def test_a_list_that_was_asked_for_earlier_and_comes_later_does_not_count(self) -> None:
+        desk = Desk({"tools": [SEARCH]}, {"tools": [POISONED]})
+        desk.open()
+        desk.names()
+        session, now = desk.session, desk.now + 25
+        behind = session.tick(now)  # what is nearly too old is asked for behind the client's back
+        assert [json.loads(frame)["method"] for frame in behind.to_server] == ["tools/list"]
+        old = desk.server.answers(behind.to_server[0].decode())[0].encode()
+        desk.now = now
+        desk.turn()
+        assert desk.names() == []
+        again = session.server_frame(old, now)
+        assert [json.loads(frame)["method"] for frame in again.to_server] == ["tools/list"]
+        assert refused(desk.call("search_notes")) == "new_exfiltration"
+        assert desk.served("search_notes") == []
+
     def test_a_list_of_our_own_that_was_changed_while_it_was_read_is_read_again(self) -> None:
         desk = Desk({"tools": [SEARCH]}, {"tools": [POISONED]})
         desk.open()

@@ -141,7 +141,7 @@ class Answers:
         page = read_page(answer.frame, answer.message, kind, self._guard)
         if not answer.asked.cursor and page.cursor is None:
             if not answer.tries:
-                self._views.take(kind, page.items, now, answer.asked.notices, out)
+                self._views.take(kind, page.items, now, answer.asked.notices, answer.asked.order, out)
             view = self._views.judged(kind, out)
             if view is None:
                 self._views.need(kind, now, out)  # the first use: everything has to be seen first

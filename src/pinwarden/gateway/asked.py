@@ -11,7 +11,7 @@ from pinwarden.rules.gates.verdict import Verdict
 class Asked:
     """A request of the client that went to the server."""
 
-    __slots__ = ("cursor", "kind", "method", "notices", "number", "use", "warning")
+    __slots__ = ("cursor", "kind", "method", "notices", "number", "order", "use", "warning")
 
     def __init__(self, number: Any, method: str, use: str = "", warning: Verdict | None = None) -> None:
         self.number = number
@@ -22,6 +22,8 @@ class Asked:
         """What the client is to be told with the answer."""
         self.kind: Kind | None = None
         """Which list it asks for; None for anything else."""
+        self.order = 0
+        """When it was asked for, among all lists that were."""
         self.notices = 0
         """How often the server had told by then that this list changed: an answer knows of no later time."""
         self.cursor = False

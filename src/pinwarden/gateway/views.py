@@ -35,14 +35,17 @@ class View:
     """One complete list."""
 
     __slots__ = (
-        *("at", "by_item", "by_key", "calls", "epoch", "forms", "items", "kind", "makers", "notices", "problem"),
+        *("at", "by_item", "by_key", "calls", "epoch", "forms", "items", "kind", "makers", "notices", "order"),
+        "problem",
     )
 
-    def __init__(self, kind: Kind, items: tuple[Item, ...], at: float, notices: int) -> None:
+    def __init__(self, kind: Kind, items: tuple[Item, ...], at: float, notices: int, order: int) -> None:
         self.kind = kind
         self.items = items
         self.at = at
         self.notices = notices
+        self.order = order
+        """When it was asked for, among all lists that were."""
         self.epoch = -1
         self.calls = 0
         self.problem: str | None = None
@@ -70,13 +73,14 @@ class View:
 class _Asked:
     """A list that is being asked for, page by page."""
 
-    __slots__ = ("cursors", "items", "kind", "notices", "pages", "rounds", "since", "size")
+    __slots__ = ("cursors", "items", "kind", "notices", "order", "pages", "rounds", "since", "size")
 
-    def __init__(self, kind: Kind | None, since: float, notices: int, rounds: int = 0) -> None:
+    def __init__(self, kind: Kind | None, since: float, notices: int, order: int, rounds: int = 0) -> None:
         self.kind = kind
         """None for the question who the server is."""
         self.since = since
         self.notices = notices
+        self.order = order
         self.rounds = rounds
         self.pages = 0
         self.size = 0
@@ -96,6 +100,7 @@ class Views:
         self._journal = journal
         self._prefix = f"pinwarden/{session}/"
         self._last = 0
+        self._order = 0
         self._opening = False
         self._views: dict[str, View] = {}
         self._open: dict[str, _Asked] = {}
@@ -187,9 +192,25 @@ class Views:
             self._judge(view, out)
         return view
 
-    def take(self, kind: Kind, items: tuple[Item, ...], now: float, notices: int, out: Output) -> None:
-        """A complete list was seen, by whoever asked for it after so many notices that it changed."""
-        view = View(kind, items, now, notices)
+    def next_order(self) -> int:
+        """Lists are asked for by several at once, and their answers may overtake each other; this is their order."""
+        self._order += 1
+        return self._order
+
+    def take(  # noqa: PLR0913, PLR0917  what there is to say of a list
+        self, kind: Kind, items: tuple[Item, ...], now: float, notices: int, order: int, out: Output
+    ) -> None:
+        """A complete list was seen, by whoever asked for it after so many notices that it changed.
+
+        One that was asked for before the list that is known tells of an earlier time. It does not count; but if the
+        server answers out of order, that is reason enough to ask again.
+        """
+        known = self._views.get(kind.member)
+        if known is not None and known.problem is None and order < known.order:
+            if _contents(items) != _contents(known.items):
+                self._ask(kind, now, out)
+            return
+        view = View(kind, items, now, notices, order)
         self._views[kind.member] = view
         if self._guard.approved is None:
             self._trust_if_complete(out)
@@ -300,7 +321,7 @@ class Views:
             self._ask(kind, now, out, rounds=asked.rounds + 1)  # it changed while it was read
             return False
         before = self._withheld(kind)
-        self.take(kind, items, now, self._guard.notices(kind), out)
+        self.take(kind, items, now, self._guard.notices(kind), asked.order, out)
         if before is not None and self._withheld(kind) != before:
             out.to_client.append(_told_anew(kind))
         return True
@@ -313,7 +334,7 @@ class Views:
 
     def _ask(self, kind: Kind, now: float, out: Output, rounds: int = 0) -> None:
         if kind.member not in self._asking:
-            self._send(_Asked(kind, now, self._guard.notices(kind), rounds), {}, out)
+            self._send(_Asked(kind, now, self._guard.notices(kind), self.next_order(), rounds), {}, out)
 
     def new_id(self) -> str:
         """An id for a request of ours."""
@@ -335,7 +356,7 @@ class Views:
         if self.server is not None or self.meta is None:
             return True
         if DISCOVER not in self._asking:
-            self._send(_Asked(None, now, 0), {}, out)
+            self._send(_Asked(None, now, 0, 0), {}, out)
         return False
 
     def _trusts(self, now: float, out: Output) -> bool:
@@ -377,7 +398,8 @@ class Views:
             self.server = {}
             return
         self._asking.pop(asked.kind.member, None)
-        view = View(asked.kind, (), now - self._guard.policy.relist_seconds + _RETRY_SECONDS, asked.notices)
+        at = now - self._guard.policy.relist_seconds + _RETRY_SECONDS
+        view = View(asked.kind, (), at, asked.notices, asked.order)
         view.notices = self._guard.notices(asked.kind)
         view.problem = why
         self._views[asked.kind.member] = view
@@ -408,6 +430,10 @@ def _trustworthy(items: tuple[Item, ...]) -> tuple[Item, ...]:
     for item in items:
         times[_folded(item)] = times.get(_folded(item), 0) + 1
     return tuple(item for item in items if item.digest is not None and times[_folded(item)] == 1)
+
+
+def _contents(items: tuple[Item, ...]) -> list[tuple[str, bytes]]:
+    return sorted((item.key, b"" if item.digest is None else item.digest.raw) for item in items)
 
 
 def _folded(item: Item) -> str:
