@@ -12,12 +12,12 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, as_dict, replace
-from pinwarden.documents.gateway_event import APPROVED, HELD, REJECTED, SERVER_ITEM, Fact
+from pinwarden.documents.gateway_event import APPROVED, HELD, REJECTED, SERVER_ITEM
 from pinwarden.documents.surface import KINDS, Item, Surface
 from pinwarden.flows.compare import compare_surfaces
 from pinwarden.flows.gateway.baselines import Baseline, baseline_of
+from pinwarden.flows.gateway.sightings import fact_about
 from pinwarden.flows.report import Report, Row, counted
-from pinwarden.rules.config.masking import shown_item
 from pinwarden.rules.drift.changes import CRITICAL
 from pinwarden.store.observed import kept_name
 from pinwarden.store.reviews import STATES, WAITING, Review, named
@@ -361,24 +361,7 @@ def _with(approved: Surface, reviews: Sequence[Review]) -> Surface:
 def _write_down(state: GatewayState, reviews: Sequence[Review], approver: Approver, kind: str) -> None:
     """Into the audit log first: a decision may be there that came to nothing, but never an effect without one."""
     with state.audit_log() as log:
-        log.record_durably(
-            *(
-                Fact(
-                    kind=kind,
-                    server=review.server,
-                    item_kind=review.entity,
-                    item=shown_item(review.entity, review.item),
-                    expected=tuple(review.expected.split()),
-                    observed=review.digest,
-                    level=review.level,
-                    code=review.code,
-                    reason=approver.why,
-                    by=approver.by,
-                    call=review.name,
-                )
-                for review in reviews
-            )
-        )
+        log.record_durably(*(fact_about(review, kind, approver.why, approver.by) for review in reviews))
         if log.problem is not None:
             raise log.problem
 

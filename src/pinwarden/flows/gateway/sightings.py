@@ -37,7 +37,7 @@ class Sightings:
             self._reviews.settle(kept_name(self._server), self._baseline, passed)
         fresh = self._reviews.hold(held) if held else []
         self._observed.saw(self._sighting(verdict, moment) for verdict in seen if _is_there(verdict))
-        return tuple(map(_held, fresh))
+        return tuple(fact_about(review, HELD, review.reason) for review in fresh)
 
     def _review(self, verdict: Verdict, moment: str) -> Review:
         return Review(
@@ -70,9 +70,10 @@ class Sightings:
         )
 
 
-def _held(review: Review) -> Fact:
+def fact_about(review: Review, kind: str, reason: str, by: str = "") -> Fact:
+    """What happened to a change, for the log; its correlation id is the name of the review."""
     return Fact(
-        kind=HELD,
+        kind=kind,
         server=review.server,
         call=review.name,
         item_kind=review.entity,
@@ -81,7 +82,8 @@ def _held(review: Review) -> Fact:
         observed=review.digest,
         level=review.level,
         code=review.code,
-        reason=review.reason,
+        reason=reason,
+        by=by,
     )
 
 
