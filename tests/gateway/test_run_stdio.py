@@ -156,3 +156,21 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = pinwarden("run", "--", "no-such-program-anywhere", cwd=tmp_path)
     assert "[PROGRAM_UNKNOWN]" in done.err
     assert "[USAGE]" in pinwarden("run", cwd=tmp_path).err
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('enforcement = "audit"', 'the policy says enforcement = "audit": changes are recorded, but not withheld'),
+        ('enforcement = "warn"', "changes are recorded, and clients are told, but not withheld"),
+        ('unknown = "warn"', 'the policy says unknown = "warn": what nobody approved passes'),
+        ('block-at = "review"', ""),
+    ],
+)
+def test_run_says_when_the_policy_of_a_folder_lets_pass_what_nobody_approved(
+    tmp_path: Path, table: str, said: str
+) -> None:
+    (tmp_path / "pinwarden.toml").write_text(f"[policy.gateway]\n{table}\n")
+    done = pinwarden("run", "--", sys.executable, "-c", PLAYER, stdin=talk(*OPENING), cwd=tmp_path)
+    assert said in done.err
+    assert ("the policy says" in done.err) is bool(said)

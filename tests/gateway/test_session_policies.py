@@ -37,6 +37,28 @@ def test_each_of_two_allowed_digests_of_one_tool_passes_and_no_third_one(profile
     assert refused(desk.call("search_notes")) == "new_exfiltration"
 
 
+@pytest.mark.parametrize(
+    ("row", "passes"),
+    [
+        ({"client": "desk-*"}, True),
+        ({"client": "other"}, False),
+        ({"tool": "search_*"}, True),
+        ({"tool": "s?arch_notes"}, True),
+        ({"tool": "delete_*"}, False),
+        ({"server": "no*"}, True),
+        ({"server": "other"}, False),
+    ],
+)
+def test_an_allowed_digest_holds_for_the_clients_servers_and_names_of_its_row(
+    row: dict[str, str], passes: bool
+) -> None:
+    rules = policy(allow=[{**allowed(NEWER, "pinwarden"), **row}])
+    desk = Desk({"tools": [NEWER, DELETE]}, lock=approved(HONEST), rules=rules)
+    desk.open()
+    assert ("search_notes" in desk.names()) is passes
+    assert ("result" in desk.call("search_notes")) is passes
+
+
 def test_a_digest_is_allowed_in_the_form_that_its_row_names_and_in_no_other() -> None:
     digests = {profile: str(tool_digest(NEWER, profile)) for profile in ("pinwarden", "hangar", "hangar-1.2")}
     assert len(set(digests.values())) == 3
