@@ -200,7 +200,9 @@ class TestRunning:
         def started(*options: str, **variables: str) -> tuple[Outcome, list[Any]]:
             environment = {**world.environment, "PINWARDEN_STATE": str(tmp_path / "state"), **variables}
             outcome = pinwarden("run", *options, "clock", stdin=lines, cwd=world.root, env=environment)
-            return outcome, [json.loads(line)["result"] for line in outcome.out.splitlines()]
+            answers = [json.loads(line) for line in outcome.out.splitlines()]
+            assert all("result" in each for each in answers), outcome
+            return outcome, [each["result"] for each in answers]
 
         refused, _ = started("--require-lock")
         assert (refused.code, refused.out) == (1, "")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -93,6 +93,33 @@ guard = Guard("narrow", Measure(None), DEFAULT_POLICY, replace(DEFAULT_SESSION_L
 process = start(Command(words=tuple(sys.argv[1:]), environment={}))
 sys.exit(Relay(Session(guard, name="narrow"), Recorder(None, None, say), process, say).run())
 """
+# A gateway that takes its time between the judgement that lets a call pass and the call's being written.
+SLOW = """
+import sys
+from time import sleep
+from pinwarden.documents.digest_policy import DEFAULT_POLICY
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.recorder import Recorder
+from pinwarden.gateway.server_process import Command, start
+from pinwarden.gateway.session import Session
+from pinwarden.gateway.stdio import Relay
+from tests.gateway.desk import Measure
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+class Slow(Session):
+    def server_frame(self, frame, now, message=None):
+        step = super().server_frame(frame, now, message)
+        if any(b"tools/call" in each for each in step.to_server):
+            say("released")
+            sleep(1)
+        return step
+
+guard = Guard("slow", Measure(None), DEFAULT_POLICY)
+process = start(Command(words=tuple(sys.argv[1:]), environment={}))
+sys.exit(Relay(Slow(guard, name="slow"), Recorder(None, None, say), process, say).run())
+"""
 
 
 class Client:
@@ -139,7 +166,7 @@ class Client:
 
 
 @contextmanager
-def running(folder: Path, *before: str) -> Iterator[Client]:
+def running(folder: Path, *before: str, greet: bool = True) -> Iterator[Client]:
     said = folder / "stderr"
     with said.open("wb") as stderr:
         process = subprocess.Popen(
@@ -154,7 +181,8 @@ def running(folder: Path, *before: str) -> Iterator[Client]:
     try:
         client.answer(client.request("initialize", HELLO))
         client.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
-        assert "result" in client.ask("echo")
+        if greet:
+            assert "result" in client.ask("echo")
         yield client
     finally:
         process.kill()
@@ -226,6 +254,16 @@ def test_attack_a_server_that_asks_for_ever_and_reads_no_answer_is_stopped_and_i
         assert client.ask("flood")["error"]["code"] == -32000
         assert client.process.wait(60) != 0
         assert "the server is stopped: the server does not read what it is sent" in client.said
+
+
+def test_a_call_that_is_let_pass_just_when_the_client_leaves_is_answered(tmp_path: Path) -> None:
+    with running(tmp_path, "-c", SLOW, greet=False) as client:
+        call = client.call("echo")
+        while "released" not in client.said:
+            sleep(0.01)
+        client.stdin.close()
+        assert "result" in client.answer(call)
+        assert client.process.wait(60) == 0
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["long way", "short way"])

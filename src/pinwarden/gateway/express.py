@@ -50,6 +50,8 @@ class Express:
         self._max_frame = session.guard.limits.max_frame
         self._loads: Any = None
         self._dumps: Any = None
+        self.answering = False
+        """Whether something of the server's is looked at, so that what waited for it may be about to be written."""
 
     def prepare(self) -> None:
         """Load the fast reader. It takes longer to load than a server may take to start, so it comes after that."""
@@ -154,7 +156,9 @@ class Express:
                     outlet.closed = True  # who reads from the client meets its end
                     continue
             frames = lines.add(chunk)
+            self.answering = True
             self._answers(frames, send)
+            self.answering = False
             settled()
             loads, dumps = self._loads, self._dumps
             quick = loads is not None and len(frames) == 1 and len(chunk) < SHORT and lines.empty

@@ -66,6 +66,7 @@ class Relay:
         self._ended = Event()
         self._settled = Event()
         self._client_gone = False
+        self._ticking = False
         self._grace = 5.0
 
     def run(self) -> int:
@@ -105,8 +106,11 @@ class Relay:
             self._close_if_settled()
 
     def _close_if_settled(self) -> None:
-        """Tell the server that the client is gone, once it has everything that the client sent."""
-        if not self._session.holds:
+        """Tell the server that the client is gone, once it has everything that the client sent.
+
+        What is held no longer may not be written yet: whoever is at it comes here when it is.
+        """
+        if not self._session.holds and not self._express.answering and not self._ticking:
             self._to_server.close_later()
             self._settled.set()
 
@@ -175,7 +179,10 @@ class Relay:
             self._express.prepare()
             gc.freeze()  # what is there now stays, so nobody has to look through it again
         while not self._ended.wait(_TICK_SECONDS):
+            self._ticking = True
             self._send(self._session.tick(monotonic()), later_to=_BOTH)
+            self._ticking = False
+            self._close_if_client_gone()
             if self._process.poll() is not None:
                 self._see_to_the_end()
 
