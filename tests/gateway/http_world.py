@@ -41,6 +41,28 @@ META = "io.modelcontextprotocol/"
 T = TypeVar("T")
 
 
+class OpenStream:
+    """The stream of a client that listens."""
+
+    open = True
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    @property
+    def heard(self) -> list[Any]:
+        return [json.loads(each) for each in self.frames]
+
+    def start_events(self) -> None:
+        """Begin."""
+
+    def event(self, frame: bytes) -> None:
+        self.frames.append(frame)
+
+    def end_events(self) -> None:
+        """No more will come."""
+
+
 class Kept(Recorder):
     """Keeps every step in memory."""
 

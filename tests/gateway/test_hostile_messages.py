@@ -17,7 +17,7 @@ from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.limits import SessionLimits
 from pinwarden.gateway.opening import INTERCEPTORS as EXTENSION
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, refused
-from tests.gateway.http_world import Kept
+from tests.gateway.http_world import Kept, OpenStream
 from tests.gateway.test_drift_sequences_stdio import gateway
 
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
@@ -397,10 +397,12 @@ def test_messages_that_nobody_hears_yet_take_no_more_than_one_connection_may() -
         made = conversation(HttpLimits(max_waiting_bytes=100_000), Kept())
         for _ in range(100):
             made.from_server(note)
-        kept.append(sum(map(len, made._unheard)))
+        stream = OpenStream()
+        made.listen(stream)
+        kept.append(sum(map(len, stream.frames)))
 
     in_a_loop(work)
-    assert kept[0] <= 100_000
+    assert 90_000 < kept[0] <= 100_000
 
 
 def test_a_server_that_causes_refusals_faster_than_they_are_recorded_is_ended() -> None:

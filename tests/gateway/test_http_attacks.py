@@ -41,7 +41,7 @@ from pinwarden.gateway.http.request import RequestReader
 from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.session import Session
 from tests.gateway.desk import DELETE, SEARCH, approved, policy, refused
-from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
+from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, OpenStream, Raw, gateway, guard, modern, rpc
 from tests.servers import talking
 from tests.servers.talking import CAPABILITIES, INFO, TOOLS
 from tests.servers.turning_http import TurningWorld, turning_http
@@ -519,25 +519,10 @@ class Asking:
         self.told.append(json.loads(frame.data))
 
 
-class Open:
-    """The stream of a client that listens."""
-
-    open = True
-
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    def start_events(self) -> None:
-        """Begin."""
-
-    def event(self, data: bytes) -> None:
-        self.heard.append(json.loads(data))
-
-
 def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobody_answers_are_not_kept() -> None:
     """Attack: on the merged endpoint a server asks and asks, and each question is remembered for ever."""
     hub = Hub({}, HttpLimits(max_in_flight=5), lambda: 0.0)
-    merged, server, stream = Merged(hub, Client(name="tester")), Asking(), Open()
+    merged, server, stream = Merged(hub, Client(name="tester")), Asking(), OpenStream()
     hear = partial(merged._heard, cast(Backend, server))
     question = rpc("roots/list", None, "q")
     hear(Frame(json.dumps(question).encode(), question))

@@ -25,7 +25,7 @@ from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.limits import SessionLimits
 from pinwarden.rules.gates.verdict import Verdict
 from tests.gateway.desk import Desk
-from tests.gateway.http_world import OTHER, Behind, Fixed, Gateway, Kept, Raw, gateway, guard, rpc
+from tests.gateway.http_world import OTHER, Behind, Fixed, Gateway, Kept, OpenStream, Raw, gateway, guard, rpc
 from tests.gateway.test_hostile_messages import HONEST
 from tests.gateway.test_http_remotes import as_events, as_json, world
 from tests.servers import talking
@@ -151,19 +151,7 @@ def test_a_long_list_reaches_the_client_also_if_the_server_ends_while_it_is_judg
 
 
 def test_messages_behind_a_long_one_keep_their_place() -> None:
-    heard: list[int] = []
-
-    class Ear:
-        open = True
-
-        def start_events(self) -> None:
-            pass
-
-        def event(self, frame: bytes) -> None:
-            heard.append(json.loads(frame)["params"]["n"])
-
-        def end_events(self) -> None:
-            pass
+    stream = OpenStream()
 
     async def work() -> None:
         desk = Desk(HONEST)
@@ -171,18 +159,18 @@ def test_messages_behind_a_long_one_keep_their_place() -> None:
         limits = HttpLimits()
         with ThreadPoolExecutor(1) as threads:
             made = Conversation(desk.session, Recording(Kept()), limits, lambda: 0.0, lambda _: None, threads)
-            made.listen(Ear())
+            made.listen(stream)
             for number in range(9):
                 size = limits.max_bytes_at_once if number % 3 == 0 else 1
                 params = {"n": number, "data": "x" * size}
                 made.from_server(json.dumps(rpc("notifications/message", params, None)).encode())
-            assert heard == [], "everything waits for the first one"
+            assert stream.heard == [], "everything waits for the first one"
             async with asyncio.timeout(60):
-                while len(heard) < 9:
+                while len(stream.heard) < 9:
                     await asyncio.sleep(0.001)
 
     asyncio.run(work())
-    assert heard == list(range(9))
+    assert [each["params"]["n"] for each in stream.heard] == list(range(9))
 
 
 def test_attack_a_server_that_sends_more_than_is_kept_while_its_list_is_judged_is_ended() -> None:

@@ -7,18 +7,18 @@ id at once, and the second one gets another id on the way to the server.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.strict_json import parse
 from pinwarden.gateway.http.call import Call
 from pinwarden.gateway.http.connection import ClientConnection
+from pinwarden.gateway.http.ears import Ears, Hearing
 from pinwarden.gateway.http.effects import Effects
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
@@ -27,19 +27,18 @@ from pinwarden.gateway.http.messages import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
     SERVER_AWAY,
-    SUBSCRIPTION_META,
     Frame,
     Id,
     encoded,
     error_frame,
     from_server,
-    key_of,
     known_id,
     read_server,
     with_id,
 )
+from pinwarden.gateway.http.open_requests import OpenRequests
 from pinwarden.gateway.http.parameters import Mismatch, checked
-from pinwarden.gateway.http.pending import Pending, renumbered, restored
+from pinwarden.gateway.http.pending import Pending, restored
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.turns import Turns
@@ -49,24 +48,6 @@ from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 
 _CANCELLED = "notifications/cancelled"
-_FIRST_NUMBER = 1 << 40  # ids that nobody is likely to choose, and that every reader takes for a whole number
-
-
-class Hearing(Protocol):
-    """Who hears what belongs to no request."""
-
-    @property
-    def open(self) -> bool:
-        """Whether anybody still listens."""
-
-    def start_events(self) -> None:
-        """Begin."""
-
-    def event(self, frame: bytes) -> None:
-        """One message."""
-
-    def end_events(self) -> None:
-        """No more will come."""
 
 
 class Conversation:
@@ -91,16 +72,10 @@ class Conversation:
         self._json = Limits(max_bytes=limits.max_answer_bytes)
         self._clock = clock
         self._on_closed = on_closed
-        self._pending: dict[Id, Pending | Call] = {}
-        self._tokens: dict[Id, Id] = {}
-        self._abandoned: dict[Id, None] = {}
-        """Requests that nobody waits for, and that the server may still answer; the oldest are first."""
-        self._cancelled: set[Pending | Call] = set()
-        """Requests of which the client said that it does not wait any more. Most servers never answer these."""
-        self._numbers = 0
-        self._stream: Hearing | None = None
-        self._unheard: deque[bytes] = deque()
-        self._unheard_bytes = 0
+        self._open = OpenRequests(session.name, limits.max_in_flight)
+        self._pending = self._open.by_number
+        self._abandoned = self._open.abandoned
+        self._ears = Ears(limits)
         self.room = room or Room(limits.max_all_waiting_bytes)
         self._turns = Turns(threads, limits.max_unsent_bytes, self.room, self._overflow)
         self._large = limits.max_bytes_at_once
@@ -131,7 +106,7 @@ class Conversation:
     def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
         """A request; its answer goes to whoever waits. Returns the id that it has on the way to the server."""
         now = self.used = self._clock()
-        if self.closed or len(self._pending) >= self._limits.max_in_flight:
+        if self.closed or self._open.full:
             waiting.failed(SERVER_AWAY, "too many requests wait for this server" if not self.closed else "closed")
             return None
         number = frame.id
@@ -143,21 +118,13 @@ class Conversation:
         pending = Pending(frame, waiting, parameters)
         # A subscription is answered when it ends.
         pending.sent, pending.deadline = now, inf if frame.method == LISTEN else now + self._limits.answer_seconds
-        token = frame.progress_token
-        if number in self._pending or number in self._abandoned or (token is not None and token in self._tokens):
-            frame = self._renumbered(frame, pending)
-            number, token = frame.id, frame.progress_token
-            assert number is not None  # noqa: S101  it was just made
+        frame, number = self._open.add(frame, number, pending)
         if self._recording.tracing is not None:
             call = f"{self.session.name}/{number[1]}"
             traced = self._recording.tracing.traced(
                 waiting, frame, self.session.guard.server, self.session.client, call
             )
             pending.waiting, pending.given_up = traced, traced.given_up
-        pending.token = token
-        self._pending[number] = pending
-        if token is not None:
-            self._tokens[token] = number
         self._feed(frame)
         return number
 
@@ -166,16 +133,15 @@ class Conversation:
     ) -> bool:
         """A call of a tool without a token for progress. False if it has to be a request as any other."""
         link, own = self.link, message["id"]
-        if self.closed or link is None or len(self._pending) >= self._limits.max_in_flight:
+        if self.closed or link is None or self._open.full:
             return False
         number: Id = (int, own)
-        if number in self._pending or number in self._abandoned:
-            self._numbers += 1
-            number = (int, _FIRST_NUMBER + self._numbers)
-            changed = None if number in self._pending else with_id(body, own, number[1])
-            if changed is None:
+        if self._open.taken(number):
+            other = self._open.another_number()
+            changed = None if other is None else with_id(body, own, other[1])
+            if other is None or changed is None:
                 return False
-            body, message["id"] = changed, number[1]
+            number, body, message["id"] = other, changed, other[1]
         now = self.used = self._clock()
         call = Call(self, connection, number, own, parameters, now, modern=modern)
         call.deadline = now + self._limits.answer_seconds
@@ -214,23 +180,19 @@ class Conversation:
         self.used = self._clock()
         if not self.closed:
             if frame.method == _CANCELLED:
-                pending = self._pending.get(key_of(frame.params.get("requestId")))  # type: ignore[arg-type]
-                if pending is not None:
-                    self._cancelled.add(pending)
+                self._open.cancel(frame.params.get("requestId"))
             self._feed(frame)
 
     def give_up(self, number: Id | None) -> None:
         """The client does not wait for an answer any more."""
-        pending = None if number is None else self._forget(number)
+        pending = None if number is None else self._open.forget(number)
         if pending is None or number is None:
             return
         if type(pending) is Pending and pending.given_up is not None:
             pending.given_up()
         if self.closed:
             return
-        if len(self._abandoned) >= self._limits.max_in_flight:
-            del self._abandoned[next(iter(self._abandoned))]  # most servers never answer these
-        self._abandoned[number] = None
+        self._open.abandon(number)
         self._turns.do(partial(self._cancel, number))
 
     def _cancel(self, number: Id) -> None:
@@ -259,13 +221,7 @@ class Conversation:
     def listen(self, reply: Hearing) -> None:
         """Open the stream for what belongs to no request. A newer stream takes the place of an older one."""
         self.used = self._clock()
-        before, self._stream = self._stream, reply
-        if before is not None and before.open:
-            before.end_events()
-        reply.start_events()
-        while self._unheard:
-            reply.event(self._unheard.popleft())
-        self._unheard_bytes = 0
+        self._ears.listen(reply)
 
     # From the server
 
@@ -372,11 +328,9 @@ class Conversation:
             else:
                 self._take(self.session.tick(now), None, None, 0)
         hung = False
-        for number, pending in list(self._pending.items()):
-            if pending.deadline > now:
-                continue
-            if pending in self._cancelled:
-                self._forget(number)
+        for number, pending in self._open.due(now):
+            if self._open.is_cancelled(pending):
+                self._open.forget(number)
                 pending.waiting.dropped()
                 if self.heard < pending.sent:
                     self._ping(now)  # silence is what it was asked for, so it says nothing about the server
@@ -384,7 +338,6 @@ class Conversation:
                 self.give_up(number)
                 hung = hung or self.heard < pending.sent
                 pending.waiting.failed(SERVER_AWAY, "the server did not answer in time")
-        self._cancelled.intersection_update(self._pending.values())
         if self._pinged is not None and self.heard >= self._pinged:
             self._pinged = None
         if hung or (self._pinged is not None and now - self._pinged >= self._limits.answer_seconds):
@@ -402,23 +355,21 @@ class Conversation:
     @property
     def idle(self) -> bool:
         """Whether nobody waits for anything."""
-        return not self._pending and not self._turns.busy and (self._stream is None or not self._stream.open)
+        return not self._pending and not self._turns.busy and not self._ears.open
 
     def close(self, why: str) -> None:
         """End the conversation. Who still waits is told."""
         if self.closed:
             return
         self.closed = True
-        waiting = list(self._pending.values())
+        waiting = [(each.waiting, self._open.is_cancelled(each)) for each in self._pending.values()]
         self._turns.drop()
-        self._pending.clear()
-        self._tokens.clear()
-        for each in waiting:
-            if each in self._cancelled:
-                each.waiting.dropped()
+        self._open.clear()
+        for each, cancelled in waiting:
+            if cancelled:
+                each.dropped()
             else:
-                each.waiting.failed(SERVER_AWAY, why)
-        self._cancelled.clear()
+                each.failed(SERVER_AWAY, why)
         self.end_stream()
         if self.link is not None:
             self.link.close()
@@ -426,9 +377,7 @@ class Conversation:
 
     def end_stream(self) -> None:
         """End what would stay open for ever: the stream that belongs to no request, and subscriptions."""
-        stream, self._stream = self._stream, None
-        if stream is not None and stream.open:
-            stream.end_events()
+        self._ears.end()
         for number in [number for number, each in self._pending.items() if each.deadline == inf]:
             waiting = self._pending[number].waiting
             self.give_up(number)
@@ -460,7 +409,7 @@ class Conversation:
             lines = self._declared(sent, pending.parameters)
         except Mismatch as err:
             if sent.id is not None:
-                self._forget(sent.id)
+                self._open.forget(sent.id)
                 self.session.abandon(sent.id[1])
             _refuse(pending.waiting, pending.own_id, err)
         else:
@@ -487,56 +436,22 @@ class Conversation:
         members = frame.members
         if "method" not in members:
             number = frame.id
-            pending = None if number is None else self._forget(number)
+            pending = None if number is None else self._open.forget(number)
             if pending is not None:
                 pending.waiting.answered(restored(frame, pending), status)
             return
-        pending = self._belongs_to(frame, asked)
+        pending = self._open.of_message(frame, asked)
         if pending is not None:
             pending.deadline = max(pending.deadline, self._clock() + self._limits.answer_seconds)
             frame = restored(frame, pending)
         if pending is not None and pending.waiting.open:
             pending.waiting.message(frame)
-        elif self._stream is not None and self._stream.open:
-            self._stream.event(frame.data)
-        elif pending is None and asked is None and (other := self._longest_open()) is not None:
-            other.message(frame)
-        else:
-            self._keep(frame.data)
-
-    def _longest_open(self) -> Waiting | Call | None:
-        """Who waits longest, of those who still hear: the likeliest reason for a message that names none."""
-        for pending in self._pending.values():
-            if pending not in self._cancelled and pending.waiting.open:
-                return pending.waiting
-        return None
-
-    def _keep(self, data: bytes) -> None:
-        """Keep a message until somebody listens; the oldest go when there are too many, or too much of them."""
-        self._unheard.append(data)
-        self._unheard_bytes += len(data)
-        limits = self._limits
-        while len(self._unheard) > limits.max_waiting_frames or self._unheard_bytes > limits.max_waiting_bytes:
-            self._unheard_bytes -= len(self._unheard.popleft())
-
-    def _belongs_to(self, frame: Frame, asked: Id | None) -> Pending | Call | None:
-        token = frame.progress_token if frame.method == "notifications/progress" else None
-        number = self._tokens.get(token) if token is not None else None
-        if number is None:
-            number = key_of(frame.meta.get(SUBSCRIPTION_META))
-        return self._pending.get(number if number in self._pending else asked)  # type: ignore[arg-type]
-
-    def _forget(self, number: Id) -> Pending | Call | None:
-        pending = self._pending.pop(number, None)
-        if pending is not None and pending.token is not None:
-            self._tokens.pop(pending.token, None)
-        return pending
-
-    def _renumbered(self, frame: Frame, pending: Pending) -> Frame:
-        """The request under an id that nobody uses."""
-        self._numbers += 1
-        pending.renumbered = True
-        return renumbered(frame, f"pinwarden-{self.session.name}-{self._numbers}")
+        elif not self._ears.hear(frame.data):
+            other = self._open.longest_open() if pending is None and asked is None else None
+            if other is not None:
+                other.message(frame)
+            else:
+                self._ears.keep(frame.data)
 
 
 def _refuse(waiting: Waiting, number: Any, why: Mismatch) -> None:

@@ -1,0 +1,107 @@
+"""The requests of one conversation that the server has not answered, by the id that they have on the way to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinwarden.gateway.http.call import Call
+from pinwarden.gateway.http.exchange import Waiting
+from pinwarden.gateway.http.messages import SUBSCRIPTION_META, Frame, Id, key_of
+from pinwarden.gateway.http.pending import Pending, renumbered
+
+_FIRST_NUMBER = 1 << 40  # ids that nobody is likely to choose, and that every reader takes for a whole number
+
+
+class OpenRequests:
+    """Who waits for which answer, and for which answers nobody waits any more."""
+
+    def __init__(self, conversation: str, most: int) -> None:
+        """``conversation`` is its name, which is hard to guess; ``most`` may be open at once."""
+        self._conversation = conversation
+        self._most = most
+        self.by_number: dict[Id, Pending | Call] = {}
+        self.abandoned: dict[Id, None] = {}
+        """Requests that nobody waits for, and that the server may still answer; the oldest are first."""
+        self._tokens: dict[Id, Id] = {}
+        self._cancelled: set[Pending | Call] = set()
+        """Requests of which the client said that it does not wait any more. Most servers never answer these."""
+        self._numbers = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether there is room for none."""
+        return len(self.by_number) >= self._most
+
+    def taken(self, number: Id) -> bool:
+        """Whether an answer under this id would be taken for another one's."""
+        return number in self.by_number or number in self.abandoned
+
+    def add(self, frame: Frame, number: Id, pending: Pending) -> tuple[Frame, Id]:
+        """One more, and the message and the id under which it goes to the server: another one, if its own is taken."""
+        token = frame.progress_token
+        if self.taken(number) or (token is not None and token in self._tokens):
+            self._numbers += 1
+            pending.renumbered = True
+            number = (str, f"pinwarden-{self._conversation}-{self._numbers}")
+            frame = renumbered(frame, number[1])
+            token = frame.progress_token
+        pending.token = token
+        self.by_number[number] = pending
+        if token is not None:
+            self._tokens[token] = number
+        return frame, number
+
+    def another_number(self) -> Id | None:
+        """A whole number for a call whose own is taken, if there is one."""
+        self._numbers += 1
+        number = (int, _FIRST_NUMBER + self._numbers)
+        return None if number in self.by_number else number
+
+    def forget(self, number: Id) -> Pending | Call | None:
+        """Whoever waits for an answer, which is here, or will not come."""
+        pending = self.by_number.pop(number, None)
+        if pending is not None and pending.token is not None:
+            self._tokens.pop(pending.token, None)
+        return pending
+
+    def abandon(self, number: Id) -> None:
+        """Nobody waits for an answer that may still come."""
+        if len(self.abandoned) >= self._most:
+            del self.abandoned[next(iter(self.abandoned))]  # most servers never answer these
+        self.abandoned[number] = None
+
+    def cancel(self, number: Any) -> None:
+        """The client says that it does not wait for the answer to a request."""
+        pending = self.by_number.get(key_of(number))  # type: ignore[arg-type]
+        if pending is not None:
+            self._cancelled.add(pending)
+
+    def is_cancelled(self, pending: Pending | Call) -> bool:
+        """Whether the client said so of this one."""
+        return pending in self._cancelled
+
+    def due(self, now: float) -> list[tuple[Id, Pending | Call]]:
+        """Those whose answer should have come by now."""
+        self._cancelled.intersection_update(self.by_number.values())
+        return [(number, pending) for number, pending in self.by_number.items() if pending.deadline <= now]
+
+    def of_message(self, frame: Frame, asked: Id | None) -> Pending | Call | None:
+        """The request that a message of the server belongs to: by what it says itself, or by where it came."""
+        token = frame.progress_token if frame.method == "notifications/progress" else None
+        number = self._tokens.get(token) if token is not None else None
+        if number is None:
+            number = key_of(frame.meta.get(SUBSCRIPTION_META))
+        return self.by_number.get(number if number in self.by_number else asked)  # type: ignore[arg-type]
+
+    def longest_open(self) -> Waiting | Call | None:
+        """Who waits longest, of those who still hear: the likeliest reason for a message that names none."""
+        for pending in self.by_number.values():
+            if pending not in self._cancelled and pending.waiting.open:
+                return pending.waiting
+        return None
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.by_number.clear()
+        self._tokens.clear()
+        self._cancelled.clear()
