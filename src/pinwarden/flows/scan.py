@@ -47,6 +47,11 @@ def row_of(finding: Finding, server: str = "") -> Row:
     )
 
 
+def attacks_in(surface: Surface, server: str) -> tuple[Row, ...]:
+    """What in text that nobody approved so far looks like an attack."""
+    return tuple(row_of(finding, server) for finding in scan(surface) if finding.severity == "warning")
+
+
 def _summary(counts: Mapping[str, int], servers: int) -> str:
     over = f" in {servers} servers" if servers > 1 else ""
     if not sum(counts.values()):

@@ -34,6 +34,9 @@ def run(args: Namespace) -> int:
     with verifying_workshop(args, project) as shop:
         writing = replace(writing_of(args), shop=shop)
         locked = lock_from_registry(project, wanted, load_policies(project), writing)
+    if locked.exit_code != EXIT_CLEAN:
+        summary = f"{locked.summary}; no client was told of it"
+        return emit(replace(locked, command="add", summary=summary), args.format)
     report = install_locked(project, wanted, locked)
     return emit(_enforced(args, project, report) if args.enforce else report, args.format)
 

@@ -119,18 +119,12 @@ class Approved:
             rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows)
             state: State = "changed" if standing.state == "unchanged" else standing.state
             return replace(standing, state=state, rows=(*standing.rows, *rows))
-        attacks = _attacks(name, seen)
+        from pinwarden.flows.scan import attacks_in
+
+        attacks = attacks_in(seen, name)
         if standing.state == "unchanged":
             return Standing(state="changed", rows=(_first_text(name, seen), *attacks), attacks=attacks)
         return replace(standing, rows=(*standing.rows, *attacks), attacks=attacks) if attacks else standing
-
-
-def _attacks(name: str, seen: Surface) -> tuple[Row, ...]:
-    """What in text that nobody approved so far looks like an attack."""
-    from pinwarden.flows.scan import row_of as scanned_row
-    from pinwarden.rules.advisories.scan import scan
-
-    return tuple(scanned_row(finding, name) for finding in scan(seen) if finding.severity == "warning")
 
 
 def _first_text(name: str, seen: Surface) -> Row:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
-from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents import surface
 from pinwarden.documents.api_surface import api_surface_hash
@@ -89,13 +90,15 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     """Resolve a server, judge it, and write one entry per client.
 
     1. Find the entry in a registry.
-    2. Ask the live server, if that was allowed.
+    2. Ask the live server, if that was allowed. Text that looks like an attack is not approved in passing.
     3. Make the plan for each client.
     4. Let the policies refuse it.
     5. Write the lock and the approved surface in one step.
     """
     entry = from_value(project.registries(offline=writing.offline).find(wanted.name, wanted.version, wanted.source))
-    seen = _ask(entry, wanted, writing)
+    asked = _ask(entry, wanted, writing)
+    attacks = _attacks(project, entry.name, asked)
+    seen = None if attacks else asked
     artifact = _look_at_bytes(entry, wanted, writing)
     plans = [_plan(entry, client, wanted, seen, artifact, writing.now) for client in wanted.clients]
     for plan in plans:
@@ -109,16 +112,29 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     return Report(
         command="lock",
         subject=entry.name,
-        summary=_summary(entry, wanted, seen),
-        exit_code=EXIT_CLEAN,
-        rows=findings,
+        summary=_summary(entry, wanted, seen, attacks),
+        exit_code=EXIT_REFUSED if attacks else EXIT_CLEAN,
+        rows=(*attacks, *findings),
         facts={
             "entries": [{"key": made_one.key, "integrity": made_one.integrity} for made_one in made],
             "tier": plans[0]["trust"]["tier"],
             "surface": str(seen.digest) if seen else None,
-            "findings": [{"code": issue.code, "message": issue.message} for issue in own_findings(entry)],
+            "findings": [{"code": row.code, "message": row.message} for row in (*attacks, *findings)],
         },
     )
+
+
+def _attacks(project: Project, name: str, seen: Surface | None) -> tuple[Row, ...]:
+    """What in the text of a server looks like an attack, unless somebody approved that very text before."""
+    if seen is None:
+        return ()
+    lock = lock_store.read(project.lock)
+    before = [extension_of(each) for each in lock.entries if each.name == name] if lock is not None else []
+    if any(each is not None and each.surface is not None and each.surface.digest == seen.digest for each in before):
+        return ()
+    from pinwarden.flows.scan import attacks_in
+
+    return attacks_in(seen, name)
 
 
 def refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> None:
@@ -331,6 +347,11 @@ def _tools(seen: Surface) -> list[Any]:
     return [item.value for item in seen.list_of(TOOL)]
 
 
-def _summary(entry: ServerEntry, wanted: Wanted, seen: Surface | None) -> str:
+def _summary(entry: ServerEntry, wanted: Wanted, seen: Surface | None, attacks: Sequence[Row]) -> str:
     pinned = f", surface {seen.digest}" if seen else ", its live surface not approved yet"
+    if attacks:
+        pinned = (
+            ", but not what it tells the model, which looks like an attack; after reading it: "
+            f"pinwarden approve {shlex.quote(entry.name)}"
+        )
     return f"locked {entry.name} {entry.version} for {', '.join(wanted.clients)}{pinned}"
