@@ -17,6 +17,7 @@ from pinwarden.core.record import replace
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
 from tests.gateway.http_world import OTHER, TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern, rpc
+from tests.gateway.test_stdio_streams import SERVER
 from tests.servers import talking
 from tests.waiting import poll
 
@@ -358,6 +359,18 @@ def test_a_server_that_dies_is_told_and_started_again(tmp_path: Path) -> None:
         again = raw.ask("tools/call", {"name": "pid", "arguments": {}}, 3)
     assert died["error"]["code"] == -32000
     assert first["result"]["content"] != again["result"]["content"]
+
+
+def test_a_server_that_closes_its_input_and_stays_is_told_and_replaced() -> None:
+    behind = Behind(guard("s"), command=(sys.executable, "-c", SERVER))
+    with gateway({"s": behind}) as scene, Raw(scene, "s") as client:
+        client.initialize()
+        assert "result" in client.say("tools/call", {"name": "deaf", "arguments": {}}, 1)
+        told = client.say("tools/call", {"name": "echo", "arguments": {}}, 2)
+        assert told["error"]["message"] == "the server takes no more messages"
+        client.session = ""
+        client.initialize()
+        assert "result" in client.say("tools/call", {"name": "echo", "arguments": {}}, 3)
 
 
 def test_a_session_whose_server_died_is_gone_and_a_new_one_begins(tmp_path: Path) -> None:

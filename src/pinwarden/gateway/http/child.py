@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _UNREAD = "the server does not read what it is sent"
+_DEAF = "the server takes no more messages"
 
 
 class Supervisor:
@@ -80,6 +81,8 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._unsent_bytes = 0
         self._begun = 0.0
         self._closed = False
+        self._deaf = False
+        self._losing: asyncio.TimerHandle | None = None
         self._pausing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -151,8 +154,12 @@ class ChildLink(asyncio.SubprocessProtocol):
             self._room.make()
 
     def _keep(self, data: bytes) -> None:
-        """Keep a line for a process that is being started. What is kept for one that is ending is lost with it."""
+        """Keep a line for a process that is being started. One that does not listen any more is likely to end; if it
+        only stays, it is no use to anybody."""
         if self._closed:
+            return
+        if self._deaf:
+            self._losing = self._losing or self._loop.call_later(self._limits.grace_seconds, self._lose, _DEAF)
             return
         self._unsent_bytes += len(data)
         if self._unsent_bytes > self._limits.max_unsent_bytes:
@@ -210,6 +217,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         """The server takes no more. What it has said already is still read; then its output ends too."""
         self._room.leave(self)
         self._stdin = None
+        self._deaf = True
 
     def too_long(self, why: str) -> None:
         """A line without an end."""
