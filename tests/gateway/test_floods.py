@@ -86,13 +86,18 @@ def test_nobody_waits_for_whoever_reads_sentences() -> None:
     assert told == ["0", "1", "2", "3", "4"]
 
 
-def test_a_gateway_whose_standard_error_nobody_reads_relays_and_ends(tmp_path: Path) -> None:
-    reads, writes = os.pipe()
-    os.set_blocking(writes, False)
+def fill(pipe: int) -> None:
+    """Let whoever writes next wait."""
+    os.set_blocking(pipe, False)
     with suppress(BlockingIOError):
         while True:
-            os.write(writes, b"x" * 4096)
-    os.set_blocking(writes, True)
+            os.write(pipe, b"x" * 4096)
+    os.set_blocking(pipe, True)
+
+
+def test_a_gateway_whose_standard_error_nobody_reads_relays_and_ends(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    fill(writes)
     done = subprocess.run(
         [sys.executable, "-m", "pinwarden", "run", "--", sys.executable, "-c", PLAYER],
         input=talk(*OPENING, {"id": 2, "method": "tools/call", "params": {"name": "environment"}}),

@@ -22,6 +22,17 @@ def make_fit() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def say(text: str) -> None:
+    """A sentence for people on standard error, whatever names of servers and files are in it."""
+    from contextlib import suppress
+
+    from pinwarden.core.visible import inert_in_log, show_invisible
+
+    line = inert_in_log(f"pinwarden: {show_invisible(text)}\n")
+    with suppress(OSError):  # and past Python's buffer, whose lock would hold up our end if nobody reads
+        os.write(2, line.encode("utf-8", "backslashreplace"))
+
+
 def silence_stdout() -> None:
     """Lead stdout to nowhere: writing again at exit would only repeat the failure."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,7 +8,7 @@ from threading import Lock, Thread
 from time import monotonic
 
 MOST_IN_A_SECOND = 20
-"""Sentences that are told one by one; nobody reads more. Whatever a client or a server does again and again is one."""
+"""Sentences of one server that are told one by one; nobody reads more."""
 _MOST_WAITING = 1_000  # sentences for somebody who does not read
 _SECOND = 1.0
 _COUNT = ""
@@ -17,8 +17,12 @@ _COUNT = ""
 class Telling:
     """Tells sentences on a thread, so that nobody waits for whoever reads them, and counts what is too much."""
 
-    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, write: Callable[[str], None], clock: Callable[[], float] = monotonic, most: int = MOST_IN_A_SECOND
+    ) -> None:
+        """``most`` sentences are told in a second."""
         self._write = write
+        self._most = most
         self._clock = clock
         self._lock = Lock()
         self._line: SimpleQueue[str | None] = SimpleQueue()
@@ -34,7 +38,7 @@ class Telling:
             if now - self._since >= _SECOND:
                 self._since, self._told = now, 0
             self._told += 1
-            if self._told > MOST_IN_A_SECOND or self._line.qsize() >= _MOST_WAITING:
+            if self._told > self._most or self._line.qsize() >= _MOST_WAITING:
                 self._left_out += 1
                 text = _COUNT
                 if self._left_out > 1:

@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.cli.state_arguments import add_state_argument, state_from
+from pinwarden.cli.streams import say
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.flows.gateway.state import GatewayState
     from pinwarden.gateway.http.gateway import Settings
     from pinwarden.gateway.http.locked import Locked
+
+_SENTENCES = 200  # in a second; those of all servers on their own standard error are among them
+_LAST_WORDS_SECONDS = 2.0  # how long the end waits for somebody to read
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -77,6 +81,7 @@ def run(args: Namespace) -> int:
     from pinwarden.adapters.inside_server import running_gateway
     from pinwarden.cli.progress import Progress
     from pinwarden.gateway.http.gateway import HttpGateway, serve
+    from pinwarden.gateway.telling import Telling
 
     settings = _settings(args)
     project = project_of(args)
@@ -91,12 +96,16 @@ def run(args: Namespace) -> int:
             showing.close()
             _announce(args.format, f"{'https' if args.tls_cert else 'http'}://{_shown(taken)}:{number}", locked)
             if token and not args.check:
-                _say(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
+                say(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
 
-        with running_gateway(state.running, client=None):
-            drained = serve(HttpGateway(project, state, settings, _say), started, token, once=args.check)
-    if not drained:
-        _say("some requests were cut off")
+        tell = Telling(say, most=_SENTENCES)
+        try:
+            with running_gateway(state.running, client=None):
+                drained = serve(HttpGateway(project, state, settings, tell), started, token, once=args.check)
+            if not drained:
+                tell("some requests were cut off")
+        finally:
+            tell.close(_LAST_WORDS_SECONDS)
     return EXIT_REFUSED if args.check and not complete else EXIT_CLEAN
 
 
@@ -143,7 +152,7 @@ def _token_of_this_run(state: GatewayState, settings: Settings) -> str:
             hint="Make one with: pinwarden gateway token add CLIENT",
         )
     if host not in LOOPBACK and settings.listening.certificate is None:
-        _say("tokens reach this address unencrypted: give --tls-cert, or let only a web server with TLS reach it")
+        say("tokens reach this address unencrypted: give --tls-cert, or let only a web server with TLS reach it")
     return token
 
 
@@ -161,11 +170,11 @@ def _announce(form: str, base: str, locked: Locked) -> None:
         "unapproved": list(locked.unapproved),
     }
     for name, problem in problems.items():
-        _say(f"{name} is not served: {problem}")
+        say(f"{name} is not served: {problem}")
     if locked.needs_consent:
-        _say(f"hint: {CONSENT_HINT}")
+        say(f"hint: {CONSENT_HINT}")
     for name in locked.unapproved:
-        _say(f"{name}: nothing that it tells is approved, so all of it is withheld; see pinwarden approve {name}")
+        say(f"{name}: nothing that it tells is approved, so all of it is withheld; see pinwarden approve {name}")
     if form == "text":
         width = max(map(len, ("all servers", *servers)))
         lines = [f"{name:{width}}  {url}\n" for name, url in (*servers.items(), ("all servers", f"{base}/mcp"))]
@@ -174,13 +183,6 @@ def _announce(form: str, base: str, locked: Locked) -> None:
         return
     summary = f"{counted(len(servers), 'server')} served"
     emit(Report(command="gateway", subject=base, summary=summary, exit_code=0, facts=facts), form)
-
-
-def _say(text: str) -> None:
-    from pinwarden.core.visible import inert_in_log, show_invisible
-
-    sys.stderr.write(inert_in_log(f"pinwarden: {show_invisible(text)}\n"))
-    sys.stderr.flush()
 
 
 def _path(text: str | None) -> Path | None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
+from pinwarden.cli.streams import say
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def run(args: Namespace) -> int:
         _become(behind)
     from pinwarden.gateway.running import run_behind
 
-    return run_behind(project, behind, _say)
+    return run_behind(project, behind, say)
 
 
 def _any_command(args: Namespace, project: Project) -> Behind:
@@ -133,7 +133,7 @@ def _locked(args: Namespace, project: Project) -> Behind:
     from pinwarden.gateway.server_process import Command
 
     entry = find_entry(project, args.server, args.client)
-    started = prepare(project, entry, given=args.command, say=_say)
+    started = prepare(project, entry, given=args.command, say=say)
     command = list(started.command)
     sandbox = sandbox_for(project, args.server, started, wanted=args.sandbox)
     if started.confined is not None and not _can_confine(args):
@@ -182,16 +182,8 @@ def _can_confine(args: Namespace) -> bool:
     import shutil
 
     if args.unsafe_no_sandbox:
-        _say(f"{args.server} is started without its sandbox: nothing holds it to what it was accepted with")
+        say(f"{args.server} is started without its sandbox: nothing holds it to what it was accepted with")
         return False
     if shutil.which("bwrap") is None:
         raise PinwardenError("SANDBOX_UNAVAILABLE", f"{args.server[:120]!a} was not started: there is no bubblewrap")
     return True
-
-
-def _say(text: str) -> None:
-    from pinwarden.core.visible import inert_in_log, show_invisible  # what is said may hold the name of a planted file
-
-    line = inert_in_log(f"pinwarden: {show_invisible(text)}\n")
-    with suppress(OSError):  # and past Python's buffer, whose lock would hold up our end if nobody reads
-        os.write(2, line.encode("utf-8", "backslashreplace"))
