@@ -115,7 +115,7 @@ class Merged:
         self.used = self._hub.clock()
         self._numbers += 1
         number: Id = (_Work, self._numbers)
-        work = self._work[number] = _Work(frame.id)
+        work = self._work[number] = _Work(frame)
         work.task = self._begin(self._answer(frame, waiting, parameters, work))
         work.task.add_done_callback(lambda _: self._work.pop(number, None))
         return number
@@ -433,6 +433,9 @@ class Merged:
             return self._questions.asked(backend, frame)
         if frame.method == CANCELLED:
             return self._questions.withdrawn(backend, frame)
+        if frame.method == "notifications/progress":
+            own = any(each.backend is backend and each.token == frame.progress_token for each in self._work.values())
+            return frame if own else None  # of a call that another server answers, it has nothing to tell
         if frame.method == "notifications/resources/updated" and isinstance(frame.params.get("uri"), str):
             uri = merged_uri(backend.slug, frame.params["uri"])
             return Frame(data=with_value(frame.data, ("params", "uri"), encoded(uri)), message=frame.message)
@@ -442,11 +445,13 @@ class Merged:
 class _Work:
     """A request of a client, from when it came until it is answered."""
 
-    __slots__ = ("backend", "cancelled", "inner", "own", "task")
+    __slots__ = ("backend", "cancelled", "inner", "own", "task", "token")
 
-    def __init__(self, own: Id | None) -> None:
-        self.own = own
+    def __init__(self, frame: Frame) -> None:
+        self.own = frame.id
         """Its id for the client."""
+        self.token = frame.progress_token
+        """By which the client hears of its progress."""
         self.backend: Backend | None = None
         self.inner: Id | None = None
         """Its id on the way to the server."""
