@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -43,6 +44,22 @@ def test_attack_a_flood_of_messages_that_belong_to_no_call_is_counted_and_not_to
     ]
     assert len(desk.to_client) == sent
     assert "result" in desk.call("search_notes")
+
+
+def test_attack_a_flood_of_questions_is_refused_one_by_one_and_then_only_counted() -> None:
+    desk = Desk({"tools": [SEARCH]})
+    desk.open()
+    before, sent = len(desk.facts), len(desk.to_server)
+    for number in range(3000):
+        desk.say(json.dumps({"jsonrpc": "2.0", "id": number, "method": "no/such/method"}).encode())
+    told = desk.facts[before:]
+    assert len(desk.to_server) - sent == 3000, "each is answered"
+    assert [fact.call.rpartition("/")[2] for fact in told[:100]] == [str(number) for number in range(100)]
+    counted = [" 10 times", " 100 times", " 1000 times"]
+    assert [fact.reason.partition(told[0].reason)[2] for fact in told[100:]] == [
+        "",
+        *(f"{each} in this session." for each in counted),
+    ]
 
 
 def test_a_refusal_that_could_not_be_recorded_is_told_again() -> None:

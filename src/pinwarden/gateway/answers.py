@@ -210,7 +210,7 @@ class Answers:
             refused = too_many_rounds(policy)
         refused = self._barred(out) or refused or self._results.too_large(frame)
         if refused is not None:
-            self._journal.refused(refused.code, refused.reason, method, self._journal.call_id(f"server/{number}"), out)
+            self._journal.refused_question(refused.code, refused.reason, method, number, out)
             data = {"pinwarden": {"code": refused.code}}
             out.to_server.append(error(number, messages.GONE, f"pinwarden: {refused.reason}", data))
             return

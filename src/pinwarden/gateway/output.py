@@ -17,6 +17,7 @@ _SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _USED = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _NAME, _NAMES = 60, 12  # letters of a name, and names, that a sentence has of what was trusted
 _MAX_REASONS = 100  # that are counted one by one; ours are a dozen, but some name what a server said
+_MAX_QUESTIONS = 100  # of a server that are told one by one
 _MAX_SEEN = 50_000  # definitions, and uses, that a session remembers to have told
 
 
@@ -65,6 +66,7 @@ class Journal:
         """Apart from the definitions, of which a server can list so many that nothing else is remembered."""
         self._refusals: dict[tuple[str, str], int] = {}
         """How often a message that belongs to no call was refused, by why."""
+        self._questions = 0
 
     def call_id(self, number: object) -> str:
         """The correlation id of the client's request with this id."""
@@ -100,6 +102,7 @@ class Journal:
         self._last.clear()
         self._told_uses.clear()
         self._refusals.clear()
+        self._questions = 0
 
     def used(self, verdict: Verdict, method: str, call: str, out: Output, arguments: bytes | None = None) -> None:
         """A client wanted to use something."""
@@ -146,6 +149,12 @@ class Journal:
             if count > 1:
                 reason = f"{reason} {count} times in this session."
         self._refuse(code, reason, method, call, out)
+
+    def refused_question(self, code: str, reason: str, method: str, number: object, out: Output) -> None:
+        """A server's question to the client was refused. A server that asks for ever is counted."""
+        self._questions += 1
+        call = self.call_id(f"server/{number}") if self._questions <= _MAX_QUESTIONS else ""
+        self.refused(code, reason, method, call, out)
 
     def _refuse(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
         fact = Fact(
