@@ -161,9 +161,9 @@ class Guard:
         self._failure = None
 
     def _fail(self, err: PinwardenError) -> None:
-        if self._failure is None:
-            self._turn()
-        self._failure = err
+        before, self._failure = self._failure, err
+        if before is None:
+            self._turn()  # last: who sees the turn has to meet the failure, too
 
     def _turn(self) -> None:
         self.epoch += 1

@@ -98,14 +98,15 @@ class Opening:
         return self._edited(frame, ttl, announced=announced and not self.extends(INTERCEPTORS, out))
 
     def _look(self, out: Output) -> None:
-        if self.facts is None or self._epoch == self._guard.epoch or self._guard.approved is None:
+        epoch = self._guard.epoch  # before the measure is read, which another thread may change meanwhile
+        if self.facts is None or self._epoch == epoch or self._guard.approved is None:
             return
-        self._epoch = self._guard.epoch
-        self._verdicts = {}
-        for verdict in self._guard.judge_server(self.facts, self._journal.client):
-            self._verdicts[verdict.key] = verdict
+        verdicts = self._guard.judge_server(self.facts, self._journal.client)
+        self._verdicts = {verdict.key: verdict for verdict in verdicts}
+        for verdict in verdicts:
             self._journal.served(verdict, "initialize" if self.version else "server/discover", out)
-        self._clear = all(verdict.passes for verdict in self._verdicts.values())
+        self._clear = all(verdict.passes for verdict in verdicts)
+        self._epoch = epoch
 
     def _edited(self, frame: bytes, ttl: int, *, announced: bool) -> bytes:
         text = frame.decode()

@@ -131,6 +131,7 @@ class PlainCalls:
 
     def learn(self, now: float) -> None:
         """Know again what may simply be called, if that is known at all."""
+        stamp = self.guard.stamp  # what another thread changes from here on makes all of this count no more
         view = self._uses.clear_view(now)
         if view is None:
             return
@@ -144,4 +145,4 @@ class PlainCalls:
         self.until = min(view.at + policy.relist_seconds, self.guard.look_at)
         self._given = self.left = (policy.relist_calls - view.calls - 1) if policy.relist_calls else 1 << 62
         self.relays = self._answers.relays()
-        self.stamp = self.guard.stamp
+        self.stamp = stamp

@@ -58,6 +58,7 @@ class View:
 
     def judge(self, guard: Guard, client: str, server: Mapping[str, Any] | None) -> tuple[Verdict, ...]:
         """Hold the list against the measure of now."""
+        epoch = guard.epoch  # before the measure is read, which another thread may change meanwhile
         verdicts = guard.judge_list(self.kind, self.items, client, server)
         self.by_key, self.by_item, self.makers = {}, {}, None
         for verdict in verdicts:
@@ -66,7 +67,7 @@ class View:
                 self.by_key[verdict.key] = verdict
             if verdict.digest is not None:
                 self.by_item[verdict.key, verdict.digest.raw] = verdict
-        self.epoch = guard.epoch
+        self.epoch = epoch
         return verdicts
 
 
