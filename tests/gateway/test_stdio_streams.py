@@ -73,6 +73,11 @@ for line in iter(sys.stdin.buffer.readline, b""):
     elif method == "tools/call":
         call(number, message["params"]["name"], line)
 """.replace("LARGE", str(LARGE))
+# The same, with its tools on two pages, and so slow that a client is gone before it lists them.
+PAGED = SERVER.replace(
+    '{"tools": TOOLS}',
+    '{"tools": TOOLS[1:]} if "cursor" in message.get("params", {}) else {"tools": TOOLS[:1], "nextCursor": "2"}',
+).replace('method == "tools/list":', 'method == "tools/list" and not time.sleep(0.5):')
 # A gateway whose bound on what waits is small, so that little has to be sent to reach it.
 NARROW = """
 import sys
@@ -166,11 +171,11 @@ class Client:
 
 
 @contextmanager
-def running(folder: Path, *before: str, greet: bool = True) -> Iterator[Client]:
+def running(folder: Path, *before: str, greet: bool = True, server: str = SERVER) -> Iterator[Client]:
     said = folder / "stderr"
     with said.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, *(before or ("-m", "pinwarden", "run", "--")), sys.executable, "-c", SERVER],
+            [sys.executable, *(before or ("-m", "pinwarden", "run", "--")), sys.executable, "-c", server],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -263,6 +268,14 @@ def test_a_call_that_is_let_pass_just_when_the_client_leaves_is_answered(tmp_pat
             sleep(0.01)
         client.stdin.close()
         assert "result" in client.answer(call)
+        assert client.process.wait(60) == 0
+
+
+def test_a_page_of_a_list_is_answered_though_the_client_left_before_the_rest_was_asked_for(tmp_path: Path) -> None:
+    with running(tmp_path, greet=False, server=PAGED) as client:
+        listed = client.request("tools/list")
+        client.stdin.close()
+        assert [tool["name"] for tool in client.answer(listed)["result"]["tools"]] == ["echo"]
         assert client.process.wait(60) == 0
 
 

@@ -37,7 +37,7 @@ from pinwarden.gateway.plain import CALL, PlainCalls
 from pinwarden.gateway.resource_links import ResourceLinks
 from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_request
 from pinwarden.gateway.step import NOTHING, Step
-from pinwarden.gateway.tasks import TOLD
+from pinwarden.gateway.tasks import LISTING, TOLD
 from pinwarden.gateway.uses import Uses
 from pinwarden.gateway.views import Views
 
@@ -95,8 +95,12 @@ class Session:
 
     @property
     def holds(self) -> bool:
-        """Whether messages wait for something that the server has yet to answer."""
-        return bool(self._held)
+        """Whether messages wait for something that the server has yet to answer, or will: what it lists may be a part
+        of a list, and passes when the rest was asked for."""
+        # A copy: the short way opens and ends calls without our lock.
+        asked = (each for number, each in tuple(self._open.items()) if number not in self._cancelled)
+        lists = (each for each in asked if type(each) is Asked and (each.kind is not None or each.method == LISTING))
+        return bool(self._held) or any(lists)
 
     def heavy(self, now: float) -> bool:
         """Whether the next message may mean that a long list is judged, which takes a while."""
