@@ -283,6 +283,7 @@ class Session:
             return
         elif self._uses.notice_passes(method, out):
             out.to_server.append(frame)
+            out.behind = out.behind or method == CANCELLED
             if method == _INITIALIZED:
                 self._first_use(now, out)
 
