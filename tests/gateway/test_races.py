@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -89,3 +90,13 @@ def test_attack_nothing_passes_from_when_what_was_approved_cannot_be_read(
 
         monkeypatch.setattr(Guard, "approved", property(read))
     assert (told(desk), told(desk)) == (0, 0)
+
+
+def test_a_call_that_a_server_did_not_take_before_it_ended_is_answered_once(desk: Desk) -> None:
+    """One thread finds that the server ended while another one is about to write a call to it."""
+    desk.call("search_notes")
+    call = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "search_notes"}}
+    sent = desk.session.client_frame(json.dumps(call).encode(), desk.now)
+    assert len(sent.to_server) == 1
+    told = [*desk.session.server_gone(desk.now).to_client, *desk.session.not_taken(sent.to_server).to_client]
+    assert [json.loads(each)["id"] for each in told] == [77]

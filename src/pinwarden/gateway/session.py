@@ -251,9 +251,9 @@ class Session:
         if "method" not in message or number is None:
             return
         if not self._views.is_own(number):
-            self._open.pop(number, None)
             self._cancelled.discard(number)
-            out.to_client.append(answer(number))
+            if self._open.pop(number, None) is not None:  # or another thread has seen the server's end, and told it
+                out.to_client.append(answer(number))
             return
         if self._listening.is_it(number):
             self._listening.unsent()
