@@ -20,8 +20,9 @@ from pinwarden.gateway.outlet import Outlet
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
 LARGE = 8_000_000
 # A server with one thread. `late` speaks only when its input is full, and reads again only when all of it is taken;
-# `deaf` closes its input and stays; `leave` and `detach` end and leave somebody behind who holds the output; `flood`
-# asks what is refused, for ever, and does not read the answers; `wait` tells people that it began, and is not answered.
+# `deaf` closes its input and stays; `leave`, `detach` and `last` end and leave somebody behind who holds the
+# output, the last one with an answer; `flood` asks what is refused, for ever, and does not read the answers; `wait`
+# tells people that it began, and is not answered.
 SERVER = """
 import array, fcntl, json, os, signal, subprocess, sys, termios, time
 
@@ -38,7 +39,7 @@ def waiting():
     fcntl.ioctl(0, termios.FIONREAD, count)
     return count[0]
 
-NAMES = ("echo", "late", "deaf", "leave", "detach", "flood", "wait")
+NAMES = ("echo", "late", "deaf", "leave", "detach", "flood", "wait", "last")
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 
 def call(number, name, line):
@@ -55,8 +56,10 @@ def call(number, name, line):
         signal.pause()
     elif name == "wait":
         print("begun", file=sys.stderr, flush=True)
-    elif name in ("leave", "detach"):
-        subprocess.Popen(["sleep", "90"], start_new_session=name == "detach", stderr=subprocess.DEVNULL)
+    elif name in ("leave", "detach", "last"):
+        subprocess.Popen(["sleep", "90"], start_new_session=name != "leave", stderr=subprocess.DEVNULL)
+        if name == "last":
+            say({"id": number, "error": {"code": 5, "message": "last words"}})
         os._exit(4)
     else:
         count = 0
@@ -128,6 +131,32 @@ class Slow(Session):
 guard = Guard("slow", Measure(None), DEFAULT_POLICY)
 process = start(Command(words=tuple(sys.argv[1:]), environment={}))
 sys.exit(Relay(Slow(guard, name="slow"), Recorder(None, None, say), process, say).run())
+"""
+# A gateway whose disk takes longer for an answer than its clock waits for the end of a server that ended.
+BUSY = """
+import sys
+from time import sleep
+from pinwarden.documents.digest_policy import DEFAULT_POLICY
+from pinwarden.gateway import stdio
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.recorder import Recorder
+from pinwarden.gateway.server_process import Command, start
+from pinwarden.gateway.session import Session
+from tests.gateway.desk import Measure
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+class Busy(Session):
+    def server_frame(self, frame, now, message=None):
+        step = super().server_frame(frame, now, message)
+        sleep(4 if b"last words" in frame else 0)
+        return step
+
+stdio._LAST_WORDS_SECONDS = 0.1
+guard = Guard("busy", Measure(None), DEFAULT_POLICY)
+process = start(Command(words=tuple(sys.argv[1:]), environment={}))
+sys.exit(stdio.Relay(Busy(guard, name="busy"), Recorder(None, None, say), process, say).run())
 """
 
 
@@ -315,6 +344,12 @@ def test_a_call_is_answered_when_its_server_ended_though_somebody_holds_its_outp
     with running(tmp_path) as client:
         error = client.ask(how)["error"]
         assert (error["code"], error["message"]) == (-32000, "pinwarden: the server ended without an answer")
+        assert client.process.wait(60) == 4
+
+
+def test_an_answer_that_is_still_looked_at_when_its_server_is_found_to_have_ended_is_not_lost(tmp_path: Path) -> None:
+    with running(tmp_path, "-c", BUSY) as client:
+        assert client.ask("last")["error"]["message"] == "last words"
         assert client.process.wait(60) == 4
 
 

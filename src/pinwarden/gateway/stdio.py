@@ -211,7 +211,8 @@ class Relay:
                 self._ended.set()  # whoever holds it left the group, too
 
     def _all_is_read(self) -> bool:
-        return not self._to_client.lock.locked() and not select.select((self._stdout,), (), (), 0)[0]
+        at_work = self._express.answering or self._to_client.lock.locked()
+        return not at_work and not select.select((self._stdout,), (), (), 0)[0]
 
     def _told_to_end(self, *_: object) -> None:
         """Pass the wish on, and see that it is followed; the reader of the server meets its end."""
