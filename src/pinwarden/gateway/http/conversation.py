@@ -396,12 +396,25 @@ class Conversation:
             for data in step.to_server:
                 sent = self._read(data, frame)
                 pending = self._pending.get(sent.id) if sent.is_request else None  # type: ignore[arg-type]
+                if sent.is_request and self._is_cancelled(sent.id, pending):
+                    continue
                 if pending is None or not pending.parameters:
                     self.link.send(sent, b"")
                 else:
                     self._send_with(pending, sent, self.link)
         for own in made or [self._read(data, frame) for data in step.to_client]:
             self._deliver(own, asked, status if own is frame else 0)
+
+    def _is_cancelled(self, number: Id | None, pending: Pending | Call | None) -> bool:
+        """Whether a request was cancelled while it was recorded: the server was told so, and is not to get it now."""
+        if number is None or not self._open.is_over(number):
+            return False
+        self._abandoned.pop(number, None)  # no answer will come
+        self._open.forget(number)
+        self.session.abandon(number[1])
+        if pending is not None:
+            pending.waiting.dropped()
+        return True
 
     def _send_with(self, pending: Pending | Call, sent: Frame, link: Link) -> None:
         """Send a request with those header lines of the client that the tool declares, now that it is known."""

@@ -80,6 +80,11 @@ class OpenRequests:
         """Whether the client said so of this one."""
         return pending in self._cancelled
 
+    def is_over(self, number: Id) -> bool:
+        """Whether nobody waits for the answer to a request, whatever was told about that."""
+        pending = self.by_number.get(number)
+        return number in self.abandoned or (pending is not None and pending in self._cancelled)
+
     def due(self, now: float) -> list[tuple[Id, Pending | Call]]:
         """Those whose answer should have come by now."""
         self._cancelled.intersection_update(self.by_number.values())

@@ -1,0 +1,81 @@
+"""What comes over HTTP while a step of the gateway is on its way to the disk: nothing is lost, or overtakes another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+import pytest
+
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.messages import read
+from pinwarden.gateway.step import Step
+from tests.gateway.desk import DELETE, SEARCH
+from tests.gateway.http_world import rpc
+from tests.gateway.test_http_attacks import Talk, Waits
+
+NEW = {**DELETE, "name": "new_note"}
+
+
+class Disk(Talk):
+    """A conversation whose disk takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        super().__init__(HttpLimits())
+        self.ready = Event()
+        records = self.kept.record_durably
+
+        def durably(step: Step) -> None:
+            assert self.ready.wait(60)
+            records(step)
+
+        self.kept.record_durably = durably  # type: ignore[method-assign]
+
+    def ask(self, method: str, params: dict[str, Any], number: int) -> Waits:
+        waits = Waits()
+        self.conversation.request(
+            read(json.dumps(rpc(method, params, number)).encode(), self.conversation._json), waits
+        )
+        return waits
+
+    def tell(self, method: str, params: dict[str, Any]) -> None:
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        self.conversation.tell(read(json.dumps(message).encode(), self.conversation._json))
+
+    async def written(self) -> None:
+        """Let the disk have its way, and what waits for it too."""
+        self.ready.set()
+        async with asyncio.timeout(60):
+            while self.conversation._recording._tasks:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "cancel",
+    [
+        lambda talk: talk.tell("notifications/cancelled", {"requestId": 1}),
+        lambda talk: talk.conversation.give_up((int, 1)),
+    ],
+    ids=["told", "hung up"],
+)
+def test_a_call_that_is_cancelled_while_it_is_recorded_is_not_made(cancel: Callable[[Disk], None]) -> None:
+    async def scene() -> tuple[Disk, Waits]:
+        talk = Disk()
+        talk.open()
+        waits = talk.ask("tools/call", {"name": "search_notes", "arguments": {}}, 1)
+        talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE, NEW]})
+        assert [each["method"] for each in talk.wire.sent] == ["tools/list"], (
+            "that the new one is refused is not on disk"
+        )
+        cancel(talk)
+        await talk.written()
+        return talk, waits
+
+    talk, waits = asyncio.run(scene())
+    assert "tools/call" not in [each["method"] for each in talk.wire.sent]
+    assert waits.got in ([], [None])
+    assert talk.conversation.session.idle
+    assert talk.conversation.idle
