@@ -79,3 +79,19 @@ def test_a_call_that_is_cancelled_while_it_is_recorded_is_not_made(cancel: Calla
     assert waits.got in ([], [None])
     assert talk.conversation.session.idle
     assert talk.conversation.idle
+
+
+def test_an_answer_that_is_being_recorded_when_its_server_ends_is_not_lost() -> None:
+    async def scene() -> Waits:
+        talk = Disk()
+        talk.open()
+        waits = talk.ask("tools/list", {}, 1)
+        talk.say(id=1, result={"tools": [SEARCH, DELETE, NEW]})
+        assert waits.got == []
+        talk.conversation.server_lost("the server ended")
+        await talk.written()
+        assert talk.conversation.closed
+        return waits
+
+    (answer,) = asyncio.run(scene()).got
+    assert [tool["name"] for tool in answer["result"]["tools"]] == ["search_notes", "delete_note"]

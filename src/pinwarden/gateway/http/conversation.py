@@ -310,6 +310,10 @@ class Conversation:
     def _lost(self, why: str) -> None:
         if self.closed:
             return
+        if self._effects.after(partial(self._lost, why)):  # what the server said last is heard first, and no more of it
+            if self.link is not None:
+                self.link.close()
+            return
         step = self.session.server_gone(self._clock())
         recorded = Step(facts=step.facts, durable=step.durable, sightings=step.sightings)
         self._take(recorded, None, None, 0)

@@ -58,6 +58,13 @@ class Effects:
         self._abandoned = abandoned
         self._waiting = 0
         """Refusals that have no effect yet, because they are not on disk."""
+        self._after: list[Callable[[], None]] = []
+
+    def after(self, work: Callable[[], None]) -> bool:
+        """Do something when all refusals have had their effect. False if there are none, and then it is not done."""
+        if self._waiting:
+            self._after.append(work)
+        return bool(self._waiting)
 
     def take(
         self, step: Step, frame: Frame | None, asked: Id | None, status: int, made: tuple[Frame, ...] = ()
@@ -88,12 +95,20 @@ class Effects:
         def recorded() -> None:
             self._waiting -= 1
             then()
+            self._go_on()
 
         def failed(err: PinwardenError) -> None:
             self._waiting -= 1
             self._turns.do(partial(self.unrecorded, step, err))
+            self._go_on()
 
         self._recording.durably(step, recorded, failed)
+
+    def _go_on(self) -> None:
+        if not self._waiting:
+            after, self._after = self._after, []
+            for work in after:
+                self._turns.do(work)
 
     # What takes long
 
