@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from threading import Event
-from typing import Any
+from threading import Event, get_ident
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from pinwarden.documents.target import HttpTarget
+from pinwarden.flows.project import Project
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.locked import LockedServers, Permissions
 from pinwarden.gateway.http.messages import read
+from pinwarden.gateway.http.pool import Pool
+from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.step import Step
 from tests.gateway.desk import DELETE, SEARCH
 from tests.gateway.http_world import rpc
@@ -95,3 +101,24 @@ def test_an_answer_that_is_being_recorded_when_its_server_ends_is_not_lost() -> 
 
     (answer,) = asyncio.run(scene()).got
     assert [tool["name"] for tool in answer["result"]["tools"]] == ["search_notes", "delete_note"]
+
+
+def test_connections_to_a_server_that_moved_are_ended_on_the_loop_that_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lock is read on another thread, which must not touch them."""
+    ended_on: list[int] = []
+    monkeypatch.setattr(Pool, "close", lambda _: ended_on.append(get_ident()))
+
+    async def scene() -> None:
+        project = cast(Project, SimpleNamespace(variables={}))
+        locked = LockedServers(project, Permissions(), HttpLimits(), lambda _: Recorder(None, None, print), print)
+        for port in (1, 2):
+            moved = HttpTarget(url=f"http://127.0.0.1:{port}/mcp")
+            await asyncio.get_running_loop().run_in_executor(None, locked._remote, "notes", moved)
+        assert ended_on == []
+        locked.hang_up()
+        locked.hang_up()
+
+    asyncio.run(scene())
+    assert ended_on == [get_ident()]

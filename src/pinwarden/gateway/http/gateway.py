@@ -184,6 +184,7 @@ class HttpGateway:
         self._told.clear()
         before = set(self._hub.upstreams)
         self._hub.replace(locked.upstreams)
+        self._locked.hang_up()
         for name, problem in locked.problems.items():
             self._tell(f"{name} is not served: {problem}")
         if set(locked.upstreams) != before:

@@ -97,6 +97,8 @@ class LockedServers:
         self._say = say
         self._made: dict[str, tuple[Digest, Upstream]] = {}
         self._pools: dict[str, Pool] = {}
+        self._replaced: list[Pool] = []
+        """Connections to where servers were before. The loop has them, so that no other thread may end them."""
         self._places = Places(limits.max_children)
         self.policy: GatewayPolicy = DEFAULT_POLICY
         self.tracing: Tracing | None = None
@@ -132,8 +134,14 @@ class LockedServers:
         for _, upstream in self._made.values():
             upstream.guard.set_policy(policy)
 
+    def hang_up(self) -> None:
+        """Hang up where remote servers were before, on the loop and when nobody talks with them there any more."""
+        while self._replaced:
+            self._replaced.pop().close()
+
     def close(self) -> None:
         """Hang up on remote servers."""
+        self.hang_up()
         for pool in self._pools.values():
             pool.close()
 
@@ -213,7 +221,7 @@ class LockedServers:
         rules = NetworkRules(allow_private=self._permissions.private or _names_private(address.host))
         pool = self._pools.get(name)
         if pool is not None:
-            pool.close()
+            self._replaced.append(pool)
         pool = self._pools[name] = Pool(address, rules, self._limits)
         server = RemoteServer.of(pool, address, headers)
         return lambda owner: RemoteLink(server, owner, self._limits)
