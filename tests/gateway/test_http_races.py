@@ -13,8 +13,12 @@ import pytest
 
 from pinwarden.documents.target import HttpTarget
 from pinwarden.flows.project import Project
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.backend import Backend
+from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.locked import LockedServers, Permissions
+from pinwarden.gateway.http.merged import Merged
 from pinwarden.gateway.http.messages import read
 from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.recorder import Recorder
@@ -122,3 +126,33 @@ def test_connections_to_a_server_that_moved_are_ended_on_the_loop_that_has_them(
 
     asyncio.run(scene())
     assert ended_on == [get_ident()]
+
+
+def test_a_server_that_begins_slowly_is_not_begun_with_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conversation that lost its place to the other one would stay, and its process, until the gateway ends."""
+    begun: list[str] = []
+    now = 0.0
+
+    class Slow(Backend):
+        open_now = property(lambda backend: backend.slug == "quick")
+
+        async def open(self, *_: Any, **__: Any) -> None:
+            begun.append(self.slug)
+            if self.slug == "slow":
+                await asyncio.sleep(60)
+
+    async def scene() -> None:
+        nonlocal now
+        limits = HttpLimits()
+        upstreams = {name: SimpleNamespace(name=name, slug=name, failing=name == "slow") for name in ("slow", "quick")}
+        hub = SimpleNamespace(limits=limits, clock=lambda: now, upstreams=upstreams)
+        merged = Merged(cast(Hub, hub), Client(name="tester"))
+        for _ in range(3):
+            await merged._opened()
+            await asyncio.sleep(0)
+            now += limits.merged_again_seconds
+        merged.close("")
+
+    monkeypatch.setattr("pinwarden.gateway.http.merged.Backend", Slow)
+    asyncio.run(scene())
+    assert sorted(begun) == ["quick", "slow"]

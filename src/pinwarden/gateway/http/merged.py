@@ -95,6 +95,8 @@ class Merged:
         self._opening: asyncio.Task[None] | None = None
         self._first = True
         self._tried: dict[str, float] = {}
+        self._beginning: set[str] = set()
+        """Servers that have not answered yet. A second conversation with one would be nobody's, and stay."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stream: Reply | None = None
         self._questions = Questions(hub.limits.max_in_flight)
@@ -227,10 +229,12 @@ class Merged:
         ]
         now = self._hub.clock()
         again = self._limits.merged_again_seconds
+        missing = [each for each in missing if each.slug not in self._beginning]
         due = [each for each in missing if self._tried.get(each.slug, -again) <= now - again]
         first = any(each.slug not in self._tried and not each.failing for each in due)
         if due and (self._opening is None or self._opening.done()):
             self._tried |= {each.slug: now for each in due}
+            self._beginning |= {each.slug for each in due}
             made = [Backend(self._hub, each, self._client, self._heard) for each in due]
             self._first = first
             if first and any(each.failing for each in due):
@@ -251,6 +255,8 @@ class Merged:
             except TimeoutError:
                 backend.did_not_begin()
                 return
+            finally:
+                self._beginning.discard(backend.slug)
             self._backends[backend.slug] = backend
 
         await asyncio.gather(*(one(each) for each in backends))
