@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -551,6 +551,27 @@ def test_a_closed_log_takes_nothing_and_touches_no_other_file(tmp_path: Path, fo
                 record(called(2))
             assert caught.value.code == "AUDIT_UNAVAILABLE"
         assert other.read() == b""
+
+
+def test_an_event_that_comes_while_the_log_is_closed_is_kept_or_refused(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog(tmp_path / "audit.sqlite", folder, when_away="spool")
+    log.record(called(1))
+    with ThreadPoolExecutor(1) as thread:
+        late: list[Future[None]] = []
+        closes = Journal.close
+
+        def close(journal: Journal, *, remove: bool) -> None:
+            late.append(thread.submit(log.record, called(2)))
+            wait(late, 0.5)
+            closes(journal, remove=remove)
+
+        monkeypatch.setattr(Journal, "close", close)
+        log.close()
+        with pytest.raises(PinwardenError) as caught:
+            late[0].result(60)
+    assert caught.value.code == "AUDIT_UNAVAILABLE"
 
 
 def test_the_journal_of_a_long_run_stays_small(tmp_path: Path, folder: Path) -> None:

@@ -218,12 +218,14 @@ class AuditLog:
         self._work.set()
         self._thread.join(self._limits.wait * 2)
         if self._thread.is_alive():  # the database hangs; the system closes the file with the process
-            self._journal.sync()
+            with self._lock:
+                self._journal.sync()
             return
-        complete = self._done.nth == self._journal.count
-        if not complete:
-            self._journal.sync()
-        self._journal.close(remove=complete)
+        with self._lock:  # what comes now is either in the journal that stays, or refused
+            complete = self._done.nth == self._journal.count
+            if not complete:
+                self._journal.sync()
+            self._journal.close(remove=complete)
 
     def __enter__(self) -> Self:
         return self
