@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 from threading import Event, get_ident
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,8 +27,10 @@ from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.step import Step
 from tests.gateway.desk import DELETE, SEARCH
-from tests.gateway.http_world import rpc
+from tests.gateway.http_world import Behind, Raw, gateway, guard, rpc
 from tests.gateway.test_http_attacks import Talk, Waits
+from tests.servers import talking
+from tests.waiting import poll
 
 NEW = {**DELETE, "name": "new_note"}
 
@@ -156,3 +161,25 @@ def test_a_server_that_begins_slowly_is_not_begun_with_twice(monkeypatch: pytest
     monkeypatch.setattr("pinwarden.gateway.http.merged.Backend", Slow)
     asyncio.run(scene())
     assert sorted(begun) == ["quick", "slow"]
+
+
+def test_a_long_call_is_not_overtaken_by_its_cancellation_while_it_is_read(tmp_path: Path) -> None:
+    """The server answers when it is cancelled, and never if it does not know yet what that is about."""
+    record, free = tmp_path / "record", Event()
+    behind = Behind(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
+    cancelled = json.dumps(rpc("notifications/cancelled", {"requestId": 7}, None)).encode()
+    with (
+        gateway({"talking": behind}, limits=HttpLimits(max_bytes_at_once=1000)) as at,
+        ThreadPoolExecutor(2) as threads,
+        Raw(at, "talking") as raw,
+        Raw(at, "talking") as other,
+    ):
+        raw.initialize()
+        other.session = raw.session
+        raw.say("tools/call", {"name": "echo", "arguments": {}})
+        at.endpoint._reading._thread.submit(free.wait, 60)  # as others have long messages, too
+        slow = threads.submit(raw.say, "tools/call", {"name": "slow", "arguments": {"text": "x" * 2000}}, 7)
+        poll(lambda: at.endpoint._reading.busy)
+        wait([threads.submit(other.send, cancelled)], 0.5)
+        free.set()
+        assert slow.result(20)["result"]["content"][0]["text"] == "cancelled"

@@ -33,6 +33,7 @@ from pinwarden.gateway.http.reading import Reading
 from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import Refused, Request
 from pinwarden.gateway.http.ways import LONGEST_HEAD, MOST_WAYS, Way
+from pinwarden.gateway.listening import CANCELLED
 from pinwarden.gateway.plain import CALL
 
 _PREFIX = "/mcp/"
@@ -173,6 +174,9 @@ class Endpoint:
             frame = read(request.body, self._json)
         except PinwardenError as err:
             reply.send(400, _refusal(PARSE_ERROR, err.message))
+            return
+        if frame.method == CANCELLED and self._reading.busy:
+            self._read_aside(request, reply, client)  # behind what it cancels, which may be a long message
             return
         self._take(request, reply, client, place, frame)
 

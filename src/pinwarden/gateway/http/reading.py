@@ -19,12 +19,13 @@ class Reading:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reading")
         self._lines: dict[str, deque[tuple[Callable[[], Any], Then]]] = {}
         """By client. The first is next, and goes to the end then."""
-        self._busy = False
+        self.busy = False
+        """Whether somebody's message is being read, or is to be."""
 
     def do(self, client: str, work: Callable[[], Any], then: Then) -> None:
         """Do something for a client when it is its turn, and go on with what comes out of it."""
         self._lines.setdefault(client, deque()).append((work, then))
-        if not self._busy:
+        if not self.busy:
             self._next()
 
     def _next(self) -> None:
@@ -33,12 +34,12 @@ class Reading:
         work, then = line.popleft()
         if line:
             self._lines[client] = line
-        self._busy = True
+        self.busy = True
         doing = asyncio.get_running_loop().run_in_executor(self._thread, work)
         doing.add_done_callback(partial(self._done, then))
 
     def _done(self, then: Then, done: asyncio.Future[Any]) -> None:
-        self._busy = False
+        self.busy = False
         if self._lines:
             self._next()
         then(done)
