@@ -18,6 +18,7 @@ from pinwarden.documents.target import HttpTarget
 from pinwarden.flows.project import Project
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.backend import Backend
+from pinwarden.gateway.http.call import Call
 from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.locked import LockedServers, Permissions
@@ -183,3 +184,48 @@ def test_a_long_call_is_not_overtaken_by_its_cancellation_while_it_is_read(tmp_p
         wait([threads.submit(other.send, cancelled)], 0.5)
         free.set()
         assert slow.result(20)["result"]["content"][0]["text"] == "cancelled"
+
+
+@pytest.mark.parametrize("short", [False, True], ids=["long way", "short way"])
+def test_attack_a_page_that_waits_for_nobody_any_more_is_not_the_answer_to_another_request_with_its_id(
+    monkeypatch: pytest.MonkeyPatch, *, short: bool
+) -> None:
+    """Programs of one client share a conversation, and may choose the same ids."""
+    called = Waits()
+    monkeypatch.setattr(Call, "answered", lambda _, frame, status: called.answered(frame, status))
+    talk = Disk()
+    talk.open()
+    talk.call(1)
+    talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE]})
+    talk.say(id=1, result={"content": []})
+    talk.ask("prompts/list", {}, 7)
+    talk.say(id=7, result={"prompts": [], "nextCursor": "2"})
+    rest = talk.wire.sent[-1]
+    assert rest["method"] == "prompts/list"
+    assert rest["id"] != 7, "the gateway asks for the rest itself, and the page waits for that"
+    talk.conversation.give_up((int, 7))
+    if short:
+        talk.call(7)
+        assert talk.noted == [7]
+    other = called if short else talk.ask("ping", {}, 7)
+    talk.say(id=rest["id"], result={"prompts": []})
+    assert other.got == []
+
+
+def test_attack_an_answer_that_is_recorded_for_nobody_is_not_the_answer_to_another_request_with_its_id() -> None:
+    async def scene() -> tuple[Waits, Any]:
+        talk = Disk()
+        talk.open()
+        talk.ask("tools/list", {}, 7)
+        talk.say(id=7, result={"tools": [SEARCH, DELETE, NEW]})
+        talk.conversation.give_up((int, 7))
+        other = talk.ask("ping", {}, 7)
+        await talk.written()
+        assert other.got == []
+        talk.say(id=talk.wire.sent[-1]["id"], result={})
+        last = talk.ask("ping", {}, 7)
+        assert talk.wire.sent[-1]["id"] == 7, "by now it is free again"
+        talk.say(id=7, result={})
+        return other, last
+
+    assert [[each["id"] for each in waits.got] for waits in asyncio.run(scene())] == [[7], [7]]

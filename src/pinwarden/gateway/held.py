@@ -44,6 +44,10 @@ class Held:
         self._keep([held for held in self._line if not isinstance(held, Request) or held.number != number])
         return len(self._line) != before
 
+    def forget(self, number: Any) -> None:
+        """Nobody waits for anything under an id any more, and it may soon be that of another request."""
+        self._keep([held for held in self._line if isinstance(held, Notice) or held.number != number])
+
     def take(self) -> list[Waiting]:
         """All of them; none is held then."""
         taken = self._line

@@ -201,7 +201,7 @@ class Session:
         For those who see that its answer, should one come after all, does not come here.
         """
         with self._lock:
-            self._held.drop(number)
+            self._held.forget(number)
             self._cancelled.discard(number)
             asked = self._open.pop(number, None)
             if type(asked) is Asked and asked.method == "initialize":

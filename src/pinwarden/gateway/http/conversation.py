@@ -200,9 +200,14 @@ class Conversation:
             return
         # The server may answer late or never. For the session this is the end of it.
         if not self.session.abandon(number[1]):
-            self._abandoned.pop(number, None)  # it was held, or is answered
+            # It was held, or is answered. As long as the answer is on its way to the disk, the id is not free.
+            if not self._effects.after(partial(self._is_over, number)):
+                self._is_over(number)
         elif self.link is not None:
             self.link.cancel(number)
+
+    def _is_over(self, number: Id) -> None:
+        self._abandoned.pop(number, None)
 
     def _feed(self, frame: Frame) -> None:
         """Let the session have a message of the client, in its turn."""
