@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.outlet import Outlet
+from tests.waiting import poll
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
 LARGE = 8_000_000
@@ -336,6 +337,7 @@ def test_a_call_that_a_server_does_not_take_any_more_is_answered_with_an_error(t
             assert (error["code"], error["message"]) == (-32000, "pinwarden: the server takes no more messages")
         assert client.answer(client.request("ping"))["error"]["code"] == -32000
         assert client.process.poll() is None
+        poll(lambda: "the server takes no more messages" in client.said)  # which is told by a thread of its own
         assert client.said.count("the server takes no more messages") == 1
 
 
