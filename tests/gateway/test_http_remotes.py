@@ -20,7 +20,7 @@ from pinwarden.gateway.http.messages import Frame
 from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.room import Room
-from pinwarden.gateway.http.sending import NOBODY
+from pinwarden.gateway.http.sending import NOBODY, Listener, Outgoing, Sending
 from tests.gateway.http_world import Behind, Kept, Raw, gateway, guard, modern, rpc
 from tests.gateway.test_http_room import Owner
 from tests.servers.led_http import Exchange, led_http
@@ -302,6 +302,86 @@ def test_one_stream_too_many_is_refused_at_once_and_a_session_does_without() -> 
         assert owner.lost == [f"7: {why}"]
 
     with_a_slow_one(HttpLimits(max_client_streams=0), scene)
+
+
+class Line:
+    """Connections of which the test sees what is sent, and answers it."""
+
+    room: Room | None = None
+
+    def __init__(self) -> None:
+        self.sent: list[Sending] = []
+
+    def start(self, outgoing: Sending) -> None:
+        self.sent.append(outgoing)
+
+    def send(self, data: bytes, listener: Listener, client: str = "", *, stream: bool = False) -> Outgoing:
+        outgoing = Outgoing(data, listener, client, stream=stream)
+        self.start(outgoing)
+        return outgoing
+
+    def takes_stream(self, client: str) -> bool:
+        del client
+        return True
+
+    @property
+    def methods(self) -> list[str]:
+        bodies = [each.data.partition(b"\r\n\r\n")[2] for each in self.sent if not each.given_up]
+        return [json.loads(body)["method"] if body else "GET" for body in bodies]
+
+
+@pytest.mark.parametrize("how", ["answered", "begins to answer", "lost", "given up", "waited for"])
+def test_nothing_overtakes_the_word_that_the_handshake_is_done(how: str) -> None:
+    """Servers refuse requests that come before it, or list fewer tools than they have. Connections have no order."""
+    begins = "notifications/initialized"
+
+    async def scene() -> None:
+        line = Line()
+        limits = HttpLimits(connect_seconds=0 if how == "waited for" else 3600)
+        server = RemoteServer.of(cast(Pool, line), Address.parse("http://127.0.0.1:9/mcp"), {})
+        link = RemoteLink(server, cast(LinkOwner, Owner(Room(1 << 20))), limits)
+
+        def say(method: str, number: int | None) -> None:
+            message = rpc(method, {}, number)
+            link.send(Frame(json.dumps(message).encode(), message), b"")
+
+        for method, number in ((begins, None), ("tools/list", 1), ("ping", 2), ("notifications/x", None)):
+            say(method, number)
+        link.cancel((int, 2))
+        assert line.methods == [begins]
+        first = line.sent[0].listener
+        if how == "answered":
+            first.on_whole(202, "", b"")
+        elif how == "begins to answer":
+            first.on_head(202, "")
+        elif how == "lost":
+            first.on_lost("it hung up", sent=True)
+        elif how == "given up":
+            link.expire(link._clock() + 1, {(int, 1)})
+        else:
+            async with asyncio.timeout(60):
+                while len(line.sent) == 1:
+                    await asyncio.sleep(0.002)
+        later = ["tools/list"] if how == "given up" else ["tools/list", "notifications/x"]
+        assert line.methods == ([] if how == "given up" else [begins]) + ["GET", *later]
+        say("tools/call", 3)
+        assert line.methods[-1] == "tools/call", "at once"
+
+    asyncio.run(scene())
+
+
+def test_a_session_that_ends_before_the_server_knows_that_it_began_sends_nothing_more() -> None:
+    async def scene() -> None:
+        line = Line()
+        server = RemoteServer.of(cast(Pool, line), Address.parse("http://127.0.0.1:9/mcp"), {})
+        link = RemoteLink(server, cast(LinkOwner, Owner(Room(1 << 20))), HttpLimits())
+        for message in (rpc("notifications/initialized", None, None), rpc("tools/list", {}, 1)):
+            link.send(Frame(json.dumps(message).encode(), message), b"")
+        link.close()
+        line.sent[0].listener.on_whole(202, "", b"")
+        assert line.methods == ["notifications/initialized"]
+
+    asyncio.run(scene())
 
 
 GARBAGE = [

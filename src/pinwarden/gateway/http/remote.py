@@ -25,7 +25,7 @@ from pinwarden.gateway.http.messages import (
     read_server,
 )
 from pinwarden.gateway.http.pool import Pool
-from pinwarden.gateway.http.sending import NOBODY, Listener, Sending, SilentListener
+from pinwarden.gateway.http.sending import NOBODY, Listener, Outgoing, Sending, SilentListener
 from pinwarden.gateway.messages import LISTEN
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ class RemoteLink:
         self._room = owner.room
         self._most_told = limits.max_unsent_bytes
         self._grace = limits.grace_seconds
+        self._beginning: _Post | None = None
+        """That the handshake is done, as long as the server has not answered that it knows."""
+        self._held: list[Sending] = []
+        """What is sent after that: on another connection it might come first, and servers refuse what does."""
+        self._longest_hold = limits.connect_seconds
         self._clock = asyncio.get_running_loop().time
         self._later = asyncio.get_running_loop().call_later
         self._soon = asyncio.get_running_loop().call_soon
@@ -117,7 +122,8 @@ class RemoteLink:
         if stream and number is not None and not self._server.pool.takes_stream(self._owner.client):
             self._soon(self._owner.unanswered, number, _TOO_MANY_STREAMS)
             return
-        outgoing = self._server.pool.send(data, post, self._owner.client, stream=stream)
+        outgoing = Outgoing(data, post, self._owner.client, stream=stream)
+        self._start(outgoing)
         if number is None:
             self.waiting += len(data)
             self._told[post] = outgoing, self._clock()
@@ -125,8 +131,10 @@ class RemoteLink:
             self._room.make()
         else:
             self._posts[number] = outgoing, inf if stream else self._clock()
-        if frame.method == "notifications/initialized" and not self._closed:  # there may have been no room
-            self._listen()
+        begins = frame.method == "notifications/initialized" and self._beginning is None
+        if begins and not self._closed:  # there may have been no room
+            self._beginning = post
+            self._later(self._longest_hold, self.begun, post)
 
     def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
         """Post a call. Its head is the one of the last call of the same tool."""
@@ -144,7 +152,25 @@ class RemoteLink:
         call.listener = call
         call.data = b"%b%d\r\n\r\n%b" % (head, len(body), body)
         self._posts[call.number] = call, call.sent
-        self._server.pool.start(call)
+        self._start(call)
+
+    def _start(self, outgoing: Sending) -> None:
+        if self._beginning is not None and not outgoing.stream:
+            self._held.append(outgoing)
+        else:
+            self._server.pool.start(outgoing)
+
+    def begun(self, post: _Post) -> None:
+        """The server knows what it was told, or was waited for long enough. If that was the handshake, we go on."""
+        if post is not self._beginning:
+            return
+        self._beginning = None
+        held, self._held = self._held, []
+        if not self._closed:
+            self._listen()
+        for each in held:
+            if not each.given_up:
+                self._server.pool.start(each)
 
     def cancel(self, number: Id) -> None:
         """Hang up: that is how the newest revision cancels; the older ones also get a message from the client."""
@@ -183,6 +209,7 @@ class RemoteLink:
 
     def taken(self, post: _Post) -> None:
         """The server has what it was told, or nobody waits until it does."""
+        self.begun(post)
         told = self._told.pop(post, None)
         if told is not None:
             self.waiting -= len(told[0].data)
@@ -284,7 +311,9 @@ class _Post(SilentListener):
 
     def on_head(self, status: int, session: str) -> None:
         self._status = status
-        if self._initialize and status < 300:
+        if self._number is None and status != 404:  # which may be the end of the session
+            self._link.begun(self)
+        elif self._initialize and status < 300:
             self._link.named_session(session)
 
     def on_frame(self, frame: bytes) -> None:
