@@ -31,7 +31,7 @@ def test_attack_a_silent_change_is_found_at_the_interval_on_stdio_and_the_client
             return any(CHANGED in line for line in client.lines)
 
         poll(told)
-        assert "blocked tool 'search_notes'" in said.read_text()
+        poll(lambda: "blocked tool 'search_notes'" in said.read_text())  # which nobody waits for
         assert refused(client.ask("tools/call", {"name": "search_notes"})) == "new_exfiltration"
         assert client.names() == ["delete_note"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -298,8 +298,7 @@ def test_attack_a_server_that_asks_for_ever_and_reads_no_answer_is_stopped_and_i
 def test_a_call_that_is_let_pass_just_when_the_client_leaves_is_answered(tmp_path: Path) -> None:
     with running(tmp_path, "-c", SLOW, greet=False) as client:
         call = client.call("echo")  # the first that anybody hears of a list, so that it is held
-        while "released" not in client.said:
-            sleep(0.01)
+        poll(lambda: "released" in client.said)
         client.stdin.close()
         assert "result" in client.answer(call)
         assert client.process.wait(60) == 0
