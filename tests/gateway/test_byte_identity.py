@@ -324,7 +324,7 @@ def test_at_the_address_of_all_servers_only_what_the_page_says_is_rewritten(
 
     async def go() -> tuple[dict[str, Side], Side]:
         visitor = Visitor()
-        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30) as http:
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
             place = streamable_http_client(f"http://127.0.0.1:{tap.port}/mcp", http_client=http)
             async with visitor.client(place, mode) as client:
                 await of_both(client, visitor, 20_000, handshake=mode == "legacy")
