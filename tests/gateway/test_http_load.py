@@ -50,7 +50,9 @@ class Load:
         self.lost = 0
         self.killed = 0
         self.resident: list[int] = []
-        """Bytes of memory that this process, with the gateway in it, has at each killing."""
+        """Bytes that this process, with the gateway in it, has at each killing once every client was heard."""
+        self.heard: set[int] = set()
+        """The clients that had an answer."""
         self.refused: list[str] = []
         self.wrong: list[Any] = []
 
@@ -76,6 +78,7 @@ async def _client(at: Gateway, number: int, token: str, load: Load, over: Callab
                 mark = f"{number}-{turn}"
                 params = {"name": "note" if bad else "echo", "arguments": {"mark": mark}}
                 answer = await _call(reader, writer, token, modern("tools/call", params, turn % 3))
+                load.heard.add(number)
                 _judge(answer, bad, mark, turn % 3, load)
         except (ConnectionError, asyncio.IncompleteReadError):
             load.lost += 1
@@ -110,9 +113,14 @@ async def _call(reader: Any, writer: Any, token: str, asked: tuple[bytes, dict[s
     return json.loads(await reader.readexactly(int(fields["content-length"])))
 
 
-async def _kill(behind: Behind, every: float, load: Load, over: Callable[[], bool]) -> None:
+async def _kill(behind: Behind, clients: int, every: float, load: Load, over: Callable[[], bool]) -> None:
+    """Kill all servers again and again, each time after some right answers: they take their time to start."""
+    answered = 0
     while not over():
         await asyncio.sleep(every)
+        if load.right == answered or len(load.heard) < clients:
+            continue
+        answered = load.right
         load.resident.append(_resident())
         assert behind.supervisor is not None
         for link in tuple(behind.supervisor.running):
@@ -150,7 +158,7 @@ def _bear(
             return passed >= seconds and (load.enough(right, killed) or passed >= seconds + 60)
 
         work = [_client(at, number, names[number % 4], load, over) for number in range(clients)]
-        await asyncio.gather(*work, _kill(behind, every, load, over))
+        await asyncio.gather(*work, _kill(behind, clients, every, load, over))
 
     with gateway({"echo": behind}, Recorder(log, None, print), LIMITS, tokens, note=log.note) as at:
         asyncio.run(all_of_them(at))
