@@ -16,6 +16,8 @@ from pathlib import Path
 import psycopg
 
 from pinwarden.adapters.process_facts import children_of
+from pinwarden.store.database import Database, DatabaseLimits
+from pinwarden.store.postgresql import Postgres
 from tests.needs import missing
 
 _NUMBERS = count(1)
@@ -120,3 +122,24 @@ def postgres() -> Iterator[Cluster]:
             yield cluster
         finally:
             cluster.stop()
+
+
+@contextmanager
+def hurried(database: Database, limits: DatabaseLimits) -> Iterator[None]:
+    """Other limits until the block ends, for connections that are open and for new ones.
+
+    While a server works, even a second may be too little for it on a busy machine.
+    """
+    assert isinstance(database, Postgres)
+    before = database._limits
+    try:
+        _limit(database, limits)
+        yield
+    finally:
+        _limit(database, before)
+
+
+def _limit(database: Postgres, limits: DatabaseLimits) -> None:
+    database._limits = limits
+    for connection in database._all:
+        connection.answer_seconds = limits.answer

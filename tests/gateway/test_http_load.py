@@ -22,7 +22,7 @@ from pinwarden.documents.surface import from_listing
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.store.audit import AuditLog
+from pinwarden.store.audit import AuditLimits, AuditLog
 from pinwarden.store.audit_chain import audit_schema, entries, verify
 from pinwarden.store.database import open_database
 from tests.gateway.http_world import Behind, Gateway, gateway, guard, modern
@@ -145,7 +145,7 @@ def _bear(
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
     behind = Behind(guard("echo", APPROVED), command=command)
     database = tmp_path / "audit.sqlite"
-    log = AuditLog(str(database), tmp_path / "journals")
+    log = AuditLog(str(database), tmp_path / "journals", limits=AuditLimits(wait=60.0))
     tokens = {f"pwt_{number}": Client(name=f"client-{number}") for number in range(4)}
     load = Load()
 

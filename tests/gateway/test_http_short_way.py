@@ -19,7 +19,7 @@ from pinwarden.flows.gateway.tokens import token_digest
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.messages import with_id, with_value
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.store.audit import AuditLog
+from pinwarden.store.audit import AuditLimits, AuditLog
 from pinwarden.store.audit_chain import audit_schema, entries
 from pinwarden.store.database import open_database
 from tests.gateway.desk import DELETE, SEARCH, approved
@@ -248,7 +248,7 @@ def test_an_id_inside_of_a_string_or_of_another_object_is_left_alone() -> None:
 
 
 def test_every_call_of_the_short_way_is_in_the_audit_log(tmp_path: Path) -> None:
-    log = AuditLog(tmp_path / "audit.db", tmp_path, gateway="test")
+    log = AuditLog(tmp_path / "audit.db", tmp_path, gateway="test", limits=AuditLimits(wait=60.0))
     recorder = Recorder(log, None, lambda _: None)
     with (
         turning_http({"states": [STATE]}) as world,

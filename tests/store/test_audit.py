@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import partial
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -29,10 +28,12 @@ from pinwarden.store.audit_chain import (
     verify,
 )
 from pinwarden.store.audit_journal import Batch, Journal, Noted, pack, unpack
-from pinwarden.store.database import Database, DatabaseLimits, open_database
-from tests.postgres import Cluster
+from pinwarden.store.database import Database, DatabaseLimits, Schema, open_database
+from tests.postgres import Cluster, hurried
 
-QUICK = AuditLimits(retry=0.02, longest_retry=0.05, wait=20.0)
+QUICK = AuditLimits(retry=0.02, longest_retry=0.05, wait=60.0)
+CALM = AuditLimits(wait=60.0)
+"""As usual, but that a database may take as long as it does on a busy machine."""
 PATIENT = AuditLimits(gather=60.0, wait=60.0)
 
 
@@ -70,7 +71,7 @@ def eventually(holds: Callable[[], bool]) -> None:
 def test_events_of_many_threads_are_one_chain_in_the_order_of_each_thread(
     database: Database, database_url: str, folder: Path
 ) -> None:
-    with AuditLog(database_url, folder, gateway="desk") as log, ThreadPoolExecutor(4) as threads:
+    with AuditLog(database_url, folder, gateway="desk", limits=CALM) as log, ThreadPoolExecutor(4) as threads:
 
         def work(name: str) -> None:
             for number in range(100):
@@ -89,8 +90,8 @@ def test_events_of_many_threads_are_one_chain_in_the_order_of_each_thread(
 def test_gateways_on_one_database_write_one_chain(database: Database, database_url: str, folder: Path) -> None:
     other = open_database(database_url, audit_schema())
     with (
-        AuditLog(database_url, folder) as first,
-        AuditLog(database_url, folder) as second,
+        AuditLog(database_url, folder, limits=CALM) as first,
+        AuditLog(database_url, folder, limits=CALM) as second,
         ThreadPoolExecutor(2) as threads,
     ):
 
@@ -428,12 +429,17 @@ def test_a_gateway_that_must_log_lets_nothing_pass_before_the_database_has_answe
 def test_a_postgresql_that_hangs_is_told_like_one_that_is_away_and_nothing_is_lost(
     cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    impatient = DatabaseLimits(connect=2, answer=1.5)
-    monkeypatch.setattr("pinwarden.store.database.open_database", partial(open_database, limits=impatient))
+    opened: list[Database] = []
+
+    def opening(url: str, schema: Schema) -> Database:
+        opened.append(open_database(url, schema))
+        return opened[-1]
+
+    monkeypatch.setattr("pinwarden.store.database.open_database", opening)
     database_url = cluster.new_database()
     log = AuditLog(database_url, folder, when_away="refuse", limits=QUICK)
     log.record_durably(called("before"))
-    with cluster.frozen():
+    with cluster.frozen(), hurried(opened[0], DatabaseLimits(connect=2, answer=1.5)):
         log.record_durably(Fact(kind="blocked", item="meanwhile"))  # returns when the writer gave up, and is durable
         assert log.problem is not None
         assert log.problem.code == "DATABASE_UNAVAILABLE"
@@ -541,7 +547,7 @@ def test_a_journal_that_is_full_takes_no_more_and_loses_nothing(tmp_path: Path, 
 
 
 def test_a_closed_log_takes_nothing_and_touches_no_other_file(tmp_path: Path, folder: Path) -> None:
-    log = AuditLog(tmp_path / "audit.sqlite", folder)
+    log = AuditLog(tmp_path / "audit.sqlite", folder, limits=CALM)
     log.record(called(1))
     log.close()
     log.close()
@@ -576,7 +582,8 @@ def test_an_event_that_comes_while_the_log_is_closed_is_kept_or_refused(
 
 def test_the_journal_of_a_long_run_stays_small(tmp_path: Path, folder: Path) -> None:
     database = open_database(tmp_path / "audit.sqlite", audit_schema())
-    with AuditLog(tmp_path / "audit.sqlite", folder, limits=AuditLimits(batch=4000, backlog=8000, gather=0.001)) as log:
+    limits = AuditLimits(batch=4000, backlog=8000, gather=0.001, wait=60.0)
+    with AuditLog(tmp_path / "audit.sqlite", folder, limits=limits) as log:
         for number in range(400):
             log.record(called(f"{number} {'x' * 100}"))
             assert next(folder.glob("*.journal")).stat().st_size < 9000

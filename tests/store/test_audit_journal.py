@@ -19,6 +19,8 @@ from pinwarden.store.audit_journal import Journal, left_behind, pack
 from pinwarden.store.database import Database, open_database
 
 FORM = Fact(kind="called", server="50% %d \\ \x1f ü", session="s", call="s/", item="echo", expected=("a", "b"))
+CALM = AuditLimits(wait=60.0)
+"""A database may take as long as it does on a busy machine."""
 
 
 @pytest.fixture
@@ -229,7 +231,7 @@ def test_a_journal_with_right_checksums_that_no_gateway_wrote_is_told_and_blocks
     with pytest.raises(PinwardenError) as caught:
         recover(database, folder)
     assert caught.value.code == "AUDIT_TAMPERED"
-    with AuditLog(folder.parent / "audit.sqlite", folder) as log:
+    with AuditLog(folder.parent / "audit.sqlite", folder, limits=CALM) as log:
         log.record(Fact(kind="called", call="goes on"))
     assert (calls(database)[0], calls(database)[-1]) == ("s/", "goes on")
     assert [entry.fact.code for entry in entries(database)].count("journal_damaged") == 1
@@ -274,7 +276,8 @@ def test_a_journal_that_cannot_begin_anew_loses_no_call_and_gives_none_to_anothe
         else:
             taken.append(f"{form.call}{number}")
 
-    with AuditLog(folder.parent / "audit.sqlite", folder, limits=AuditLimits(batch=2000, gather=60.0)) as log:
+    limits = AuditLimits(batch=2000, gather=60.0, wait=60.0)
+    with AuditLog(folder.parent / "audit.sqlite", folder, limits=limits) as log:
         for number in range(100):
             take((FORM, other)[number % 2], number)
         armed = 3
@@ -331,7 +334,7 @@ def test_a_call_of_a_form_that_is_not_in_the_file_is_told(database: Database, fo
 
 @pytest.mark.parametrize("number", [0, 2**64 - 1, 2**64, -1, -(2**63), 10**40])
 def test_a_call_of_any_number_is_recorded(number: int, database: Database, folder: Path) -> None:
-    with AuditLog(folder.parent / "audit.sqlite", folder) as log:
+    with AuditLog(folder.parent / "audit.sqlite", folder, limits=CALM) as log:
         log.record_durably(Fact(kind="called", call="first"))
         log.note(FORM, 5)
         log.note(FORM, number)
@@ -341,7 +344,7 @@ def test_a_call_of_any_number_is_recorded(number: int, database: Database, folde
 
 
 def test_a_full_file_gets_more_room_and_starts_anew_without_losing_a_call(database: Database, folder: Path) -> None:
-    limits = AuditLimits(batch=2000, backlog=8000, gather=0.001)
+    limits = AuditLimits(batch=2000, backlog=8000, gather=0.001, wait=60.0)
     other = Fact(kind="called", call="t/")
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=limits) as log:
         log.record_durably(Fact(kind="called", call="first"))
@@ -354,7 +357,7 @@ def test_a_full_file_gets_more_room_and_starts_anew_without_losing_a_call(databa
 
 
 def test_calls_are_in_the_file_before_note_returns(folder: Path) -> None:
-    with AuditLog(folder.parent / "audit.sqlite", folder, limits=AuditLimits(gather=60.0)) as log:
+    with AuditLog(folder.parent / "audit.sqlite", folder, limits=AuditLimits(gather=60.0, wait=60.0)) as log:
         log.record_durably(Fact(kind="called", call="first"))
         (path,) = folder.glob("*.journal")
         for number in (7001, 7002):
@@ -364,7 +367,7 @@ def test_calls_are_in_the_file_before_note_returns(folder: Path) -> None:
 
 def test_a_log_that_must_not_pass_events_takes_no_call(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "file").touch()
-    limits = AuditLimits(retry=0.02, longest_retry=0.02)
+    limits = AuditLimits(retry=0.02, longest_retry=0.02, wait=60.0)
     with AuditLog(tmp_path / "file" / "audit.sqlite", folder, when_away="refuse", limits=limits) as log:
         log.record_durably(Fact(kind="blocked"))
         for _ in range(2):
@@ -375,7 +378,7 @@ def test_a_log_that_must_not_pass_events_takes_no_call(tmp_path: Path, folder: P
 
 
 def test_a_closed_log_takes_no_call(tmp_path: Path, folder: Path) -> None:
-    log = AuditLog(tmp_path / "audit.sqlite", folder)
+    log = AuditLog(tmp_path / "audit.sqlite", folder, limits=CALM)
     log.record_durably(Fact(kind="called"))
     log.note(FORM, 1)
     log.close()

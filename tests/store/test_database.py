@@ -12,7 +12,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.store.database import Conflict, Database, DatabaseLimits, Schema, open_database
 from pinwarden.store.postgresql import Postgres
-from tests.postgres import Cluster
+from tests.postgres import Cluster, hurried
 
 TRIAL = Schema(
     name="trial",
@@ -210,7 +210,11 @@ def test_a_lock_that_another_session_keeps_is_waited_for_only_so_long(database_u
 
 
 def test_a_statement_of_postgresql_may_last_only_so_long(cluster: Cluster) -> None:
-    database = open_database(cluster.new_database(), TRIAL, replace(PATIENT, statement=1))
+    url = cluster.new_database()
+    patient = open_database(url, TRIAL, PATIENT)
+    assert patient.rows("SELECT 1") == [(1,)]  # and its tables are made
+    patient.close()
+    database = open_database(url, TRIAL, replace(PATIENT, statement=3))
     with pytest.raises(PinwardenError) as caught:
         database.rows("SELECT pg_sleep(30)")
     assert (caught.value.code, caught.value.message) == (
@@ -222,11 +226,11 @@ def test_a_statement_of_postgresql_may_last_only_so_long(cluster: Cluster) -> No
 
 
 def test_a_frozen_postgresql_is_an_error_in_a_connection_and_in_a_new_one_and_is_used_again(cluster: Cluster) -> None:
-    database = open_database(cluster.new_database(), TRIAL, replace(PATIENT, connect=2, answer=2))
+    database = open_database(cluster.new_database(), TRIAL, PATIENT)
     with database.transaction() as step:
         step.run(ADD, (1, "before", None))
     told: list[str] = []
-    with cluster.frozen():
+    with cluster.frozen(), hurried(database, replace(PATIENT, connect=2, answer=2)):
         for _ in range(2):
             with pytest.raises(PinwardenError) as caught:
                 database.rows("SELECT 1")
@@ -241,8 +245,9 @@ def test_a_frozen_postgresql_is_an_error_in_a_connection_and_in_a_new_one_and_is
 
 def test_who_stops_in_the_middle_of_a_transaction_does_not_keep_its_lock(cluster: Cluster) -> None:
     url = cluster.new_database()
-    stopped = open_database(url, TRIAL, replace(PATIENT, idle=1))
+    stopped = open_database(url, TRIAL, replace(PATIENT, idle=3))
     other = open_database(url, TRIAL, PATIENT)
+    assert other.rows("SELECT 1") == [(1,)]  # and its tables are made
 
     def stop_in_the_middle() -> None:
         with stopped.transaction(alone="trial") as mine:
