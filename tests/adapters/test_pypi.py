@@ -447,7 +447,7 @@ def default_index(nowhere: Path) -> Endpoint:
     index = indexes(Settings(home=nowhere, project=None), system=nowhere).main
     place = urlsplit(index.url)
     try:
-        socket.create_connection((place.hostname or "", place.port or 443), timeout=10).close()
+        socket.create_connection((place.hostname or "", place.port or 443), timeout=60).close()
     except OSError:
         pytest.skip("the default index is not reachable; run: connect this machine to the package registries")
     return index

@@ -185,7 +185,7 @@ def test_a_real_server_resolves_to_wheels_for_this_machine(tmp_path: Path) -> No
     index = indexes(Settings(home=tmp_path, project=None), system=tmp_path).main
     place = urlsplit(index.url)
     try:
-        socket.create_connection((place.hostname or "", place.port or 443), timeout=10).close()
+        socket.create_connection((place.hostname or "", place.port or 443), timeout=60).close()
     except OSError:
         pytest.skip("the default index is not reachable; run: connect this machine to the package registries")
     version = importlib.metadata.version("mcp-server-time")

@@ -186,7 +186,8 @@ def gateway(
     origins: Collection[str] = (),
 ) -> Iterator[Gateway]:
     """Serve these servers on loopback."""
-    limits = limits or HttpLimits(reload_seconds=0.05)
+    # Servers may take as long to start and to list as they do on a busy machine.
+    limits = limits or HttpLimits(reload_seconds=0.05, merged_opening_seconds=60, merged_list_seconds=60)
     known = clients or {TOKEN: Client(name="tester"), OTHER: Client(name="other")}
     loop = new_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

@@ -59,7 +59,8 @@ class Watched(Guard):
 
     def __init__(self, progress: list[Any], tools: int, others: int = 0) -> None:
         listing = {**SHOWN, "tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(tools)]}
-        super().__init__("long", Fixed("long", from_listing(listing)), limits=SessionLimits(max_items=MANY))
+        seldom = gateway_policy({"relist-seconds": 3600})  # it may take longer than until the next list
+        super().__init__("long", Fixed("long", from_listing(listing)), seldom, SessionLimits(max_items=MANY))
         self.progress = progress
         self._others = others
         self.judged: list[tuple[int, int]] = []

@@ -199,7 +199,7 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
     async def work() -> None:
         room, judged = Room(limits.max_all_waiting_bytes), Event()
         with ThreadPoolExecutor(1) as threads:
-            threads.submit(judged.wait, 20)  # so that everything behind it waits
+            threads.submit(judged.wait, 60)  # so that everything behind it waits
             made: dict[str, Conversation] = {}
             for name in ("greedy", "modest"):
                 desk = Desk(HONEST)
