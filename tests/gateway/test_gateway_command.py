@@ -461,7 +461,8 @@ def test_the_lock_and_the_policy_are_read_again_when_they_change(tmp_path: Path)
             (tmp_path / "pinwarden.toml").write_text('[policy.gateway]\nenforcement = "audit"\n')
             poll(lambda: at.names("notes", at.token) == ["search_notes"])
             (tmp_path / "pinwarden.toml").write_text("[policy.gateway]\nenforcement = 17\n")
-            poll(lambda: at.get("/readyz")[0] == 503)
+            poll(lambda: at.ask("notes", at.token)[0] == 503)
+            assert at.get("/readyz")[0] == 503
             for address in ("notes", ""):
                 status, answer = at.ask(address, at.token)
                 assert status == 503, "a policy that cannot be read allows nothing"
@@ -475,7 +476,13 @@ def test_the_lock_and_the_policy_are_read_again_when_they_change(tmp_path: Path)
             lock = tmp_path / "mcp-lock.json"
             lock.write_text(lock.read_text().replace("notes", "nutes"))
             poll(lambda: at.get("/readyz")[0] == 503)
-            assert at.ask("notes", at.token)[0] == 503, "an edited lock approves nothing"
+
+            def is_shut() -> bool:
+                status, answer = at.ask("notes", at.token)
+                assert "error" in answer, "an edited lock approves nothing"
+                return status == 503  # before, each list is judged and refused
+
+            poll(is_shut)
     facts = [json.loads(line)["fact"] for line in project("audit", "export").out.splitlines()]
     digests = [fact["policy"] for fact in facts if fact["kind"] == "policy_changed"]
     assert digests[-1] == policy(enforcement="block").digest
