@@ -55,7 +55,7 @@ class Cluster:
             user=self._account,
             cwd="/",
             check=True,
-            timeout=100,
+            timeout=240,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

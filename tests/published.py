@@ -35,7 +35,7 @@ def wheels(names: Iterable[str], folder: Path) -> dict[str, Path]:
     (folder / "wanted.txt").write_text("".join(lines))
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
     command += ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(folder / "wanted.txt")]
-    done = subprocess.run([*command, "-d", str(folder)], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run([*command, "-d", str(folder)], capture_output=True, text=True, check=False, timeout=240)
     if done.returncode:
         raise IndexUnreachableError(done.stderr)
     found = {name: folder / each["file"] for name, each in wanted.items()}

@@ -13,8 +13,8 @@ from pinwarden.documents.surface import Surface
 from pinwarden.documents.target import HttpTarget, StdioTarget
 
 SCRIPTED = Path(__file__).parent.parent / "servers" / "scripted.py"
-ALLOWED = ProbeOptions(allow_execute=True, timeout=60)
-LOCAL = ProbeOptions(allow_private=True, timeout=60)
+ALLOWED = ProbeOptions(allow_execute=True, timeout=240)
+LOCAL = ProbeOptions(allow_private=True, timeout=240)
 
 
 def tool(name: str, **members: Any) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
         writer.stdin.write(b"go\n")
         writer.stdin.flush()
     for writer in writers:
-        writer.communicate(timeout=100)
+        writer.communicate(timeout=240)
         assert writer.returncode == 0
     lock = read(path)
     assert lock is not None

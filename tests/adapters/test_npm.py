@@ -77,7 +77,7 @@ def npm_lock(folder: Path, url: str) -> None:
         env={"PATH": os.environ["PATH"], "HOME": str(folder), "npm_config_cache": str(folder / "cache")},
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
 
 

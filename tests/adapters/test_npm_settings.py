@@ -313,6 +313,6 @@ def _npm(arguments: list[str], root: Path, variables: Mapping[str, str]) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     return done.stdout

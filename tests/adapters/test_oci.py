@@ -205,7 +205,7 @@ def test_attack_a_moved_tag_is_seen_and_the_digest_still_gives_what_was_approved
     for number, built in enumerate((approved, other)):
         images.write_layout(tmp_path / str(number), built, "v1")
         source, target = f"oci:{tmp_path / str(number)}:v1", f"docker://{registry.host}/{name}:v1"
-        subprocess.run(["skopeo", "copy", "-q", "--dest-tls-verify=false", source, target], check=True, timeout=60)
+        subprocess.run(["skopeo", "copy", "-q", "--dest-tls-verify=false", source, target], check=True, timeout=240)
         assert resolve_text(f"{registry.host}/{name}:v1", fetcher) == built.digest
     found = image_of(all_facts(f"{registry.host}/{name}:v1@{approved.digest}", fetcher))
     assert (found.root, found.tag_digest) == (approved.digest, other.digest)
@@ -819,7 +819,7 @@ def test_a_saved_layout_is_what_skopeo_takes_byte_for_byte(
     save_layout(opened(reference, fetcher), whole.digest, tmp_path / "layout")
     command = ["skopeo", "copy", "-q", "--all", "--dest-tls-verify=false"]
     target = f"{registry.host}/{name}-copy:v1"
-    subprocess.run([*command, f"oci:{tmp_path / 'layout'}", f"docker://{target}"], check=True, timeout=60)
+    subprocess.run([*command, f"oci:{tmp_path / 'layout'}", f"docker://{target}"], check=True, timeout=240)
     assert resolve_text(target, fetcher) == whole.digest
     files = [file for file in (tmp_path / "layout").rglob("*") if file.is_file()]
     assert len(files) == 2 + 1 + 2 * 2 + 1  # the layout's own, the index, manifests and configs, the one layer
@@ -840,7 +840,7 @@ def test_a_layout_of_one_platform_holds_only_that(
     held = {file.name for file in (tmp_path / "layout" / "blobs" / "sha256").iterdir()}
     assert held == {blob.digest.hex for blob in (whole, only.manifest, *only.blobs)}
     command = ["skopeo", "copy", "-q", "--override-arch", "arm64", f"oci:{tmp_path / 'layout'}"]
-    subprocess.run([*command, f"dir:{tmp_path / 'copy'}"], check=True, timeout=60)
+    subprocess.run([*command, f"dir:{tmp_path / 'copy'}"], check=True, timeout=240)
     assert Digest.of((tmp_path / "copy" / "manifest.json").read_bytes()) == only.digest
 
 

@@ -30,8 +30,8 @@ RECORDED = TESTS / "vectors" / "real-servers"
 REAL_CLIENT = ClientIdentity(
     name="real-client", version="1", capabilities={"sampling": {}, "elicitation": {}, "roots": {"listChanged": True}}
 )
-SLOW = replace(ALLOWED, timeout=100)
-SLOW_LOCAL = replace(LOCAL, timeout=100)
+SLOW = replace(ALLOWED, timeout=240)
+SLOW_LOCAL = replace(LOCAL, timeout=240)
 
 
 def npm_server(name: str, *arguments: str) -> StdioTarget:

@@ -118,7 +118,7 @@ class TestPages:
 
     def test_a_hundred_thousand_tools_are_read(self) -> None:
         script = {"raw": {"tools/list": "@100000"}, "server": {"capabilities": {"tools": {}}}}
-        surface = probe(scripted(script), replace(ALLOWED, timeout=110))
+        surface = probe(scripted(script), replace(ALLOWED, timeout=240))
         assert len(surface.items["tools"]) == 100_000
         assert surface.undigestable == ()
 

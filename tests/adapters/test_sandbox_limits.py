@@ -117,7 +117,7 @@ def started(
     environment = {"PATH": os.defpath, "NICE": str(os.nice(0))}
     command = (sys.executable, "-c", program, *given)
     line = sandboxed(command, environment, "/", Sandbox(limits=limits, programs=programs))
-    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.mark.parametrize("programs", [True, False])
@@ -214,7 +214,7 @@ def test_attack_a_fork_bomb_ends_at_its_bound(plain_user: dict[str, Any]) -> Non
     program = "/usr/bin/python3" if plain_user else sys.executable
     line = sandboxed((program, "-c", BOMB), {"PATH": os.defpath}, "/", Sandbox(limits=SMALL))
     outcome = subprocess.run(
-        line, env={"PATH": os.defpath}, cwd="/", capture_output=True, text=True, timeout=100, check=False, **plain_user
+        line, env={"PATH": os.defpath}, cwd="/", capture_output=True, text=True, timeout=240, check=False, **plain_user
     )
     if "bwrap:" in outcome.stderr:
         pytest.skip(f"this user may not make a sandbox here: {outcome.stderr.strip()[:80]}")

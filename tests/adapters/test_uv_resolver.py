@@ -48,7 +48,7 @@ def uv() -> Path:
 
 def run(url: str, name: str = "acme-notes", version: str = "1.0", **more: Any) -> bytes:
     index = Endpoint(url=url, said_by="environment", authorization=more.pop("authorization", None))
-    return resolve(name, version, index, **{"uv": uv(), "variables": variables(), "timeout": 60.0, **more})
+    return resolve(name, version, index, **{"uv": uv(), "variables": variables(), "timeout": 240.0, **more})
 
 
 def test_uv_resolves_a_package_with_what_it_depends_on(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def pinwarden_in(environment: dict[str, str], *arguments: str, stdin: bytes = b"
         capture_output=True,
         cwd=cwd,
         env=environment,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     return Outcome(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())

@@ -13,7 +13,7 @@ _READY = "ready" + "-to-type"
 _END = "end" + "-of-line"
 
 
-def typed(shell: list[str], setup: str, line: str, folder: Path, seconds: float = 90) -> list[str]:
+def typed(shell: list[str], setup: str, line: str, folder: Path, seconds: float = 240) -> list[str]:
     """The words of a command line that was typed, TAB keys included, as the command ``pinwarden`` receives them."""
     shown = "pinwarden() { printf '<%s>' \"$@\"; printf '%s-of-line' end; }"
     (folder / ".setup").write_text(f"{setup}\n{shown}\nprintf '%s-to-type' ready\n")

@@ -39,7 +39,7 @@ def answer(world: World, typed: str, *arguments: str) -> Outcome:
         capture_output=True,
         cwd=world.root,
         env={**os.environ, **env},
-        timeout=60,
+        timeout=240,
         check=False,
     )
     os.close(terminal)

@@ -239,7 +239,7 @@ def test_the_pytest_plugin_fails_a_test_on_drift_and_updates_on_request(project:
 
     def pytest_here(*options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", *options]
-        return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=240, check=False)
 
     server = project / "server.py"
     server.write_text(server.read_text().replace("Add two numbers.", "Add numbers."))

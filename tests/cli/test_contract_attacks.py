@@ -42,7 +42,7 @@ Change = Callable[[dict[str, Any]], object]
 
 def observed(folder: Path, text: str = SERVER) -> Observed:
     (folder / "server.py").write_text(text)
-    return observe_python(python_server(str(folder / "server.py")), sys.executable, ProbeOptions(timeout=60))
+    return observe_python(python_server(str(folder / "server.py")), sys.executable, ProbeOptions(timeout=240))
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def installed(folder: Path, package: str, version: str, *more: str) -> tuple[Pat
         [UV, "venv", "-q", "--python", sys.executable, str(folder)],
         [UV, "pip", "install", "-q", "--python", str(folder / "bin" / "python"), f"{package}=={version}", *more],
     ):
-        subprocess.run(command, check=True, timeout=110, env={**os.environ, "VIRTUAL_ENV": ""})
+        subprocess.run(command, check=True, timeout=240, env={**os.environ, "VIRTUAL_ENV": ""})
     source = next(folder.glob(f"lib/python*/site-packages/{package.replace('-', '_')}"))
     return folder / "bin" / package, source
 
@@ -56,7 +56,7 @@ def test_a_server_of_the_first_sdk_is_locked_from_its_own_environment_and_keeps_
         [UV, "venv", "-q", "--python", sys.executable, str(tmp_path / ".venv")],
         [UV, "pip", "install", "-q", "--python", str(tmp_path / ".venv" / "bin" / "python"), "mcp<2"],
     ):
-        subprocess.run(command, check=True, timeout=110, env={**os.environ, "VIRTUAL_ENV": ""})
+        subprocess.run(command, check=True, timeout=240, env={**os.environ, "VIRTUAL_ENV": ""})
     (tmp_path / "server.py").write_text(OLD)
     new = OLD.replace("mcp.server.fastmcp import FastMCP", "mcp.server.mcpserver import MCPServer")
     (tmp_path / "new.py").write_text(new.replace('FastMCP("old"', 'MCPServer("old"'))

@@ -674,7 +674,7 @@ def tools_of(world: World, server: str, before: tuple[str, ...] = ()) -> list[st
         cwd=world.root,
         env={**os.environ, **world.environment},
         capture_output=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-2000:])

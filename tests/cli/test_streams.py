@@ -33,7 +33,7 @@ def shell(world: World, line: str, **variables: str) -> tuple[int, str, str]:
         stdin=subprocess.DEVNULL,
         cwd=world.root,
         env={**os.environ, "HOME": str(world.home), **variables},
-        timeout=60,
+        timeout=240,
         check=False,
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()

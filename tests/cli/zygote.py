@@ -68,7 +68,7 @@ def run(arguments: tuple[str, ...], cwd: Path | None, env: dict[str, str], stdin
 
 def _ask(asked: dict[str, Any], streams: list[int]) -> int:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(120)
+        connection.settimeout(240)
         connection.connect(_waiting())
         socket.send_fds(connection, [b"s"], streams)
         connection.sendall(json.dumps(asked).encode())

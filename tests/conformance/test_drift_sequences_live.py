@@ -17,7 +17,7 @@ from tests.conformance.test_drift_cases import judge
 from tests.servers import turning
 from tests.servers.turning_http import turning_http
 
-OPTIONS = ProbeOptions(allow_execute=True, allow_private=True, timeout=60)
+OPTIONS = ProbeOptions(allow_execute=True, allow_private=True, timeout=240)
 
 
 def seen(state: dict[str, Any], wire: str) -> Surface:

@@ -218,7 +218,7 @@ try:
 except PinwardenError as err:
     print(err.code, err.data["limit"])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240)
     assert (done.stdout, done.stderr) == ("JSON_PARSE_ERROR values\n", "")
 
 

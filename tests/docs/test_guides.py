@@ -84,7 +84,7 @@ def _run(command: str, project: Path, environment: dict[str, str]) -> str:
         env=variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode in (0, 1), f"{command}\n{done.stderr.decode()}"

@@ -18,7 +18,7 @@ def conversation(*lines: Any) -> list[Any]:
     """What the server answers to these lines."""
     text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
     command = [sys.executable, str(SERVER)]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=True)
     assert done.stderr == ""
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -14,6 +14,6 @@ needs_node = needs("node", install="apt-get install nodejs")
 def run_node(*arguments: str, question: Any) -> Any:
     """What a script answers on stdout, as JSON, to a question on stdin."""
     done = subprocess.run(
-        ["node", *arguments], input=json.dumps(question).encode(), capture_output=True, check=True, timeout=60
+        ["node", *arguments], input=json.dumps(question).encode(), capture_output=True, check=True, timeout=240
     )
     return json.loads(done.stdout)

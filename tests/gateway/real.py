@@ -199,6 +199,6 @@ def _environment(home: Path) -> dict[str, str]:
 
 def _said_by(command: list[str], home: Path) -> Any:
     environment = {**os.environ, **_environment(home)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)

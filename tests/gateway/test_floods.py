@@ -122,7 +122,7 @@ def test_a_gateway_whose_standard_error_nobody_reads_relays_and_ends(tmp_path: P
         stderr=writes,
         cwd=tmp_path,
         env={**os.environ, "PINWARDEN_STATE": str(tmp_path / "state")},
-        timeout=60,
+        timeout=240,
         check=False,
     )
     os.close(reads)

@@ -531,7 +531,7 @@ def test_a_command_with_the_name_of_a_locked_server_is_held_to_the_lock_and_no_f
     ]
     command = [sys.executable, "-m", "pinwarden", "run", *options, "--", sys.executable, str(SCRIPTED), "@script.json"]
     text = "".join(json.dumps(each) + "\n" for each in messages)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
     answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines()) if "id" in each}
     assert answers[1]["result"]["tools"] == []
     assert "First use" not in done.stderr
@@ -717,7 +717,7 @@ def test_a_server_that_gives_its_child_away_and_takes_its_mark_from_it_is_known_
         env={**os.environ, MARK: "notes"},
         start_new_session=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     told = (locked.root / "told").read_text()
     assert "[REVIEW_FROM_SERVER]" in told
@@ -764,7 +764,7 @@ def test_a_person_goes_through_what_waits(locked: ReviewWorld) -> None:
     )
     os.close(terminal)
     os.write(controller, b"?\nd\ns\na\nthey asked for it\na\nr\n\n")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     os.close(controller)
     assert process.returncode == 0, err
     assert [line for line in out.decode().splitlines() if " of 3  " in line] == [
@@ -806,7 +806,7 @@ def test_on_a_terminal_only_a_whole_word_and_a_reason_approve_a_critical_change(
     )
     os.close(terminal)
     os.write(controller, typed)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     os.close(controller)
     assert process.returncode == 0, err
     told = b"1 approved, 0 rejected; 0 changes" if approved else b"0 approved, 0 rejected; 1 change"

@@ -58,7 +58,7 @@ class Desk:
     def started(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """An installed server, started as a client does."""
         command = [sys.executable, "-m", "pinwarden", "run", *(arguments or ("acme.notes",))]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=240, check=False)
 
     @property
     def lock(self) -> Any:

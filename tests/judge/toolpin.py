@@ -34,7 +34,7 @@ class ToolPin:
             env={"PATH": os.environ["PATH"], "HOME": str(self.folder / "home"), "LC_ALL": "en_US.UTF-8"},
             capture_output=True,
             check=False,
-            timeout=100,
+            timeout=240,
         )
 
     def ci(self) -> tuple[int, Any]:
@@ -56,7 +56,7 @@ class ToolPin:
         question = [_CLI.with_name("plan.js").as_uri(), [str(file) for file in files]]
         script = Path(__file__).with_name("toolpin_digests.mjs")
         done = subprocess.run(
-            ["node", str(script)], input=json.dumps(question).encode(), capture_output=True, check=True, timeout=100
+            ["node", str(script)], input=json.dumps(question).encode(), capture_output=True, check=True, timeout=240
         )
         answers: list[dict[str, Any]] = json.loads(done.stdout)
         return answers

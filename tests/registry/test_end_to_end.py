@@ -83,7 +83,7 @@ def test_a_server_goes_from_its_folder_through_the_registry_into_a_sandbox(
     assert [line["step"] for line in told["plan"] if line["result"] == "passed"] == [*range(1, 9), None, None, 9]
     assert run("ci") == 0
     command = [sys.executable, "-m", "pinwarden", "run", "acme.notes"]
-    done = subprocess.run(command, input=QUESTIONS, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, input=QUESTIONS, capture_output=True, text=True, timeout=240, check=False)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["search_notes", "write_note", "delete_note"]
 
