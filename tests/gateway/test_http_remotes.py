@@ -349,6 +349,9 @@ def test_nothing_overtakes_the_word_that_the_handshake_is_done(how: str) -> None
             say(method, number)
         link.cancel((int, 2))
         assert line.methods == [begins]
+        answer = {"jsonrpc": "2.0", "id": 5, "result": {}}
+        link.send(Frame(json.dumps(answer).encode(), answer), b"")
+        assert b'"id": 5' in line.sent.pop().data, "at once, as a server may wait for it with all else"
         first = line.sent[0].listener
         if how == "answered":
             first.on_whole(202, "", b"")

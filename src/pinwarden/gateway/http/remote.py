@@ -123,7 +123,10 @@ class RemoteLink:
             self._soon(self._owner.unanswered, number, _TOO_MANY_STREAMS)
             return
         outgoing = Outgoing(data, post, self._owner.client, stream=stream)
-        self._start(outgoing)
+        if frame.method and not stream:
+            self._start(outgoing)
+        else:
+            self._server.pool.start(outgoing)  # who asks something may wait for that with all else
         if number is None:
             self.waiting += len(data)
             self._told[post] = outgoing, self._clock()
@@ -155,7 +158,7 @@ class RemoteLink:
         self._start(call)
 
     def _start(self, outgoing: Sending) -> None:
-        if self._beginning is not None and not outgoing.stream:
+        if self._beginning is not None:
             self._held.append(outgoing)
         else:
             self._server.pool.start(outgoing)
