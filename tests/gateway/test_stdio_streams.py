@@ -307,8 +307,7 @@ def test_a_call_that_is_let_pass_just_when_the_client_leaves_is_answered(tmp_pat
 def test_a_call_that_is_cancelled_just_when_it_is_let_pass_reaches_the_server_before_that(tmp_path: Path) -> None:
     with running(tmp_path, "-c", SLOW, greet=False) as client:
         call = client.call("wait")
-        while "released" not in client.said:
-            sleep(0.01)
+        poll(lambda: "released" in client.said)
         cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}
         client.write(json.dumps(cancelled).encode() + b"\n")
         client.stdin.close()
