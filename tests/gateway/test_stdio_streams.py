@@ -21,11 +21,11 @@ from tests.waiting import poll
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
 LARGE = 8_000_000
 # A server with one thread. `late` speaks only when its input is full, and reads again only when all of it is taken;
-# `deaf` closes its input and stays; `leave`, `detach` and `last` end and leave somebody behind who holds the
-# output, the last one with an answer; `flood` asks what is refused, for ever, and does not read the answers; `wait`
-# tells people that it began, and is not answered.
+# `deaf` closes its input and stays until nobody reads its output; `leave`, `detach` and `last` end and leave somebody
+# behind who holds the output, the last one with an answer; `flood` asks what is refused, for ever, and does not read
+# the answers; `wait` tells people that it began, and is not answered.
 SERVER = """
-import array, fcntl, json, os, signal, subprocess, sys, termios, time
+import array, fcntl, json, os, select, subprocess, sys, termios, time
 
 def say(message):
     rest = memoryview(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\\n")
@@ -54,7 +54,10 @@ def call(number, name, line):
     elif name == "deaf":
         os.close(0)
         text(number, "deaf")
-        signal.pause()
+        gone = select.poll()
+        gone.register(1, 0)
+        gone.poll()
+        os._exit(0)
     elif name == "wait":
         print("begun", file=sys.stderr, flush=True)
     elif name in ("leave", "detach", "last"):
