@@ -26,7 +26,7 @@ from pinwarden.cli.project_arguments import (
 from pinwarden.cli.targets import options_of
 
 if TYPE_CHECKING:
-    from pinwarden.flows.config.discovery import Discovery
+    from pinwarden.flows.config.found import Discovery
 
 
 def configure(parser: ArgumentParser) -> None:

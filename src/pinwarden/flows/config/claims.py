@@ -14,7 +14,7 @@ from pinwarden.documents.lock.configured import SOURCE, configured_in
 from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.verification import same_json
 from pinwarden.documents.tier import tier_rank
-from pinwarden.flows.config.discovery import entry_of
+from pinwarden.flows.config.configured_entry import entry_of
 from pinwarden.flows.config.enforced import as_enforced
 
 if TYPE_CHECKING:

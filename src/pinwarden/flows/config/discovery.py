@@ -9,41 +9,35 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from pinwarden.adapters import lock_store
-from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
-from pinwarden.core.record import Record, replace
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.documents import surface
-from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, config_with
-from pinwarden.documents.clients.table import client_of
+from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
 from pinwarden.documents.launch.launched import what_runs
 from pinwarden.documents.lock import entry as lock_entry
-from pinwarden.documents.lock.configured import ANSWERS, CONFIGURED_IN, NO_RELEASE, SOURCE, uncovered
+from pinwarden.documents.lock.configured import ANSWERS, CONFIGURED_IN
 from pinwarden.documents.lock.extension import Approval, Extension, extended, pin_surface, surface_path
 from pinwarden.documents.lock.relock import relock
-from pinwarden.documents.lock.shape import LOCK_CLIENTS
-from pinwarden.documents.server_entry import from_value
-from pinwarden.documents.surface import Surface
-from pinwarden.documents.target import HttpTarget
-from pinwarden.flows.config.decisions import LOCKING_KINDS, Accepted, Approved, Standing
+from pinwarden.flows.config.configured_entry import entry_of, fragment_of, lock_client
+from pinwarden.flows.config.decisions import Accepted, Approved
 from pinwarden.flows.config.enforced import as_enforced
+from pinwarden.flows.config.found import Discovery, Found
+from pinwarden.flows.config.init_report import init_report
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.lock.locking import with_earlier_pins
 from pinwarden.flows.lock.surface_files import in_own_files
-from pinwarden.flows.report import UNCHECKED, Report, Row, counted, row_facts, weight
-from pinwarden.flows.rows import finding_row, last_words
+from pinwarden.flows.report import Report
 from pinwarden.rules.config.answers import proposed_answers
-from pinwarden.rules.config.findings import FINDING_KINDS, findings_in, server_findings
-from pinwarden.rules.config.kinds import CONFIG_KINDS
+from pinwarden.rules.config.findings import server_findings
 from pinwarden.rules.config.masking import (
     MASK,
     addresses_of,
     is_secret_name,
-    lockable_entry,
     looks_secret,
     names_in,
     shown_address,
@@ -51,10 +45,7 @@ from pinwarden.rules.config.masking import (
     shown_words,
     words_in_the_open,
 )
-from pinwarden.rules.config.unseen import unseen_members
 from pinwarden.rules.drift.changes import CRITICAL
-from pinwarden.rules.finding_kinds import reasons_of
-from pinwarden.rules.plan import Installation, install_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,60 +56,9 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Project
     from pinwarden.flows.verified_start import Asked
 
-_NONE = "no MCP servers are configured for this project or user"
-_NONE_YET = (
-    "a client's file names them, such as .mcp.json in this folder; pinwarden add NAME takes one from a registry, and "
-    "pinwarden inspect -- COMMAND looks at one that is not configured"
-)
 _NOT_AGREED = "nobody agreed to ask it (--allow-execute)"
-_REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
 _LITERAL = re.compile(r"<([^<>\s]*[a-z][^<>\s]*)>")
 """A word in angle brackets that nobody would take for the name of a variable."""
-
-
-class Found(Record):
-    """One configured server, and what became of it."""
-
-    server: ConfiguredServer
-    key: str
-    standing: Standing
-    named: bool = False
-    """Whether somebody accepted this very server."""
-    accepted: bool = False
-    """Whether it may be locked as it is now."""
-    surface: Surface | None = None
-    unasked: str | None = None
-    """Why its live surface was not approved."""
-    failure: PinwardenError | None = None
-    """Why it could not be asked although that was wanted."""
-    refused: str | None = None
-    """Why it was not locked."""
-
-    @property
-    def undecided(self) -> bool:
-        """Whether somebody has to say first that it may be locked."""
-        return self.refused is None and not self.accepted and self.standing.state in ("new", "changed")
-
-
-class Discovery(Record):
-    """The configured servers, each beside what the lock holds of it."""
-
-    project: Project
-    files: tuple[ConfigFile, ...]
-    lock: Lock | None
-    approved: Approved
-    found: tuple[Found, ...]
-
-    @property
-    def undecided(self) -> tuple[Found, ...]:
-        """The servers that somebody has to decide about."""
-        return tuple(each for each in self.found if each.undecided)
-
-    def accepting(self, key: str) -> Discovery:
-        """The same after somebody accepted one server."""
-        return replace(
-            self, found=tuple(replace(each, accepted=each.accepted or each.key == key) for each in self.found)
-        )
 
 
 def discover_servers(project: Project, accepted: Accepted, scope: str = "all") -> Discovery:
@@ -157,7 +97,7 @@ def lock_found(discovery: Discovery, *, now: str, approver: Approver) -> Report:
         fresh = [each for each in discovery.found if each.refused is None and each.standing.state != "unchanged"]
         if fresh or discovery.lock is not None:
             _write(discovery, fresh, approver, now)
-    return _report(discovery)
+    return init_report(discovery)
 
 
 def _decided(each: Found, accepted: Accepted) -> Found:
@@ -168,11 +108,7 @@ def _decided(each: Found, accepted: Accepted) -> Found:
     critical = [finding for finding in server_findings(each.server) if finding.severity == CRITICAL]
     if not critical:
         return each
-    return replace(each, refused=f"{critical[0].message} If that is meant, accept it by name: {_accepting(each)}")
-
-
-def _accepting(each: Found) -> str:
-    return f"--accept {shlex.quote(each.server.name)}"
+    return replace(each, refused=f"{critical[0].message} If that is meant, accept it by name: {each.how_to_accept}")
 
 
 def _with_text(approved: Approved, each: Found) -> Found:
@@ -184,7 +120,7 @@ def _with_text(approved: Approved, each: Found) -> Found:
         return each
     each = replace(each, standing=standing)
     if standing.attacks and not each.named and standing.state in ("first", "new"):
-        how = f"what it tells the model looks like an attack. If you read it and it is none: {_accepting(each)}"
+        how = f"what it tells the model looks like an attack. If you read it and it is none: {each.how_to_accept}"
         return replace(each, refused=how)
     grave = standing.attacks or any(row.level == CRITICAL for row in standing.rows)
     return replace(each, accepted=each.named if grave else each.accepted)
@@ -204,7 +140,7 @@ def _choose(files: Sequence[ConfigFile], approved: Approved) -> list[Found]:
             key = lock_entry.entry_key(server.name, lock_client(server.client))
             reason, standing = _why_not(server) or _loop(server, key, approved), approved.standing(server, key)
             if reason is None and key in chosen:
-                same = _fragment(server) == _fragment(chosen[key].server)
+                same = fragment_of(server) == fragment_of(chosen[key].server)
                 reason = None if same else f"another file configures {server.name!a} differently for the same client"
                 if same and standing.state != "unchanged":
                     continue
@@ -251,11 +187,6 @@ def _secret_in_the_open(entry: Any) -> bool:
             return True
     lines = [[_LITERAL.sub(r"\1", word) for word in words] for words in words_in_the_open(entry)]
     return any(shown_words(words) != words for words in lines)
-
-
-def lock_client(client: str) -> str:
-    """The client as lockfileVersion 2 knows it; those that it does not know speak the same dialect as ``generic``."""
-    return client if client in LOCK_CLIENTS else "generic"
 
 
 def _ask_all(
@@ -343,182 +274,3 @@ def _answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str,
     inputs = [each for file in files if file.path == server.path for each in file.inputs]
     answers = proposed_answers(server, inputs)
     return {ANSWERS: answers} if answers else {}
-
-
-def entry_of(server: ConfiguredServer, now: str) -> lock_entry.Entry:
-    """The lock entry of a configured server."""
-    made_up = from_value({"server": _server_json(server), "_meta": {}}, source=SOURCE)
-    client = lock_client(server.client)
-    how = Installation(scope="global" if server.scope == "global" else "project")
-    plan = install_plan(made_up, client, now=now, how=how)
-    fragment = _fragment(server)
-    plan["config"] = fragment
-    plan["locked"]["config"] = deepcopy(fragment)
-    plan["notes"] = [f"Configured by hand in {server.client}."]
-    return lock_entry.with_integrity(lock_entry.Entry(key=lock_entry.entry_key(server.name, client), document=plan))
-
-
-def _server_json(server: ConfiguredServer) -> dict[str, Any]:
-    target = server.target
-    if target is None:
-        raise PinwardenError("CONFIG_INVALID", f"{server.name[:80]!a} cannot be used: {server.problem}")
-    launched = what_runs(target)
-    document: dict[str, Any] = {
-        "name": server.name,
-        "description": "",
-        "version": launched.version if launched.version and launched.pinned else NO_RELEASE,
-    }
-    if isinstance(target, HttpTarget):
-        kind = "sse" if target.transport == "sse" else "streamable-http"
-        return {**document, "remotes": [{"type": kind, "url": launched.identity}]}
-    package = launched.via or launched
-    identifier = f"{package.identity}@{package.digest}" if package.digest else package.identity
-    row: dict[str, Any] = {
-        "registryType": _REGISTRY_TYPES.get(package.kind, package.kind),
-        "identifier": identifier,
-        "transport": {"type": "stdio"},
-    }
-    if package.version:
-        row["version"] = package.version
-    return {**document, "packages": [row]}
-
-
-def _fragment(server: ConfiguredServer) -> dict[str, Any]:
-    """The entry inside its client's root, without any literal value that could be a secret."""
-    return config_with(client_of(server.client), server.name, lockable_entry(server.entry))
-
-
-def _report(discovery: Discovery) -> Report:
-    project, found, undecided = discovery.project, discovery.found, discovery.undecided
-    unread = [file for file in discovery.files if file.fault is not None]
-    rows = [*_refusals(project, found), *(row for each in undecided for row in each.standing.rows)]
-    rows += [*_attacks(found), *_unasked(project, found)]
-    findings = [finding_row(project, finding) for finding in findings_in(discovery.files)]
-    refused = bool(undecided) or any(each.refused for each in found)
-    return Report(
-        command="init",
-        subject=project.lock.name,
-        summary=_summary(discovery, unread, len(findings) + len(_refusals(project, found)) + len(_attacks(found))),
-        exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if unread or _unasked(project, found) else EXIT_CLEAN,
-        rows=tuple(sorted([*rows, *findings], key=weight)),
-        notes=tuple(_notes(discovery)),
-        facts={
-            "files": [
-                {"client": file.client, "scope": file.scope, "path": project.shown(file.path)}
-                for file in discovery.files
-            ],
-            "servers": [_facts(discovery, each) for each in found],
-            "undecided": [row_facts(row) for each in undecided for row in each.standing.rows],
-            "findings": [
-                _row_facts(row)
-                for row in (*_refusals(project, found), *_attacks(found), *_unasked(project, found), *findings)
-            ],
-        },
-        rule_texts=reasons_of(FINDING_KINDS, CONFIG_KINDS, LOCKING_KINDS),
-    )
-
-
-def _attacks(found: Sequence[Found]) -> list[Row]:
-    """What looks like an attack in the texts of servers that were decided about: refused, or accepted by name."""
-    return [row for each in found if not each.undecided for row in each.standing.attacks]
-
-
-def _unasked(project: Project, found: Sequence[Found]) -> list[Row]:
-    """Servers that were to be asked and could not be, with their last words."""
-    return [
-        Row(
-            code=UNCHECKED,
-            level="review",
-            entity="config",
-            name=shown_name(each.server.name),
-            path="",
-            message=f"could not be asked, so its tools are not pinned: {each.failure.message}",
-            excerpt=last_words(each.failure),
-            file=project.shown(each.server.path),
-        )
-        for each in found
-        if each.failure is not None
-    ]
-
-
-def _refusals(project: Project, found: Sequence[Found]) -> list[Row]:
-    return [
-        Row(
-            code="not_locked",
-            level=LOCKING_KINDS["not_locked"].severity,
-            entity="config",
-            name=shown_name(each.server.name),
-            path="",
-            message=f"not locked: {each.refused}",
-            file=project.shown(each.server.path),
-        )
-        for each in found
-        if each.refused is not None
-    ]
-
-
-def _summary(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) -> str:
-    found, undecided = discovery.found, discovery.undecided
-    name = discovery.project.lock.name
-    broken = f"{counted(len(unread), 'configuration')} could not be read" if unread else ""
-    if not found:
-        return f"{broken}; no MCP servers were found in the others" if unread else _NONE
-    if undecided:
-        told = f"{name} was not changed: {counted(len(undecided), 'configured server')} new or different"
-    else:
-        locked = [each for each in found if each.refused is None]
-        pinned = sum(_is_pinned(discovery, each) for each in locked)
-        told = f"{len(locked)} of {len(found)} configured servers locked in {name}, {pinned} with their live surface"
-    return "; ".join(part for part in (told, broken, counted(findings, "finding")) if part)
-
-
-def _is_pinned(discovery: Discovery, each: Found) -> bool:
-    """Whether what the server tells the model is approved: now, or earlier for this very configuration."""
-    kept = each.standing.state == "unchanged" and discovery.approved.surface(each.key) is not None
-    return each.refused is None and (each.surface is not None or kept)
-
-
-def _notes(discovery: Discovery) -> Iterator[str]:
-    if discovery.undecided:
-        names = " ".join(dict.fromkeys(map(_accepting, discovery.undecided)))
-        yield f"nothing was written; accept what is new or different with {names}"
-        return
-    if not discovery.found:
-        yield _NONE_YET
-    for each in discovery.found:
-        if each.refused is None and each.unasked and each.failure is None and not _is_pinned(discovery, each):
-            yield f"{each.server.name}: its tools are not pinned: {each.unasked}"
-    for each in discovery.found:
-        unseen = unseen_members(lockable_entry(each.server.entry)) if each.refused is None else []
-        if unseen:
-            yield uncovered(each.server.name, unseen)
-
-
-def _facts(discovery: Discovery, each: Found) -> dict[str, Any]:
-    project = discovery.project
-    launched = what_runs(each.server.target) if each.server.target else None
-    seen = each.surface or (discovery.approved.surface(each.key) if _is_pinned(discovery, each) else None)
-    facts: Mapping[str, Any] = {
-        "name": shown_name(each.server.name),
-        "client": each.server.client,
-        "scope": each.server.scope,
-        "file": project.shown(each.server.path),
-        "runs": launched.purl or launched.identity if launched else None,
-        "pinned": launched.pinned if launched else False,
-        "state": each.standing.state,
-        "locked": each.refused is None and (not discovery.undecided or each.standing.state == "unchanged"),
-        "surface": str(seen.digest) if seen else None,
-        "reason": each.refused or each.unasked,
-    }
-    return dict(facts)
-
-
-def _row_facts(row: Row) -> dict[str, Any]:
-    return {
-        "code": row.code,
-        "severity": row.level,
-        "server": row.name,
-        "file": row.file,
-        "pointer": row.path,
-        "message": row.message,
-    }

@@ -27,7 +27,7 @@ from pinwarden.documents.lock.locked_launch import LAUNCH, LockedLaunch, locked_
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.target import StdioTarget
 from pinwarden.flows.artifacts.facts import newest_of, package_in, refuse_other_index, registry_asked
-from pinwarden.flows.config.discovery import entry_of, lock_client
+from pinwarden.flows.config.configured_entry import entry_of, lock_client
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.lock.locking import LockWriting, extension_for, refuse_forbidden, write_entries
 from pinwarden.flows.lock.reinstalling import is_as_approved, not_updated

@@ -1,0 +1,71 @@
+"""The configured servers that were found, and what became of each."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from pinwarden.core.record import Record, replace
+
+if TYPE_CHECKING:
+    from pinwarden.core.errors import PinwardenError
+    from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
+    from pinwarden.documents.lock.lockfile import Lock
+    from pinwarden.documents.surface import Surface
+    from pinwarden.flows.config.decisions import Approved, Standing
+    from pinwarden.flows.project import Project
+
+
+class Found(Record):
+    """One configured server, and what became of it."""
+
+    server: ConfiguredServer
+    key: str
+    standing: Standing
+    named: bool = False
+    """Whether somebody accepted this very server."""
+    accepted: bool = False
+    """Whether it may be locked as it is now."""
+    surface: Surface | None = None
+    unasked: str | None = None
+    """Why its live surface was not approved."""
+    failure: PinwardenError | None = None
+    """Why it could not be asked although that was wanted."""
+    refused: str | None = None
+    """Why it was not locked."""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether somebody has to say first that it may be locked."""
+        return self.refused is None and not self.accepted and self.standing.state in ("new", "changed")
+
+    @property
+    def how_to_accept(self) -> str:
+        """The option by which somebody says so."""
+        return f"--accept {shlex.quote(self.server.name)}"
+
+
+class Discovery(Record):
+    """The configured servers, each beside what the lock holds of it."""
+
+    project: Project
+    files: tuple[ConfigFile, ...]
+    lock: Lock | None
+    approved: Approved
+    found: tuple[Found, ...]
+
+    @property
+    def undecided(self) -> tuple[Found, ...]:
+        """The servers that somebody has to decide about."""
+        return tuple(each for each in self.found if each.undecided)
+
+    def accepting(self, key: str) -> Discovery:
+        """The same after somebody accepted one server."""
+        return replace(
+            self, found=tuple(replace(each, accepted=each.accepted or each.key == key) for each in self.found)
+        )
+
+    def is_pinned(self, each: Found) -> bool:
+        """Whether what a server tells the model is approved: now, or earlier for this very configuration."""
+        kept = each.standing.state == "unchanged" and self.approved.surface(each.key) is not None
+        return each.refused is None and (each.surface is not None or kept)
