@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from pinwarden.documents.protocol import CAPABILITY
 from pinwarden.documents.surface import KINDS, TOOL, Item, Kind, Surface, from_listing
-from pinwarden.gateway.messages import CAPABILITY
 from pinwarden.gateway.templates import template_fits
 from pinwarden.gateway.views import server_facts
 from pinwarden.rules.drift.changes import Change
@@ -145,7 +145,7 @@ def play_of(case: Case) -> Play:
 
 
 def _offers(capabilities: Any, kind: Kind) -> bool:
-    return isinstance(capabilities, dict) and CAPABILITY[kind.member] in capabilities
+    return isinstance(capabilities, dict) and CAPABILITY[kind] in capabilities
 
 
 def _acts(sequence: list[dict[str, Any]]) -> list[_Act]:

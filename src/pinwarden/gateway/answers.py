@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.documents.protocol import INVALID_PARAMS, INVALID_REQUEST, SERVER_AWAY
 from pinwarden.documents.surface import Item, Kind
-from pinwarden.gateway import messages
 from pinwarden.gateway.asked import Answer, Asked, Notice
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import error, is_id, refusal
@@ -195,7 +195,7 @@ class Answers:
         """A question of the server to the client: passed on, or answered with a refusal."""
         number = message["id"]
         if not is_id(number) or number in self.asked_of_client:
-            out.to_server.append(error(None, messages.INVALID_REQUEST, "pinwarden: the id cannot be used"))
+            out.to_server.append(error(None, INVALID_REQUEST, "pinwarden: the id cannot be used"))
             return
         policy = self._guard.requests(self._journal.client)
         refused = judge_request(method, message.get("params"), policy)
@@ -212,7 +212,7 @@ class Answers:
         if refused is not None:
             self._journal.refused_question(refused.code, refused.reason, method, number, out)
             data = {"pinwarden": {"code": refused.code}}
-            out.to_server.append(error(number, messages.GONE, f"pinwarden: {refused.reason}", data))
+            out.to_server.append(error(number, SERVER_AWAY, f"pinwarden: {refused.reason}", data))
             return
         self.asked_of_client[number] = method
         asked = Asked(f"server/{number}", method)
@@ -281,4 +281,4 @@ def _unstable(kind: Kind, item: Item) -> Verdict:
 
 def _refused_answer(number: Any, refused: Refusal, call: str) -> bytes:
     data = {"pinwarden": {"code": refused.code, "call": call}}
-    return error(number, messages.REFUSED, f"pinwarden: the answer is refused: {refused.reason}", data)
+    return error(number, INVALID_PARAMS, f"pinwarden: the answer is refused: {refused.reason}", data)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pinwarden.documents.protocol import INVALID_PARAMS, SERVER_AWAY
 from pinwarden.gateway.asked import Answer, Notice, Request
 from pinwarden.gateway.limits import SessionLimits
-from pinwarden.gateway.messages import GONE, REFUSED, error
+from pinwarden.gateway.messages import error
 from pinwarden.gateway.output import Journal, Output
 
 Waiting = Request | Answer | Notice
@@ -36,7 +37,7 @@ class Held:
             self._line.append(held)
             self._bytes += size
         elif not isinstance(held, Notice):  # of a notice: who waits for the result can ask for it
-            out.to_client.append(error(held.number, GONE, "pinwarden: too many requests wait for a list"))
+            out.to_client.append(error(held.number, SERVER_AWAY, "pinwarden: too many requests wait for a list"))
 
     def drop(self, number: Any) -> bool:
         """Nobody waits for the answer to a request any more; whether it was held."""
@@ -68,7 +69,7 @@ class Held:
             self._journal.refused("list_failed", "The server's lists could not be had.", held.method, call, out)
             if not isinstance(held, Notice):
                 text = "pinwarden: the server's lists could not be judged in time"
-                out.to_client.append(error(held.number, REFUSED, text, {"pinwarden": {"code": "list_failed"}}))
+                out.to_client.append(error(held.number, INVALID_PARAMS, text, {"pinwarden": {"code": "list_failed"}}))
 
     def _keep(self, line: list[Waiting]) -> None:
         self._line = line

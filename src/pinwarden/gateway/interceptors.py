@@ -11,11 +11,10 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.documents.protocol import INTERNAL_ERROR, INVALID_PARAMS
 
 REQUEST, RESPONSE = "request", "response"
 VALIDATION, MUTATION = "validation", "mutation"
-INVALID_PARAMS = -32602
-FAILED = -32603
 
 Run = Callable[[str, str, Any], Mapping[str, Any]]
 """Given event, phase and payload: for a validation ``valid`` and more, for a mutation ``modified`` and ``payload``."""
@@ -157,5 +156,5 @@ def _ran(interceptor: Interceptor, event: str, phase: str, payload: Any) -> dict
     except (PinwardenError, ValueError, LookupError, TypeError, ArithmeticError) as err:
         reason = err.message if isinstance(err, PinwardenError) else type(err).__name__
         data = {"interceptor": interceptor.name, "reason": reason}
-        raise InterceptorError(FAILED, "the interceptor failed", data) from err
+        raise InterceptorError(INTERNAL_ERROR, "the interceptor failed", data) from err
     return {"interceptor": interceptor.name, "type": interceptor.kind, "phase": phase, **result}

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pinwarden.documents.protocol import CANCELLED, METHOD_NOT_FOUND, SUBSCRIPTION_META
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import LISTEN, METHOD_NOT_FOUND, SUBSCRIPTION, request
+from pinwarden.gateway.messages import LISTEN, request
 from pinwarden.gateway.output import Output
 from pinwarden.gateway.views import Views
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-CANCELLED = "notifications/cancelled"
 _FILTERS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
 _MOST_DOUBLED = 7  # how often the pause before the next attempt is doubled: up to about an hour
 
@@ -51,7 +51,7 @@ class Listening:
         if type(params) is not dict:
             return False
         meta = params.get("_meta")
-        if type(meta) is dict and self._views.is_own(meta.get(SUBSCRIPTION)):
+        if type(meta) is dict and self._views.is_own(meta.get(SUBSCRIPTION_META)):
             return True
         return method == CANCELLED and self._views.is_own(params.get("requestId"))
 

@@ -8,40 +8,25 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.visible import show_invisible
-from pinwarden.documents.surface import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
+from pinwarden.documents.protocol import (
+    CAPABILITIES_META,
+    CLIENT_META,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    VERSION_META,
+)
+from pinwarden.documents.surface import KINDS, Kind
 from pinwarden.rules.gates.lists import LIST_FAILED, METHOD_UNKNOWN, NOT_LISTED, digest_text
 from pinwarden.rules.gates.verdict import Verdict
 
-META = "io.modelcontextprotocol/"
-VERSION_KEY = f"{META}protocolVersion"
-META_KEYS = (VERSION_KEY, f"{META}clientInfo", f"{META}clientCapabilities")
+META_KEYS = (VERSION_META, CLIENT_META, CAPABILITIES_META)
 """What a request of the stateless era says about its client, whatever it asks for."""
-SERVER_STAMP = f"{META}serverInfo"
-SUBSCRIPTION = f"{META}subscriptionId"
 LISTEN = "subscriptions/listen"
 WARNINGS = "pinwarden/warnings"
 """The member of ``_meta`` that tells a client what passed only because the policy warns."""
 
 LIST_METHODS: Mapping[str, Kind] = {kind.method: kind for kind in KINDS}
-LIST_CHANGED: Mapping[str, tuple[Kind, ...]] = {
-    "notifications/tools/list_changed": (TOOL,),
-    "notifications/prompts/list_changed": (PROMPT,),
-    "notifications/resources/list_changed": (RESOURCE, TEMPLATE),
-}
-CAPABILITY: Mapping[str, str] = {
-    "tools": "tools",
-    "prompts": "prompts",
-    "resources": "resources",
-    "resourceTemplates": "resources",
-}
-
-PARSE_ERROR = -32700
-INVALID_REQUEST = -32600
-METHOD_NOT_FOUND = -32601
-REFUSED = -32602
-"""A refusal is a failed validation of the request (SEP-2624); ``data.code`` says which."""
-INTERNAL = -32603
-GONE = -32000
 _MAX_NAME = 120
 _DIGITS = 18
 
@@ -100,7 +85,8 @@ def refusal(number: Any, verdict: Verdict, server: str, call: str, asked_for: st
         f"pinwarden: {what} of server '{shown(server)}' is blocked: {verdict.reason}{approved}{digests}"
         f" A person can look at it with: {where}"
     )
-    code = METHOD_NOT_FOUND if verdict.code == METHOD_UNKNOWN else REFUSED  # as from a server that does not have it
+    # An unknown method is answered as by a server that does not have it.
+    code = METHOD_NOT_FOUND if verdict.code == METHOD_UNKNOWN else INVALID_PARAMS
     data = {**verdict_data(verdict), "name": name[:_MAX_NAME], "server": server, "call": call}
     return error(number, code, text, {"pinwarden": data})
 
@@ -120,7 +106,7 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
 def unrecorded(number: Any, problem: PinwardenError) -> bytes:
     """The answer to a request that must not pass because it cannot be recorded."""
     text = f"pinwarden: nothing passes that cannot be recorded: {problem.message}"
-    return error(number, INTERNAL, text, {"pinwarden": {"code": problem.code}})
+    return error(number, INTERNAL_ERROR, text, {"pinwarden": {"code": problem.code}})
 
 
 def is_id(value: Any) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from json import dumps
 from typing import Any
 
+from pinwarden.documents.protocol import META, VERSION_META
 from pinwarden.gateway import splice
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import META_KEYS, VERSION_KEY
+from pinwarden.gateway.messages import META_KEYS
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.pages import cache_edits, warning_edit
 from pinwarden.gateway.views import server_facts
@@ -20,7 +21,7 @@ from pinwarden.rules.gates.server import (
 )
 from pinwarden.rules.gates.verdict import WARN, Verdict
 
-INTERCEPTORS = "io.modelcontextprotocol/interceptors"
+INTERCEPTORS = f"{META}interceptors"
 
 
 class Opening:
@@ -160,6 +161,6 @@ def _own_gates() -> dict[str, Any]:
 def stateless_meta(params: Any) -> dict[str, Any] | None:
     """What a request of the stateless era says about its client; None for one of another era."""
     meta = params.get("_meta") if isinstance(params, dict) else None
-    if not isinstance(meta, dict) or VERSION_KEY not in meta:
+    if not isinstance(meta, dict) or VERSION_META not in meta:
         return None
     return {name: meta[name] for name in META_KEYS if name in meta}

@@ -23,13 +23,24 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements
+from pinwarden.documents.protocol import (
+    BATCH_VERSION,
+    CANCELLED,
+    CLIENT_META,
+    INITIALIZED,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LIST_CHANGED,
+    PARSE_ERROR,
+    SERVER_AWAY,
+)
 from pinwarden.documents.surface import TOOL
-from pinwarden.gateway import messages
 from pinwarden.gateway.answers import Answers
 from pinwarden.gateway.asked import Answer, Asked, Notice, Request
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.held import Held
-from pinwarden.gateway.listening import CANCELLED, Listening
+from pinwarden.gateway.listening import Listening
 from pinwarden.gateway.messages import LISTEN, error, is_id, meant_id, unrecorded
 from pinwarden.gateway.opening import Opening, stateless_meta
 from pinwarden.gateway.output import Journal, Output
@@ -43,15 +54,13 @@ from pinwarden.gateway.views import Views
 
 __all__ = ["NOTHING", "Session", "Step"]
 
-_BATCHES = "2025-03-26"  # the only revision that has them
 _NOTICE = "notifications/"
-_INITIALIZED = f"{_NOTICE}initialized"
 _NO_METHOD = "pinwarden: the method of a message is a text"
 _DOUBTFUL = "Readers may differ on what this message is."
 
 
 def _not_taken(number: Any) -> bytes:
-    return error(number, messages.GONE, "pinwarden: the server takes no more messages")
+    return error(number, SERVER_AWAY, "pinwarden: the server takes no more messages")
 
 
 class Session:
@@ -125,7 +134,7 @@ class Session:
                     return NOTHING
                 out = Output()
                 self._journal.refused(err.code, "The client sent text that is not strict JSON.", "", "", out)
-                out.to_client.append(error(None, messages.PARSE_ERROR, f"pinwarden: {err.message}"))
+                out.to_client.append(error(None, PARSE_ERROR, f"pinwarden: {err.message}"))
                 return out.step()
         with self._lock:
             if now >= self.guard.look_at:
@@ -190,7 +199,7 @@ class Session:
         with self._lock:
             waited_for = [number for number in tuple(self._open) if number not in self._cancelled]
             for number in (*waited_for, *self._held.answered()):
-                out.to_client.append(error(number, messages.GONE, "pinwarden: the server ended without an answer"))
+                out.to_client.append(error(number, SERVER_AWAY, "pinwarden: the server ended without an answer"))
             self._open.clear()
             self._cancelled.clear()
         return out.step()
@@ -271,7 +280,7 @@ class Session:
             elif "id" in message:
                 number = message["id"]
                 usable = is_id(number) and not self._views.is_own(number)
-                out.to_client.append(error(number if usable else None, messages.INVALID_REQUEST, _NO_METHOD))
+                out.to_client.append(error(number if usable else None, INVALID_REQUEST, _NO_METHOD))
         elif "id" in message:
             self._request(frame, message, method, now, out)
         elif not method.startswith(_NOTICE):
@@ -284,7 +293,7 @@ class Session:
         elif self._uses.notice_passes(method, out):
             out.to_server.append(frame)
             out.behind = out.behind or method == CANCELLED
-            if method == _INITIALIZED:
+            if method == INITIALIZED:
                 self._first_use(now, out)
 
     def _request(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
@@ -292,14 +301,14 @@ class Session:
         taken = is_id(number) and (number in self._open or number in self._held)
         if not is_id(number) or taken or self._views.is_own(number):
             text = "pinwarden: the id of this request cannot be used"
-            out.to_client.append(error(number if is_id(number) else None, messages.INVALID_REQUEST, text))
+            out.to_client.append(error(number if is_id(number) else None, INVALID_REQUEST, text))
             return
         if len(self._open) >= self._limits.max_open:
             for cancelled in self._cancelled:  # most servers never answer these
                 self._open.pop(cancelled, None)
             self._cancelled.clear()
         if len(self._open) >= self._limits.max_open:
-            out.to_client.append(error(number, messages.GONE, "pinwarden: too many requests are open"))
+            out.to_client.append(error(number, SERVER_AWAY, "pinwarden: too many requests are open"))
             return
         self._introduce(method, message)
         self._forward(Request(frame, message, now), now, out)
@@ -313,7 +322,7 @@ class Session:
             call = self._journal.call_id(message["id"])
             self._journal.refused(err.code, "What was approved cannot be read.", message["method"], call, out)
             text = f"pinwarden: nothing passes, because what was approved cannot be read: {err.message}"
-            out.to_client.append(error(message["id"], messages.REFUSED, text, {"pinwarden": {"code": err.code}}))
+            out.to_client.append(error(message["id"], INVALID_PARAMS, text, {"pinwarden": {"code": err.code}}))
             return
         if decided is None:
             self._held.hold(held, out)
@@ -332,7 +341,7 @@ class Session:
             info = params.get("clientInfo") if isinstance(params, dict) else None
         elif not self._opening.version and (meta := stateless_meta(params)) is not None:
             self._views.stateless(meta)
-            info = meta.get(f"{messages.META}clientInfo")
+            info = meta.get(CLIENT_META)
         if info is not None and not self._named and isinstance(info, dict) and isinstance(info.get("name"), str):
             self._journal.client = info["name"][:200]
 
@@ -400,7 +409,7 @@ class Session:
     def _notice(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
         """Something that the server tells without being asked, or because somebody listens."""
         params = message.get("params")
-        for kind in messages.LIST_CHANGED.get(method, ()):
+        for kind in LIST_CHANGED.get(method, ()):
             self._views.changed(kind, now, out)
         if self._listening.belongs(method, params):
             self._listening.told(method, params, now, out)
@@ -449,7 +458,7 @@ class Session:
             data = {
                 "pinwarden": {"code": err.code, "call": call}
             }  # what the message says may be the server's own words
-            out.to_client.append(error(held.number, messages.INTERNAL, text, data))
+            out.to_client.append(error(held.number, INTERNAL_ERROR, text, data))
             return
         if not done:
             held.tries += 1
@@ -506,10 +515,10 @@ class Session:
         """The messages of a frame: one, or those of a batch where the revision has batches."""
         if type(message) is dict:
             return [(frame, message)]
-        if type(message) is list and message and self._opening.version == _BATCHES:
+        if type(message) is list and message and self._opening.version == BATCH_VERSION:
             parts = list(zip(array_elements(frame), message, strict=True))
             if all(type(value) is dict for _, value in parts):
                 return parts
         if complaints is not None:
-            complaints.append(error(None, messages.INVALID_REQUEST, "pinwarden: not a message of this revision of MCP"))
+            complaints.append(error(None, INVALID_REQUEST, "pinwarden: not a message of this revision of MCP"))
         return []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pinwarden.documents.protocol import INVALID_REQUEST
 from pinwarden.documents.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
 from pinwarden.gateway.asked import Asked
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import INVALID_REQUEST, LIST_METHODS, LISTEN, encode, error, refusal
+from pinwarden.gateway.messages import LIST_METHODS, LISTEN, encode, error, refusal
 from pinwarden.gateway.methods import NOTICES_OF_CLIENT, UnknownMethods
 from pinwarden.gateway.opening import INTERCEPTORS, Opening
 from pinwarden.gateway.output import Journal, Output

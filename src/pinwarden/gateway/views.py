@@ -11,16 +11,10 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.gateway_event import Fact
+from pinwarden.documents.protocol import CAPABILITY, LIST_CHANGED, METHOD_NOT_FOUND, SERVER_META
 from pinwarden.documents.surface import KINDS, SERVER_MEMBERS, TOOL, Item, Kind, Surface
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import (
-    CAPABILITY,
-    LIST_CHANGED,
-    METHOD_NOT_FOUND,
-    SERVER_STAMP,
-    notification,
-    request,
-)
+from pinwarden.gateway.messages import notification, request
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.pages import read_page
 from pinwarden.rules.gates.lists import strictest
@@ -372,7 +366,7 @@ class Views:
         capabilities = (self.server or {}).get("capabilities")
         if not isinstance(capabilities, dict):
             return list(KINDS)
-        offered = [kind for kind in KINDS if capabilities.get(CAPABILITY[kind.member]) not in (None, False)]
+        offered = [kind for kind in KINDS if capabilities.get(CAPABILITY[kind]) not in (None, False)]
         return offered or [TOOL]  # some servers have tools and do not say so
 
     def _trust_if_complete(self, out: Output) -> None:
@@ -410,19 +404,19 @@ def server_facts(result: Mapping[str, Any]) -> dict[str, Any]:
     """What a server says of itself, in an answer of either era."""
     facts = {name: result[name] for name in SERVER_MEMBERS if name in result}
     meta = result.get("_meta")
-    if "serverInfo" not in facts and isinstance(meta, dict) and SERVER_STAMP in meta:
-        facts["serverInfo"] = meta[SERVER_STAMP]
+    if "serverInfo" not in facts and isinstance(meta, dict) and SERVER_META in meta:
+        facts["serverInfo"] = meta[SERVER_META]
     return facts
 
 
 def has_two_names(result: Mapping[str, Any]) -> bool:
     """Whether an answer says twice who the server is, and not the same: readers differ on which one counts."""
     meta = result.get("_meta")
-    if "serverInfo" not in result or not isinstance(meta, dict) or SERVER_STAMP not in meta:
+    if "serverInfo" not in result or not isinstance(meta, dict) or SERVER_META not in meta:
         return False
     from pinwarden.rules.drift.json_values import same
 
-    return not same(result["serverInfo"], meta[SERVER_STAMP])
+    return not same(result["serverInfo"], meta[SERVER_META])
 
 
 def _trustworthy(items: tuple[Item, ...]) -> tuple[Item, ...]:

@@ -18,21 +18,22 @@ from pinwarden.adapters.probe.wire import Silence, Wire
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.visible import show_invisible
-from pinwarden.documents.surface import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Kind
+from pinwarden.documents.protocol import (
+    CAPABILITIES_META,
+    CAPABILITY,
+    CLIENT_META,
+    HANDSHAKE_VERSIONS,
+    INITIALIZED,
+    LIST_CHANGED,
+    METHOD_NOT_FOUND,
+    SERVER_META,
+    STATELESS_VERSIONS,
+    VERSION_META,
+    VERSION_UNSUPPORTED,
+)
+from pinwarden.documents.surface import KINDS, Item, Kind
 
-STATELESS_VERSION = "2026-07-28"
-HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-
-_META = "io.modelcontextprotocol/"
-_METHOD_NOT_FOUND = -32601
-_UNSUPPORTED_VERSION = -32022
 _MAX_ID = 200  # characters of a server's request id that are sent back
-_CAPABILITY = {TOOL: "tools", PROMPT: "prompts", RESOURCE: "resources", TEMPLATE: "resources"}
-_CHANGED = {
-    "notifications/tools/list_changed": (TOOL,),
-    "notifications/prompts/list_changed": (PROMPT,),
-    "notifications/resources/list_changed": (RESOURCE, TEMPLATE),
-}
 
 
 class ClientIdentity(Record):
@@ -132,15 +133,17 @@ class Session:
         error = answer.members.get("error")
         if error is not None:
             supported = _supported_versions(error)
-            if supported and not set(supported) & {*HANDSHAKE_VERSIONS, STATELESS_VERSION}:
+            if supported and not set(supported) & {*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS}:
                 raise failed("protocol", "the server speaks no protocol version that is known here")
             return None
         result = result_of(answer)
         versions = result.get("supportedVersions")
-        if not isinstance(versions, list) or STATELESS_VERSION not in versions:
+        if not isinstance(versions, list) or STATELESS_VERSIONS[0] not in versions:
             return None
-        self._version_header = {"MCP-Protocol-Version": STATELESS_VERSION}
-        return Opening(era="discover", version=STATELESS_VERSION, server={**_stamped_info(result), **_facts(result)})
+        self._version_header = {"MCP-Protocol-Version": STATELESS_VERSIONS[0]}
+        return Opening(
+            era="discover", version=STATELESS_VERSIONS[0], server={**_stamped_info(result), **_facts(result)}
+        )
 
     def _initialize(self) -> Opening | Silence:
         if self._initialize_id is None:
@@ -154,13 +157,13 @@ class Session:
         if version not in HANDSHAKE_VERSIONS:
             raise failed("protocol", f"the server chose the protocol version {str(version)[:40]!a}, which is not known")
         self._version_header = {"MCP-Protocol-Version": version}
-        self._tell("notifications/initialized")
+        self._tell(INITIALIZED)
         info = {"serverInfo": result["serverInfo"]} if "serverInfo" in result else {}
         return Opening(era="initialize", version=version, server={**info, **_facts(result)})
 
     def _hello(self) -> dict[str, Any]:
         return {
-            "protocolVersion": HANDSHAKE_VERSIONS[-1],
+            "protocolVersion": HANDSHAKE_VERSIONS[0],
             "capabilities": dict(self._client.capabilities),
             "clientInfo": {"name": self._client.name, "version": self._client.version},
         }
@@ -174,7 +177,7 @@ class Session:
             answer = self._answer({wanted}, None)
             if isinstance(answer, Silence):
                 raise no_answer(kind.method, answer)
-            if page_number == 1 and _error_code(answer) == _METHOD_NOT_FOUND:
+            if page_number == 1 and _error_code(answer) == METHOD_NOT_FOUND:
                 return None
             _refuse_error(kind.method, answer)
             page = page_of(answer, kind, self._json_limits)
@@ -196,7 +199,7 @@ class Session:
         headers = dict(self._version_header)
         if self._stateless:
             params = {**params, "_meta": self._request_meta()}
-            headers = {"MCP-Protocol-Version": STATELESS_VERSION, "Mcp-Method": method}
+            headers = {"MCP-Protocol-Version": STATELESS_VERSIONS[0], "Mcp-Method": method}
         if params:
             call["params"] = params
         self._wire.send(_encode(call), headers, expects_answer=True, wait=wait)
@@ -204,9 +207,9 @@ class Session:
 
     def _request_meta(self) -> dict[str, Any]:
         return {
-            f"{_META}protocolVersion": STATELESS_VERSION,
-            f"{_META}clientInfo": {"name": self._client.name, "version": self._client.version},
-            f"{_META}clientCapabilities": dict(self._client.capabilities),
+            VERSION_META: STATELESS_VERSIONS[0],
+            CLIENT_META: {"name": self._client.name, "version": self._client.version},
+            CAPABILITIES_META: dict(self._client.capabilities),
         }
 
     def _tell(self, method: str) -> None:
@@ -246,7 +249,7 @@ class Session:
     def _respond(self, call: Message) -> None:
         method = call.members["method"]
         self._count_stray()
-        self._changed.update(_CHANGED.get(method, ()))
+        self._changed.update(LIST_CHANGED.get(method, ()))
         if "id" not in call.members:
             return
         self._server_requests += 1
@@ -261,7 +264,7 @@ class Session:
         elif method == "roots/list" and "roots" in self._client.capabilities:
             answer["result"] = {"roots": []}
         else:
-            answer["error"] = {"code": _METHOD_NOT_FOUND, "message": "this client only lists"}
+            answer["error"] = {"code": METHOD_NOT_FOUND, "message": "this client only lists"}
         self._wire.send(_encode(answer), self._version_header, expects_answer=False)
 
     def _count_stray(self) -> None:
@@ -299,7 +302,7 @@ def _error_code(answer: Message) -> int | None:
 
 
 def _supported_versions(error: Any) -> list[str]:
-    data = error.get("data") if isinstance(error, dict) and error.get("code") == _UNSUPPORTED_VERSION else None
+    data = error.get("data") if isinstance(error, dict) and error.get("code") == VERSION_UNSUPPORTED else None
     supported = data.get("supported") if isinstance(data, dict) else None
     return [version for version in supported if isinstance(version, str)] if isinstance(supported, list) else []
 
@@ -321,13 +324,13 @@ def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offers(capabilities: Mapping[str, Any], kind: Kind) -> bool:
-    return capabilities.get(_CAPABILITY[kind]) not in (None, False)
+    return capabilities.get(CAPABILITY[kind]) not in (None, False)
 
 
 def _stamped_info(result: Mapping[str, Any]) -> dict[str, Any]:
     """Without a handshake, the server's name and version come as a stamp on the result."""
     meta = result.get("_meta")
-    stamp = f"{_META}serverInfo"
+    stamp = SERVER_META
     return {"serverInfo": meta[stamp]} if isinstance(meta, dict) and stamp in meta else {}
 
 

@@ -11,15 +11,21 @@ import orjson
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
+from pinwarden.documents.protocol import (
+    CAPABILITIES_META,
+    CLIENT_META,
+    HANDSHAKE_VERSIONS,
+    INITIALIZED,
+    INTERNAL_ERROR,
+    SERVER_AWAY,
+    STATELESS_VERSIONS,
+    VERSION_META,
+)
 from pinwarden.gateway import splice
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.hub import Conversing, Hub, Upstream
-from pinwarden.gateway.http.messages import MODERN, VERSION_META, Frame, Id, encoded
+from pinwarden.gateway.http.messages import Frame, Id, encoded
 
-META = "io.modelcontextprotocol/"
-INFO_META = f"{META}clientInfo"
-CAPABILITIES_META = f"{META}clientCapabilities"
-HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 _MOST_PAGES = 200
 _OWN = "pinwarden-merged-"
 
@@ -63,7 +69,7 @@ class Answer:
 
     def dropped(self) -> None:
         """There will be none, and whoever asked does not wait any more."""
-        self.failed(-32000, "the request was cancelled")
+        self.failed(SERVER_AWAY, "the request was cancelled")
 
     def __await__(self) -> Any:
         return self._future.__await__()
@@ -87,7 +93,11 @@ class Backend:
     async def open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
         """Find the era of the server, and begin. What a client of the other era can do is of no use to the server."""
         shared = self._hub.shared(self._upstream, self._client)
-        meta = {VERSION_META: MODERN[0], INFO_META: info, CAPABILITIES_META: capabilities if for_modern_client else {}}
+        meta = {
+            VERSION_META: STATELESS_VERSIONS[0],
+            CLIENT_META: info,
+            CAPABILITIES_META: capabilities if for_modern_client else {},
+        }
         answer = await self._ask(shared, "server/discover", {"_meta": meta})
         result = answer.members.get("result")
         if isinstance(result, dict):
@@ -105,11 +115,13 @@ class Backend:
             result = answer.members.get("result")
             if not isinstance(result, dict):
                 error = answer.members.get("error")
-                raise BackendError(-32000, str(error.get("message") if isinstance(error, dict) else "no handshake"))
+                raise BackendError(
+                    SERVER_AWAY, str(error.get("message") if isinstance(error, dict) else "no handshake")
+                )
         except BaseException:
             conversation.close("the handshake failed")
             raise
-        note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        note = {"jsonrpc": "2.0", "method": INITIALIZED}
         conversation.tell(Frame(data=encoded(note), message=note))
         conversation.listen(_Ear(self, self._hear))  # type: ignore[arg-type]
         self.conversation, self.about = conversation, result
@@ -141,27 +153,27 @@ class Backend:
         for _ in range(_MOST_PAGES):
             params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
             if self.modern:
-                params["_meta"] = {**meta, VERSION_META: MODERN[0]}
+                params["_meta"] = {**meta, VERSION_META: STATELESS_VERSIONS[0]}
             answer = await self.ask(method, params)
             result = answer.members.get("result")
             if not isinstance(result, dict):
-                raise BackendError(-32603, f"no answer to {method}")
+                raise BackendError(INTERNAL_ERROR, f"no answer to {method}")
             found += await self._hub.aside(len(answer.data), partial(_elements, answer.data, member))
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str):
                 return found
-        raise BackendError(-32603, f"the answer to {method} does not end")
+        raise BackendError(INTERNAL_ERROR, f"the answer to {method} does not end")
 
     async def ask(self, method: str, params: dict[str, Any]) -> Frame:
         """A question of the gateway's own."""
         if self.conversation is None:
-            raise BackendError(-32000, "the server is not there")
+            raise BackendError(SERVER_AWAY, "the server is not there")
         return await self._ask(self.conversation, method, params)
 
     def relay(self, frame: Frame, answer: Answer, parameters: bytes) -> Id | None:
         """A request of the client, under the client's id."""
         if self.conversation is None or self.conversation.closed:
-            answer.failed(-32000, "the server is not there")
+            answer.failed(SERVER_AWAY, "the server is not there")
             return None
         return self.conversation.request(frame, answer, parameters)
 
@@ -208,7 +220,7 @@ def _elements(data: bytes, member: str) -> list[bytes]:
         result = dict(object_members(data))["result"]
         return array_elements(dict(object_members(result))[member])
     except (PinwardenError, KeyError) as err:
-        raise BackendError(-32603, f"the answer has no list of {member}") from err
+        raise BackendError(INTERNAL_ERROR, f"the answer has no list of {member}") from err
 
 
 def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters.open_files import OPEN_FILES
 from pinwarden.adapters.process_tree import ProcessTree
+from pinwarden.documents.protocol import CANCELLED
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.lines import Lines
 from pinwarden.gateway.http.links import LinkOwner
@@ -192,7 +193,7 @@ class ChildLink(asyncio.SubprocessProtocol):
 
     def cancel(self, number: Id) -> None:
         """Tell the server that nobody waits."""
-        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number[1]}}
+        note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": number[1]}}
         self.send(Frame(data=encoded(note), message=note), b"")
 
     def expire(self, before: float, keep: Container[Id]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.strict_json import parse
+from pinwarden.documents.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_AWAY
 from pinwarden.gateway.http.call import Call
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.ears import Ears, Hearing
@@ -23,19 +24,7 @@ from pinwarden.gateway.http.effects import Effects
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link
-from pinwarden.gateway.http.messages import (
-    HEADER_MISMATCH,
-    INVALID_REQUEST,
-    SERVER_AWAY,
-    Frame,
-    Id,
-    encoded,
-    error_frame,
-    from_server,
-    known_id,
-    read_server,
-    with_id,
-)
+from pinwarden.gateway.http.messages import Frame, Id, encoded, error_frame, from_server, known_id, read_server, with_id
 from pinwarden.gateway.http.open_requests import OpenRequests
 from pinwarden.gateway.http.parameters import Mismatch, checked
 from pinwarden.gateway.http.pending import Pending, restored
@@ -46,8 +35,6 @@ from pinwarden.gateway.messages import LISTEN
 from pinwarden.gateway.plain import CALL
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
-
-_CANCELLED = "notifications/cancelled"
 
 
 class Conversation:
@@ -179,7 +166,7 @@ class Conversation:
         """A notification, or an answer to something that the server asked."""
         self.used = self._clock()
         if not self.closed:
-            if frame.method == _CANCELLED:
+            if frame.method == CANCELLED:
                 self._open.cancel(frame.params.get("requestId"))
             self._feed(frame)
 

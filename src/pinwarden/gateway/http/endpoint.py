@@ -10,30 +10,26 @@ from typing import Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.documents.protocol import (
+    CANCELLED,
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    SERVER_AWAY,
+    STATELESS_VERSIONS,
+    VERSION_META,
+)
 from pinwarden.gateway.http.access import Access, Client, Denied
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.cross_origin import is_preflight, preflight, readable_by
 from pinwarden.gateway.http.exchange import HttpExchange
 from pinwarden.gateway.http.hub import Conversing, Hub, Place
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.messages import (
-    HEADER_MISMATCH,
-    INVALID_REQUEST,
-    MODERN,
-    PARSE_ERROR,
-    ROUTED_BY,
-    SERVER_AWAY,
-    VERSION_META,
-    Frame,
-    error_frame,
-    plain_value,
-    read,
-)
+from pinwarden.gateway.http.messages import ROUTED_BY, Frame, error_frame, plain_value, read
 from pinwarden.gateway.http.reading import Reading
 from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import Refused, Request
 from pinwarden.gateway.http.ways import LONGEST_HEAD, MOST_WAYS, Way
-from pinwarden.gateway.listening import CANCELLED
 from pinwarden.gateway.plain import CALL
 
 _PREFIX = "/mcp/"
@@ -148,7 +144,10 @@ class Endpoint:
         with suppress(PinwardenError):
             frame = read(request.body, self._json)
             number = None if frame.id is None or not frame.is_request else frame.id[1]
-            modern = request.header(b"mcp-protocol-version") in MODERN or frame.meta.get(VERSION_META) in MODERN
+            modern = (
+                request.header(b"mcp-protocol-version") in STATELESS_VERSIONS
+                or frame.meta.get(VERSION_META) in STATELESS_VERSIONS
+            )
         status = 200 if number is not None and not modern else 503
         reply.send(status, error_frame(number, SERVER_AWAY, _NOTHING_PASSES), headers=_WITH_STATUS.get(status))
 
@@ -215,7 +214,9 @@ class Endpoint:
             return
         place.requests += 1
         version = request.header(b"mcp-protocol-version")
-        if version in MODERN or (frame.meta.get(VERSION_META) in MODERN and b"mcp-session-id" not in request.headers):
+        if version in STATELESS_VERSIONS or (
+            frame.meta.get(VERSION_META) in STATELESS_VERSIONS and b"mcp-session-id" not in request.headers
+        ):
             self._post_modern(request, reply, client, place, frame)
         else:
             self._post_in_session(request, reply, client, place, frame)
@@ -316,7 +317,7 @@ def _mismatch(request: Request, frame: Frame) -> str:
     headers = request.headers
     version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
     if not frame.is_request:
-        return "" if version in MODERN else "the header mcp-protocol-version is missing"
+        return "" if version in STATELESS_VERSIONS else "the header mcp-protocol-version is missing"
     if version != frame.meta.get(VERSION_META):
         return "the header mcp-protocol-version is not the protocol version of the message"
     if headers.get(b"mcp-method", b"").decode("latin-1") != frame.method:

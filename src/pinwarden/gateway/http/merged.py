@@ -14,34 +14,28 @@ from typing import Any
 
 import orjson
 
-from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.backend import (
+from pinwarden.documents.protocol import (
+    CANCELLED,
     CAPABILITIES_META,
+    CLIENT_META,
     HANDSHAKE_VERSIONS,
-    INFO_META,
-    Answer,
-    Backend,
-    BackendError,
-    with_meta,
-    with_result_type,
-)
-from pinwarden.gateway.http.exchange import Waiting
-from pinwarden.gateway.http.hub import Hub
-from pinwarden.gateway.http.messages import (
+    INITIALIZED,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
-    MODERN,
+    PROGRESS,
     SERVER_AWAY,
+    SERVER_META,
+    STATELESS_VERSIONS,
     VERSION_META,
-    Frame,
-    Id,
-    encoded,
-    key_of,
-    with_value,
 )
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.backend import Answer, Backend, BackendError, with_meta, with_result_type
+from pinwarden.gateway.http.exchange import Waiting
+from pinwarden.gateway.http.hub import Hub
+from pinwarden.gateway.http.messages import Frame, Id, encoded, key_of, with_value
 from pinwarden.gateway.http.names import merged_name, merged_uri, split_name, split_uri
-from pinwarden.gateway.http.questions import CANCELLED, Questions, refuse
+from pinwarden.gateway.http.questions import Questions, refuse
 from pinwarden.gateway.http.reply import Reply
 
 _LISTS = {
@@ -129,7 +123,7 @@ class Merged:
             self._questions.answer(frame)
         elif frame.method == CANCELLED:
             self._cancelled(frame)
-        elif frame.method != "notifications/initialized":
+        elif frame.method != INITIALIZED:
             for backend in self._backends.values():
                 backend.tell(frame)
 
@@ -216,7 +210,7 @@ class Merged:
             self._capabilities = frame.params.get("capabilities", {})
         elif VERSION_META in frame.meta:
             self._modern = True
-            self._info = frame.meta.get(INFO_META, self._info)
+            self._info = frame.meta.get(CLIENT_META, self._info)
             self._capabilities = frame.meta.get(CAPABILITIES_META, {})
 
     async def _opened(self) -> None:
@@ -284,13 +278,13 @@ class Merged:
             asked = frame.params.get("protocolVersion")
             version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]
             return {"protocolVersion": version, "serverInfo": info, **result}
-        meta = {"_meta": {"io.modelcontextprotocol/serverInfo": info}}
-        return {"supportedVersions": list(MODERN), **result, **meta, **_fresh()}
+        meta = {"_meta": {SERVER_META: info}}
+        return {"supportedVersions": list(STATELESS_VERSIONS), **result, **meta, **_fresh()}
 
     async def _list(self, frame: Frame, waiting: Waiting) -> None:
         """All items of all servers on one page."""
         capability, member, name = _LISTS[frame.method]
-        meta = {INFO_META: self._info, CAPABILITIES_META: self._capabilities}
+        meta = {CLIENT_META: self._info, CAPABILITIES_META: self._capabilities}
         asked = [each for _, each in sorted(self._backends.items()) if each.open_now and each.offers(capability)]
         found = await asyncio.gather(
             *(self._items_of(each, frame.method, member, meta) for each in asked), return_exceptions=True
@@ -371,7 +365,9 @@ class Merged:
             )
         sent = _with(frame, path, own)
         if backend.modern and not self._modern:
-            sent = with_meta(sent, {VERSION_META: MODERN[0], INFO_META: self._info, CAPABILITIES_META: {}})
+            sent = with_meta(
+                sent, {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: self._info, CAPABILITIES_META: {}}
+            )
         answer = Answer(partial(self._on_the_way, backend, waiting))
         work.backend, work.inner = backend, backend.relay(sent, answer, parameters)
         made: Frame = await answer
@@ -439,7 +435,7 @@ class Merged:
             return self._questions.asked(backend, frame)
         if frame.method == CANCELLED:
             return self._questions.withdrawn(backend, frame)
-        if frame.method == "notifications/progress":
+        if frame.method == PROGRESS:
             own = any(each.backend is backend and each.token == frame.progress_token for each in self._work.values())
             return frame if own else None  # of a call that another server answers, it has nothing to tell
         if frame.method == "notifications/resources/updated" and isinstance(frame.params.get("uri"), str):

@@ -13,24 +13,20 @@ import orjson
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.documents.protocol import (
+    CAPABILITY_MISSING,
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    PROGRESS,
+    VERSION_UNSUPPORTED,
+)
 from pinwarden.gateway import splice
 
-MODERN = ("2026-07-28",)
-"""The revisions without a handshake."""
-VERSION_META = "io.modelcontextprotocol/protocolVersion"
-SUBSCRIPTION_META = "io.modelcontextprotocol/subscriptionId"
-
-PARSE_ERROR = -32700
-INVALID_REQUEST = -32600
-METHOD_NOT_FOUND = -32601
-INVALID_PARAMS = -32602
-INTERNAL_ERROR = -32603
-HEADER_MISMATCH = -32020
-SERVER_AWAY = -32000
-"""A server that cannot be reached, died, or did not answer in time."""
-
 _STATUS = {PARSE_ERROR: 400, INVALID_REQUEST: 400, INVALID_PARAMS: 400, HEADER_MISMATCH: 400, METHOD_NOT_FOUND: 404}
-_STATUS |= {-32021: 400, -32022: 400}  # a capability of the client is missing; an unknown revision
+_STATUS |= {CAPABILITY_MISSING: 400, VERSION_UNSUPPORTED: 400}
 
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """By which parameter a method names what it uses."""
@@ -80,7 +76,7 @@ class Frame:
     @property
     def progress_token(self) -> Id | None:
         """By which progress is told: in a question's ``_meta``, or in the notification itself."""
-        where = self.params if self.method == "notifications/progress" else self.meta
+        where = self.params if self.method == PROGRESS else self.meta
         return key_of(where.get("progressToken"))
 
 

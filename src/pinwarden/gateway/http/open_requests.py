@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pinwarden.documents.protocol import PROGRESS, SUBSCRIPTION_META
 from pinwarden.gateway.http.call import Call
 from pinwarden.gateway.http.exchange import Waiting
-from pinwarden.gateway.http.messages import SUBSCRIPTION_META, Frame, Id, key_of
+from pinwarden.gateway.http.messages import Frame, Id, key_of
 from pinwarden.gateway.http.pending import Pending, renumbered
 
 _FIRST_NUMBER = 1 << 40  # ids that nobody is likely to choose, and that every reader takes for a whole number
@@ -92,7 +93,7 @@ class OpenRequests:
 
     def of_message(self, frame: Frame, asked: Id | None) -> Pending | Call | None:
         """The request that a message of the server belongs to: by what it says itself, or by where it came."""
-        token = frame.progress_token if frame.method == "notifications/progress" else None
+        token = frame.progress_token if frame.method == PROGRESS else None
         number = self._tokens.get(token) if token is not None else None
         if number is None:
             number = key_of(frame.meta.get(SUBSCRIPTION_META))

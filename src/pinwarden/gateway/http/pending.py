@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pinwarden.documents.protocol import PROGRESS, SUBSCRIPTION_META
 from pinwarden.gateway.http.call import Call
 from pinwarden.gateway.http.exchange import Waiting
-from pinwarden.gateway.http.messages import SUBSCRIPTION_META, Frame, Id, encoded, with_value
+from pinwarden.gateway.http.messages import Frame, Id, encoded, with_value
 
 
 class Pending:
@@ -50,7 +51,7 @@ def restored(frame: Frame, pending: Pending | Call) -> Frame:
     data = frame.data
     if "id" in frame.members and "method" not in frame.members:
         data = with_value(data, ("id",), encoded(pending.own_id))
-    if frame.method == "notifications/progress" and "progressToken" in frame.params:
+    if frame.method == PROGRESS and "progressToken" in frame.params:
         data = with_value(data, ("params", "progressToken"), encoded(pending.own_token))
     if SUBSCRIPTION_META in frame.meta:
         data = with_value(data, ("params", "_meta", SUBSCRIPTION_META), encoded(pending.own_id))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from pinwarden.documents.protocol import SERVER_AWAY
 from pinwarden.gateway.http.backend import Backend
-from pinwarden.gateway.http.messages import SERVER_AWAY, Frame, Id, encoded, key_of, with_value
+from pinwarden.gateway.http.messages import Frame, Id, encoded, key_of, with_value
 
-CANCELLED = "notifications/cancelled"
 _RANDOM_BYTES = 16  # of an id: what nobody can guess in the life of a session
 
 

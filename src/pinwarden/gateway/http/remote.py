@@ -11,19 +11,11 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
+from pinwarden.documents.protocol import INITIALIZED, STATELESS_VERSIONS, VERSION_META
 from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
-from pinwarden.gateway.http.messages import (
-    MODERN,
-    ROUTED_BY,
-    VERSION_META,
-    Frame,
-    Id,
-    encoded,
-    header_value,
-    read_server,
-)
+from pinwarden.gateway.http.messages import ROUTED_BY, Frame, Id, encoded, header_value, read_server
 from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.sending import NOBODY, Listener, Outgoing, Sending, SilentListener
 from pinwarden.gateway.messages import LISTEN
@@ -134,7 +126,7 @@ class RemoteLink:
             self._room.make()
         else:
             self._posts[number] = outgoing, inf if stream else self._clock()
-        begins = frame.method == "notifications/initialized" and self._beginning is None
+        begins = frame.method == INITIALIZED and self._beginning is None
         if begins and not self._closed:  # there may have been no room
             self._beginning = post
             self._later(self._longest_hold, self.begun, post)
@@ -266,7 +258,7 @@ class RemoteLink:
 
     def _headers_of(self, frame: Frame) -> bytes:
         version = frame.meta.get(VERSION_META)
-        if version not in MODERN:
+        if version not in STATELESS_VERSIONS:
             return self._session + self._version
         method = frame.method
         named = ROUTED_BY.get(method)

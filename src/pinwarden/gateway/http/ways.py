@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.strict_json import parse
+from pinwarden.documents.protocol import VERSION_META
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.messages import VERSION_META
 from pinwarden.gateway.plain import CALL
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from pinwarden.core.record import Record
 from pinwarden.documents.digest_policy import RequestPolicy
 from pinwarden.documents.policy_table import plain_host
+from pinwarden.documents.protocol import URL_REQUIRED
 
 SAMPLING = "sampling/createMessage"
 ELICITATION = "elicitation/create"
 ROOTS = "roots/list"
-URL_REQUIRED = -32042
 _HARMLESS = frozenset({"ping", "tasks/get", "tasks/result", "tasks/cancel", "tasks/list"})
 _UNSAFE_IN_ADDRESSES = frozenset(" \\\t\r\n<>\"'`{}|^")
 _MAX_ADDRESS = 8192
