@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -170,6 +172,35 @@ def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     open_database(path, TRIAL).rows("SELECT 1")
     assert {each.name: each.stat().st_mode & 0o077 for each in path.parent.iterdir()}.items() >= {("trial.sqlite", 0)}
     assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_file_that_is_moved_away_in_the_moment_in_which_it_is_opened_is_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one would be one without tokens, approvals and events."""
+    path, away = tmp_path / "a b?#%.sqlite", tmp_path / "away"
+    present = open_database(path, TRIAL)
+    with present.transaction() as step:
+        step.run(ADD, (1, "one", None))
+    connect = sqlite3.connect
+
+    def late(*words: Any, **named: Any) -> Any:
+        path.rename(away)
+        monkeypatch.setattr(sqlite3, "connect", connect)
+        return connect(*words, **named)
+
+    monkeypatch.setattr(sqlite3, "connect", late)
+    second = open_database(path, TRIAL)
+    for _ in range(2):
+        with pytest.raises(PinwardenError) as caught:
+            second.rows("SELECT number FROM trial")
+        assert caught.value.code == "DATABASE_UNAVAILABLE"
+        assert not path.exists()
+    assert "was there, and is gone" in caught.value.message
+    away.rename(path)
+    assert second.rows("SELECT number FROM trial") == [(1,)]
+    present.close()
+    second.close()
 
 
 def test_a_stopped_postgresql_is_an_error_and_a_started_one_is_used_again(cluster: Cluster) -> None:

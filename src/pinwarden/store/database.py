@@ -109,19 +109,26 @@ class _Sqlite(Database):
         return str(self._path)
 
     def _connect(self) -> _Connection:
-        if _OPENED[self._path] > 0 and self._file() is None:
+        before = _OPENED[self._path] > 0
+        if self._create and not before:
+            try:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._path.touch(mode=0o600)  # before SQLite makes it: its journals take over the mode
+            except OSError as err:
+                raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} cannot be opened: {err.strerror}") from err
+        file = self._file()
+        if file is None and before:
             # Made anew it would be one without tokens, approvals and events, as if there had never been any.
             raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was there, and is gone")
-        if not self._create and self._file() is None:
+        if file is None:
             raise missing(str(self))
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path.touch(mode=0o600)  # before SQLite makes it: its journals take over the mode
-        except OSError as err:
-            raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} cannot be opened: {err.strerror}") from err
-        file = self._file()
         made: _Connection = sqlite3.connect(
-            self._path, self._limits.lock, isolation_level=None, check_same_thread=False, factory=_Connection
+            f"{self._path.absolute().as_uri()}?mode=rw",  # it may be taken away just now, and is not made here
+            self._limits.lock,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=_Connection,
+            uri=True,
         )
         try:
             made.file = file
@@ -158,7 +165,7 @@ class _Sqlite(Database):
 
     def _is_lost(self, connection: _Connection) -> bool:
         """Whether another file has the name by now, or none: what is written to this one, nobody would find."""
-        return connection.file != self._file()
+        return connection.file is None or connection.file != self._file()
 
     def _file(self) -> tuple[int, int] | None:
         try:
