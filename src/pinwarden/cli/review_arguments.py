@@ -10,12 +10,15 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from pinwarden.cli.output import add_format_argument
+from pinwarden.cli.project_arguments import add_approval_arguments
+from pinwarden.cli.state_arguments import add_state_argument
 from pinwarden.core.errors import PinwardenError
 
 _LARGEST = 1 << 20  # bytes; some thirty thousand names, and more never wait
 
 
-def add_names_argument(parser: ArgumentParser) -> None:
+def _add_names(parser: ArgumentParser) -> None:
     """Names, each of which is a digest of what it stands for."""
     parser.add_argument("name", nargs="*", help="the names of changes, as pinwarden review list prints them")
     parser.add_argument(
@@ -23,6 +26,14 @@ def add_names_argument(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="a file of such names, one on a line, as review list --names wrote; - : stdin",
     )
+
+
+def add_decision_arguments(parser: ArgumentParser) -> None:
+    """All that a decision needs: what it is about, where it is kept, who decides and why."""
+    _add_names(parser)
+    add_state_argument(parser)
+    add_approval_arguments(parser)
+    add_format_argument(parser)
 
 
 def names_from(args: Namespace) -> list[str]:

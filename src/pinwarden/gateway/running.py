@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pinwarden.documents.digest_policy import GatewayPolicy
+    from pinwarden.flows.gateway.state import GatewayState
     from pinwarden.flows.project import Project
     from pinwarden.gateway.approved import ApprovedSource
     from pinwarden.gateway.session import Session
@@ -81,7 +82,7 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
                 gateway=f"stdio {os.getpid()}", when_away=behind.options.when_away, limits=AuditLimits(gather=_GATHER)
             ) as log,
         ):
-            guard = Guard(behind.server, _source(project, behind, state.trusted if not behind.locked else None), policy)
+            guard = Guard(behind.server, _source(project, behind, state), policy)
             session = Session(guard, name=os.urandom(12).hex())
             tell = Telling(say)
             recorder = Recorder(log, lambda: state.sightings(behind.server, baseline), tell)
@@ -108,14 +109,14 @@ def _record(log: AuditLog, kind: str, session: Session, why: str) -> None:
         log.record(fact)
 
 
-def _source(project: Project, behind: Behind, trusted: object) -> ApprovedSource:
+def _source(project: Project, behind: Behind, state: GatewayState) -> ApprovedSource:
     if behind.locked:
         from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 
         return ApprovedByLock(project.lock, behind.server, behind.client)
     from pinwarden.flows.gateway.approved_on_first_use import FirstUse
 
-    return FirstUse(behind.server, trusted)  # type: ignore[arg-type]
+    return FirstUse(behind.server, state.trusted)
 
 
 def gateway_policy_of(project: Project, named: Path | None) -> GatewayPolicy:

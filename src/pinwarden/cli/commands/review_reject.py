@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_approval_arguments, approver_of
-from pinwarden.cli.review_arguments import add_names_argument, names_from
-from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
+from pinwarden.cli.output import emit
+from pinwarden.cli.project_arguments import approver_of
+from pinwarden.cli.review_arguments import add_decision_arguments, names_from
+from pinwarden.cli.state_arguments import state_to_read_from
 
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
-    add_names_argument(parser)
-    add_state_argument(parser)
-    add_approval_arguments(parser)
-    add_format_argument(parser)
+    add_decision_arguments(parser)
 
 
 def run(args: Namespace) -> int:

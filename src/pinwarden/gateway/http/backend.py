@@ -123,7 +123,7 @@ class Backend:
             raise
         note = {"jsonrpc": "2.0", "method": INITIALIZED}
         conversation.tell(Frame(data=encoded(note), message=note))
-        conversation.listen(_Ear(self, self._hear))  # type: ignore[arg-type]
+        conversation.listen(_Ear(self, self._hear))
         self.conversation, self.about = conversation, result
         self._upstream.failing = False
 

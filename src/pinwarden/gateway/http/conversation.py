@@ -391,8 +391,9 @@ class Conversation:
         if step.to_server and self.link is not None and not self.closed:
             for data in step.to_server:
                 sent = self._read(data, frame)
-                pending = self._pending.get(sent.id) if sent.is_request else None  # type: ignore[arg-type]
-                if sent.is_request and self._is_cancelled(sent.id, pending):
+                number = sent.id if sent.is_request else None
+                pending = None if number is None else self._pending.get(number)
+                if number is not None and self._is_cancelled(number, pending):
                     continue
                 if pending is None or not pending.parameters:
                     self.link.send(sent, b"")
@@ -401,9 +402,9 @@ class Conversation:
         for own in made or [self._read(data, frame) for data in step.to_client]:
             self._deliver(own, asked, status if own is frame else 0)
 
-    def _is_cancelled(self, number: Id | None, pending: Pending | Call | None) -> bool:
+    def _is_cancelled(self, number: Id, pending: Pending | Call | None) -> bool:
         """Whether a request was cancelled while it was recorded: the server was told so, and is not to get it now."""
-        if number is None or not self._open.is_over(number):
+        if not self._open.is_over(number):
             return False
         self._abandoned.pop(number, None)  # no answer will come
         self._open.forget(number)

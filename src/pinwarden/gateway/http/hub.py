@@ -13,12 +13,12 @@ from pinwarden.documents.gateway_event import STARTED, STOPPED, Fact
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.ears import Hearing
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link, LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id
 from pinwarden.gateway.http.recording import Recording
-from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.turns import judging_threads
 from pinwarden.gateway.session import Session
@@ -44,7 +44,7 @@ class Conversing(Protocol):
     def give_up(self, number: Id | None) -> None:
         """Do not wait any more."""
 
-    def listen(self, reply: Reply) -> None:
+    def listen(self, reply: Hearing) -> None:
         """Hear what belongs to no request."""
 
     def tick(self) -> None:

@@ -31,12 +31,12 @@ from pinwarden.documents.protocol import (
 )
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.backend import Answer, Backend, BackendError, with_meta, with_result_type
+from pinwarden.gateway.http.ears import Ears, Hearing
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.messages import Frame, Id, encoded, key_of, with_value
 from pinwarden.gateway.http.names import merged_name, merged_uri, split_name, split_uri
 from pinwarden.gateway.http.questions import Questions, refuse
-from pinwarden.gateway.http.reply import Reply
 
 _LISTS = {
     "tools/list": ("tools", "tools", "name"),
@@ -92,7 +92,7 @@ class Merged:
         self._beginning: set[str] = set()
         """Servers that have not answered yet. A second conversation with one would be nobody's, and stay."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stream: Reply | None = None
+        self._ears = Ears(hub.limits)
         self._questions = Questions(hub.limits.max_in_flight)
         self._work: dict[Id, _Work] = {}
         """By a number of our own: programs of one client may use the same id at once."""
@@ -133,11 +133,9 @@ class Merged:
         if work is not None:
             work.give_up()
 
-    def listen(self, reply: Reply) -> None:
+    def listen(self, reply: Hearing) -> None:
         """Open the stream for what belongs to no request."""
-        self.end_stream()
-        self._stream = reply
-        reply.start_events()
+        self._ears.listen(reply)
 
     def tick(self) -> None:
         """The conversations with the servers keep their own time."""
@@ -145,13 +143,11 @@ class Merged:
     @property
     def idle(self) -> bool:
         """Whether nobody waits for anything."""
-        return not self._tasks and (self._stream is None or not self._stream.open)
+        return not self._tasks and not self._ears.open
 
     def end_stream(self) -> None:
         """End the stream that belongs to no request."""
-        stream, self._stream = self._stream, None
-        if stream is not None and stream.open:
-            stream.end_events()
+        self._ears.end()
 
     def close(self, why: str) -> None:
         """End it, and what was opened for it."""
@@ -323,9 +319,9 @@ class Merged:
         """A server that was left out has listed, or will not: who hears of changes is told to ask again."""
         task = self._late.pop(key)
         failed = task.cancelled() or task.exception() is not None
-        if not failed and not self._modern and self._stream is not None and self._stream.open:
+        if not failed and not self._modern:
             note = {"jsonrpc": "2.0", "method": f"notifications/{_LISTS[key[1]][0]}/list_changed"}
-            self._stream.event(encoded(note))
+            self._ears.hear(encoded(note))
 
     def _renamed(self, slug: str, items: list[bytes], member: str) -> list[bytes]:
         renamed: list[bytes] = []
@@ -412,11 +408,10 @@ class Merged:
 
     def _heard(self, backend: Backend, frame: Frame) -> None:
         """A message of a server that belongs to no request."""
-        stream = self._stream
-        if stream is not None and stream.open:
+        if self._ears.open:
             told = self._told(backend, frame)
             if told is not None:
-                stream.event(told.data)
+                self._ears.hear(told.data)
         elif frame.is_request:
             refuse(backend, frame, "the client does not listen")
 

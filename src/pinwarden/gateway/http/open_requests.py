@@ -73,7 +73,8 @@ class OpenRequests:
 
     def cancel(self, number: Any) -> None:
         """The client says that it does not wait for the answer to a request."""
-        pending = self.by_number.get(key_of(number))  # type: ignore[arg-type]
+        key = key_of(number)
+        pending = None if key is None else self.by_number.get(key)
         if pending is not None:
             self._cancelled.add(pending)
 
@@ -97,7 +98,9 @@ class OpenRequests:
         number = self._tokens.get(token) if token is not None else None
         if number is None:
             number = key_of(frame.meta.get(SUBSCRIPTION_META))
-        return self.by_number.get(number if number in self.by_number else asked)  # type: ignore[arg-type]
+        if number is None or number not in self.by_number:
+            number = asked
+        return None if number is None else self.by_number.get(number)
 
     def longest_open(self) -> Waiting | Call | None:
         """Who waits longest, of those who still hear: the likeliest reason for a message that names none."""
