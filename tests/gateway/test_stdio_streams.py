@@ -23,7 +23,7 @@ LARGE = 8_000_000
 # A server with one thread. `late` speaks only when its input is full, and reads again only when all of it is taken;
 # `deaf` closes its input and stays until nobody reads its output; `leave`, `detach` and `last` end and leave somebody
 # behind who holds the output, the last one with an answer; `flood` asks what is refused, for ever, and does not read
-# the answers; `wait` tells people that it began, and is not answered.
+# the answers.
 SERVER = """
 import array, fcntl, json, os, select, subprocess, sys, termios, time
 
@@ -40,7 +40,7 @@ def waiting():
     fcntl.ioctl(0, termios.FIONREAD, count)
     return count[0]
 
-NAMES = ("echo", "late", "deaf", "leave", "detach", "flood", "wait", "last")
+NAMES = ("echo", "late", "deaf", "leave", "detach", "flood", "last")
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 
 def call(number, name, line):
@@ -58,8 +58,6 @@ def call(number, name, line):
         gone.register(1, 0)
         gone.poll()
         os._exit(0)
-    elif name == "wait":
-        print("begun", file=sys.stderr, flush=True)
     elif name in ("leave", "detach", "last"):
         subprocess.Popen(["sleep", "90"], start_new_session=name != "leave", stderr=subprocess.DEVNULL)
         if name == "last":
@@ -81,8 +79,6 @@ for line in iter(sys.stdin.buffer.readline, b""):
         say({"id": number, "result": {"tools": TOOLS}})
     elif method == "tools/call":
         call(number, message["params"]["name"], line)
-    elif method == "notifications/cancelled":
-        print("cancelled", file=sys.stderr, flush=True)
 """.replace("LARGE", str(LARGE))
 # The same, with its tools on two pages, and so slow that a client is gone before it lists them.
 PAGED = SERVER.replace(
@@ -305,17 +301,6 @@ def test_a_call_that_is_let_pass_just_when_the_client_leaves_is_answered(tmp_pat
         client.stdin.close()
         assert "result" in client.answer(call)
         assert client.process.wait(60) == 0
-
-
-def test_a_call_that_is_cancelled_just_when_it_is_let_pass_reaches_the_server_before_that(tmp_path: Path) -> None:
-    with running(tmp_path, "-c", SLOW, greet=False) as client:
-        call = client.call("wait")
-        poll(lambda: "released" in client.said)
-        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}
-        client.write(json.dumps(cancelled).encode() + b"\n")
-        client.stdin.close()
-        assert client.process.wait(60) == 0
-        assert client.said.split()[-2:] == ["begun", "cancelled"]
 
 
 def test_a_page_of_a_list_is_answered_though_the_client_left_before_the_rest_was_asked_for(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def _with_call(self: Any, call: str) -> None:
 class Output:
     """Messages and facts, in the order in which they came up."""
 
-    __slots__ = ("behind", "durable", "facts", "sightings", "to_client", "to_server")
+    __slots__ = ("durable", "facts", "sightings", "to_client", "to_server")
 
     def __init__(self) -> None:
         self.to_client: list[bytes] = []
@@ -36,7 +36,6 @@ class Output:
         self.facts: list[Fact] = []
         self.sightings: list[Verdict] = []
         self.durable = False
-        self.behind = False
 
     def step(self) -> Step:
         """All of it as a value."""
@@ -48,7 +47,6 @@ class Output:
             facts=tuple(self.facts),
             durable=self.durable,
             sightings=tuple(self.sightings),
-            behind=self.behind,
         )
 
 

@@ -292,7 +292,6 @@ class Session:
             return
         elif self._uses.notice_passes(method, out):
             out.to_server.append(frame)
-            out.behind = out.behind or method == CANCELLED
             if method == INITIALIZED:
                 self._first_use(now, out)
 

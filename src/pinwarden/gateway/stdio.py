@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import subprocess
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 _TICK_SECONDS = 1.0
 _PREPARE_SECONDS = 0.2
 _LAST_WORDS_SECONDS = 2.0  # how long what a server started may go on to write where it wrote
-_MOST_BEHIND = 1_000  # cancellations that wait; who sends more has to see to their order himself
 _BOTH = ("client", "server")
 
 
@@ -69,7 +67,6 @@ class Relay:
         self._settled = Event()
         self._client_gone = False
         self._ticking = False
-        self._behind: deque[Sequence[bytes]] = deque()
         self._grace = 5.0
 
     def run(self) -> int:
@@ -104,20 +101,9 @@ class Relay:
             if not self._ended.wait(self._grace):
                 self._tree.end(self._grace)
 
-    def _is_written(self) -> None:
-        """What the server or the clock brought is written, and so is what waited for that."""
-        self._write_behind()
+    def _close_if_client_gone(self) -> None:
         if self._client_gone:
             self._close_if_settled()
-
-    def _write_behind(self) -> None:
-        """Write what would be lost on the server before a call that was just let pass, and may not be written yet.
-
-        Whoever is at that comes here when it is.
-        """
-        while self._behind and not self._express.answering and not self._ticking:
-            with suppress(IndexError):  # the other one wrote it
-                self._to_server.write_later(self._behind.popleft())
 
     def _close_if_settled(self) -> None:
         """Tell the server that the client is gone, once it has everything that the client sent.
@@ -132,7 +118,7 @@ class Relay:
         try:
             with suppress(OSError):
                 send = partial(self._send, later_to=("server",))
-                self._express.from_server(self._stdout, send, self._is_written)
+                self._express.from_server(self._stdout, send, self._close_if_client_gone)
         except PinwardenError as err:
             self._stop(err.message)
         finally:
@@ -165,10 +151,7 @@ class Relay:
                 instead = self._session.take_back(step, err)
                 to_client, to_server = instead.to_client, instead.to_server
         if to_server:
-            if step.behind and len(self._behind) < _MOST_BEHIND:
-                self._behind.append(to_server)
-                self._write_behind()
-            elif "server" in later_to:
+            if "server" in later_to:
                 self._to_server.write_later(to_server)
             else:
                 self._to_server.write(to_server)
@@ -199,7 +182,7 @@ class Relay:
             self._ticking = True
             self._send(self._session.tick(monotonic()), later_to=_BOTH)
             self._ticking = False
-            self._is_written()
+            self._close_if_client_gone()
             if self._process.poll() is not None:
                 self._see_to_the_end()
 

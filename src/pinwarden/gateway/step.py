@@ -13,16 +13,15 @@ class Step:
     rest of the work on a call.
     """
 
-    __slots__ = ("behind", "durable", "facts", "sightings", "to_client", "to_server")
+    __slots__ = ("durable", "facts", "sightings", "to_client", "to_server")
 
-    def __init__(  # noqa: PLR0913, PLR0917  all that may come of one message
+    def __init__(
         self,
         to_client: tuple[bytes, ...] = (),
         to_server: tuple[bytes, ...] = (),
         facts: tuple[Fact, ...] = (),
         durable: bool = False,
         sightings: tuple[Verdict, ...] = (),
-        behind: bool = False,
     ) -> None:
         self.to_client = to_client
         """JSON-RPC messages without line ends."""
@@ -35,8 +34,6 @@ class Step:
         was decided: for observation and review.
 
         Those with the action ``block``, ``warn`` or ``audit`` become review items."""
-        self.behind = behind
-        """What goes to the server is about a request that may be part of an earlier step, and must not overtake it."""
 
 
 NOTHING = Step()
