@@ -13,6 +13,7 @@ import pytest
 
 from tests.adapters.targets import SCRIPTED
 from tests.cli.project import ProjectFolder
+from tests.narrowed_tools import NARROWED, narrowed
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "toolpin"
 TOOL = {"name": "search", "description": "Search the notes.", "inputSchema": {"type": "object"}}
@@ -254,6 +255,15 @@ class TestLiveServers:
         outcome = world.run("ci", "--live", "--offline", "--allow-execute")
         assert outcome.code == 1
         assert "read ~/.ssh/id_rsa" in outcome.out
+
+    def test_attack_a_narrower_schema_that_makes_the_choice_is_caught(self, world: World) -> None:
+        world.configure({"mail": world.serve(*narrowed(0))})
+        world.lock.unlink()
+        assert world.run("init", "--allow-execute").code == 0
+        world.serve(*narrowed(1))
+        outcome = world.run("ci", "--live", "--offline", "--allow-execute", "--format", "json")
+        caught = {row["name"].rpartition(" ")[2] for row in json.loads(outcome.out)["failures"]}
+        assert (outcome.code, caught) == (1, set(NARROWED))
 
     def test_a_server_that_cannot_be_asked_is_exit_3_not_clean(self, world: World) -> None:
         (world.root / "script.json").unlink()

@@ -17,6 +17,7 @@ from pinwarden.gateway.session import Session
 from pinwarden.gateway.tasks import Tasks
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused
 from tests.gateway.test_listening import HONEST, LISTEN, MODERN, listens, opened
+from tests.narrowed_tools import NARROWED, narrowed
 from tests.servers.turning import META
 
 LISTED: dict[str, Any] = {"tools": [SEARCH, DELETE], "resources": [{"uri": "notes://a", "name": "a"}]}
@@ -508,3 +509,14 @@ def test_a_tool_whose_list_cannot_be_had_is_not_called_unapproved() -> None:
     text = desk.answer("c")["error"]["message"]
     assert "did not answer a request for its list in time" in text
     assert "approved" not in text
+
+
+def test_attack_a_narrower_schema_that_makes_the_choice_is_blocked_by_the_default_policy() -> None:
+    desk = Desk({"tools": narrowed(0)}, {"tools": narrowed(1)})
+    desk.open()
+    assert desk.names() == list(NARROWED)
+    desk.turn()
+    desk.tick(3600)
+    assert desk.names() == []
+    assert all(refused(desk.call(name)) for name in NARROWED)
+    assert [desk.served(name) for name in NARROWED] == [[]] * len(NARROWED)

@@ -103,37 +103,36 @@ def test_what_lets_more_through_or_reads_differently_is_for_review(before: Schem
     assert of_property(before, after) == [("review", kind)]
 
 
-NARROWER = [
-    ({"minimum": 0}, {"minimum": 1}, "bound_tightened"),
-    ({}, {"maximum": 1}, "bound_added"),
-    ({"maxLength": 6}, {"maxLength": 5}, "bound_tightened"),
-    ({}, {"minItems": 1}, "bound_added"),
+NO_CHOICE_TAKEN = [
+    ({"maxLength": 500}, {"maxLength": 400}, "size_limited"),
+    (
+        {"type": "string", "description": "Words."},
+        {"type": "string", "description": "Words.", "maxLength": 400},
+        "size_limited",
+    ),
+    ({"items": {"enum": ["a", "b"]}}, {"items": {"enum": ["a", "b"]}, "maxItems": 5}, "size_limited"),
+    ({"type": "integer"}, {"type": "integer", "maximum": 9007199254740991}, "size_limited"),
+    ({"type": "integer"}, {"type": "integer", "minimum": -9007199254740991}, "size_limited"),
     ({}, {"minLength": 0}, "same_meaning"),
-    ({"multipleOf": 2}, {"multipleOf": 4}, "bound_tightened"),
-    ({}, {"uniqueItems": True}, "bound_added"),
+    ({}, {"uniqueItems": True}, "size_limited"),
     ({"uniqueItems": False}, {}, "same_meaning"),
-    ({"enum": ["a", "b"]}, {"enum": ["b"]}, "enum_shrunk"),
     ({"enum": ["a", "b"]}, {"enum": ["b", "a"]}, "order_changed"),
-    ({"type": ["string", "null"]}, {"type": "string"}, "type_narrowed"),
-    ({"type": "number"}, {"type": "integer"}, "type_narrowed"),
+    ({"enum": ["a", "b"]}, {"enum": ["a", "b"], "type": "string"}, "same_meaning"),
     ({"type": ["string"]}, {"type": "string"}, "same_meaning"),
     ({"type": ["string", "null"]}, {"type": ["null", "string"]}, "order_changed"),
-    ({}, {"type": "string"}, "type_narrowed"),
-    ({}, {"items": {"type": "string", "maxLength": 5}}, "schema_tightened"),
-    ({"items": {"type": "string"}}, {"items": False}, "schema_tightened"),
     ({}, {"items": True}, "same_meaning"),
-    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"anyOf": [{"type": "string"}]}, "alternative_removed"),
     (
         {"anyOf": [{"type": "string"}, {"type": "null"}]},
         {"anyOf": [{"type": "null"}, {"type": "string"}]},
         "order_changed",
     ),
-    ({"not": {"maximum": 4}}, {"not": {"maximum": 5}}, "negation_tightened"),
-    ({"not": {"not": {"maximum": 5}}}, {"not": {"not": {"maximum": 4}}}, "bound_tightened"),
-    ({}, {"additionalProperties": False}, "additional_properties_closed"),
+    (
+        {"properties": {"a": {}}},
+        {"properties": {"a": {}}, "additionalProperties": False},
+        "additional_properties_closed",
+    ),
     ({"additionalProperties": True}, {}, "same_meaning"),
     ({"additionalProperties": {}}, {"additionalProperties": True}, "same_meaning"),
-    ({"additionalProperties": {"type": "string"}}, {"additionalProperties": False}, "additional_properties_closed"),
     ({}, {"$schema": "https://json-schema.org/draft/2020-12/schema"}, "dialect_changed"),
     (
         {"$schema": "http://json-schema.org/draft-07/schema#"},
@@ -146,9 +145,67 @@ NARROWER = [
 ]
 
 
-@pytest.mark.parametrize(("before", "after", "kind"), NARROWER, ids=str)
-def test_what_only_lets_less_through_is_information(before: Schema, after: Schema, kind: str) -> None:
+@pytest.mark.parametrize(("before", "after", "kind"), NO_CHOICE_TAKEN, ids=str)
+def test_what_leaves_every_choice_to_the_model_is_information(before: Schema, after: Schema, kind: str) -> None:
     assert of_property(before, after) == [("info", kind)]
+
+
+def test_a_tool_without_parameters_that_refuses_arguments_is_information() -> None:
+    closed = {"type": "object", "additionalProperties": False}
+    assert told({"type": "object"}, closed) == [("info", "additional_properties_closed", "/additionalProperties")]
+
+
+CHOICE_TAKEN = [
+    ({"enum": ["draft", "send"]}, {"enum": ["send"]}, "enum_shrunk"),
+    ({"enum": ["draft", "send", "hold"]}, {"enum": ["send", "hold"]}, "enum_shrunk"),
+    ({"enum": ["a", "b"]}, {"enum": ["a", "b"], "const": "a"}, "enum_shrunk"),
+    ({"enum": ["draft", "send"]}, {"enum": ["draft", "send"], "maxLength": 4}, "bound_added"),
+    ({"pattern": "^(draft|send)$", "maxLength": 9}, {"pattern": "^(draft|send)$", "maxLength": 4}, "bound_tightened"),
+    ({"type": "string"}, {"type": "string", "const": "acct-1"}, "values_prescribed"),
+    ({"type": "boolean"}, {"type": "boolean", "enum": [True]}, "values_prescribed"),
+    ({"type": "boolean"}, {"type": "boolean", "default": True}, "default_changed"),
+    ({"default": "draft"}, {"default": "send"}, "default_changed"),
+    ({}, {"examples": ["acct-1"]}, "examples_changed"),
+    ({"minimum": 0}, {"minimum": 1000000}, "bound_tightened"),
+    ({}, {"minimum": 1000000}, "bound_added"),
+    ({}, {"exclusiveMinimum": 1000000}, "bound_added"),
+    ({}, {"maximum": 1}, "bound_added"),
+    ({"multipleOf": 2}, {"multipleOf": 4}, "bound_tightened"),
+    ({}, {"multipleOf": 1000000}, "bound_added"),
+    ({"maxLength": 6}, {"maxLength": 0}, "bound_tightened"),
+    ({"minLength": 4}, {"minLength": 4, "maxLength": 4}, "bound_added"),
+    ({}, {"maxItems": 0}, "bound_added"),
+    ({"minItems": 2}, {"minItems": 2, "uniqueItems": True}, "bound_added"),
+    ({}, {"minItems": 1}, "more_demanded"),
+    ({}, {"minLength": 1}, "more_demanded"),
+    ({}, {"minProperties": 1}, "more_demanded"),
+    ({}, {"minContains": 1}, "bound_added"),
+    ({"type": ["string", "null"]}, {"type": "string"}, "type_narrowed"),
+    ({"type": "number"}, {"type": "integer"}, "type_narrowed"),
+    ({}, {"type": "null"}, "type_narrowed"),
+    ({"enum": ["a", 1]}, {"enum": ["a", 1], "type": "string"}, "type_narrowed"),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"anyOf": [{"type": "string"}]}, "alternative_removed"),
+    ({"oneOf": [{"const": "a"}, {"const": "b"}]}, {"oneOf": [{"const": "b"}]}, "subschema_removed"),
+    ({}, {"anyOf": [{"maximum": 1}]}, "schema_tightened"),
+    ({}, {"items": {"type": "string", "maxLength": 5}}, "schema_tightened"),
+    ({"items": {"enum": ["a", "b"]}}, {"items": {"enum": ["b"]}}, "enum_shrunk"),
+    ({"items": {"type": "string"}}, {"items": False}, "schema_tightened"),
+    ({"not": {"maximum": 4}}, {"not": {"maximum": 5}}, "negation_tightened"),
+    ({"not": {"not": {"maximum": 5}}}, {"not": {"not": {"maximum": 4}}}, "bound_tightened"),
+    ({"type": "object"}, {"type": "object", "additionalProperties": False}, "schema_tightened"),
+    ({"additionalProperties": {"type": "string"}}, {"additionalProperties": False}, "schema_tightened"),
+    ({"type": "array"}, {"type": "array", "unevaluatedItems": False}, "schema_tightened"),
+    ({"$defs": {"d": {"enum": ["a", "b"]}}}, {"$defs": {"d": {"enum": ["b"]}}}, "enum_shrunk"),
+    ({"patternProperties": {"^a": {}}}, {"patternProperties": {"^a": {"maximum": 1}}}, "bound_added"),
+    ({"properties": {"b": {"enum": [1, 2]}}}, {"properties": {"b": {"enum": [2]}}}, "enum_shrunk"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "kind"), CHOICE_TAKEN, ids=str)
+def test_attack_a_narrower_schema_that_makes_the_choice_for_the_model_is_for_review(
+    before: Schema, after: Schema, kind: str
+) -> None:
+    assert of_property(before, after) == [("review", kind)]
 
 
 DEMANDS = [
@@ -252,12 +309,8 @@ def test_attack_new_text_under_a_negation_is_for_review(before: Schema, after: S
     ],
     ids=str,
 )
-def test_a_negation_that_excludes_more_without_a_word_is_information(before: Schema, after: Schema) -> None:
-    assert of_property({"not": before}, {"not": after}) == [("info", "negation_tightened")]
-
-
-def test_a_constant_that_was_one_of_the_choices_is_information() -> None:
-    assert of_property({"enum": ["a", "b"]}, {"enum": ["a", "b"], "const": "a"}) == [("info", "enum_shrunk")]
+def test_a_negation_that_excludes_more_without_a_word_is_for_review(before: Schema, after: Schema) -> None:
+    assert of_property({"not": before}, {"not": after}) == [("review", "negation_tightened")]
 
 
 def test_number_form_and_key_order_inside_a_schema_are_no_change() -> None:
@@ -366,7 +419,12 @@ OUTPUTS = [
     ({"required": ["a"]}, {"required": ["a", "b"]}, "review", "required_changed"),
     ({"properties": {"a": {}}}, {"properties": {"a": {}}, "required": ["a", ORDINARY]}, "review", "required_changed"),
     ({"required": ["a"]}, {}, "review", "promise_dropped"),
-    ({"minLength": 1}, {"minLength": 5}, "info", "bound_tightened"),
+    ({"minLength": 1}, {"minLength": 5}, "info", "result_narrowed"),
+    ({"enum": ["a", "b"]}, {"enum": ["a"]}, "info", "result_narrowed"),
+    ({"type": ["string", "null"]}, {"type": "string"}, "info", "result_narrowed"),
+    ({"anyOf": [{}, {"type": "null"}]}, {"anyOf": [{}]}, "info", "result_narrowed"),
+    ({"not": {"maximum": 4}}, {"not": {"maximum": 5}}, "info", "result_narrowed"),
+    ({}, {"additionalProperties": False}, "info", "additional_properties_closed"),
     ({"properties": {}}, {"properties": {"a": {}}}, "review", "result_added"),
     ({"properties": {"a": {}}}, {"properties": {}}, "review", "result_removed"),
     ({"maximum": 1}, {}, "review", "bound_removed"),

@@ -51,7 +51,9 @@ _MAY_BREAK_CALLS = frozenset(
         "bound_tightened",
         "capability_removed",
         "negation_tightened",
+        "result_narrowed",
         "schema_tightened",
+        "size_limited",
     }
 )
 _WORDS_ONLY = frozenset(

@@ -17,8 +17,8 @@ CRITICAL = "critical"
 REVIEW = "review"
 INFO = "info"
 SEVERITIES = (CRITICAL, REVIEW, INFO)
-"""From worst to least. ``critical`` looks like an attack, ``review`` is seen differently by model or host or lets
-more through, ``info`` cannot change what a reviewed call does."""
+"""From worst to least. ``critical`` looks like an attack; ``review`` is seen differently by model or host, lets more
+through, or takes a choice from the model or the user; ``info`` cannot change what a reviewed call does."""
 
 
 class Absence(Enum):
@@ -90,6 +90,13 @@ CHANGE_KINDS: Kinds = kind_table(
         ("result_added", "Results carry a member that nobody reviewed."),
         ("result_removed", "Results are no longer promised to have this member."),
         ("promise_dropped", "A member that every result had may now be missing."),
+        ("bound_added", "A call may carry fewer values: a limit is stated for the first time."),
+        ("bound_tightened", "A call may carry fewer values: a limit is stricter."),
+        ("enum_shrunk", "Values that were approved are no longer offered, so the server makes part of the choice."),
+        ("type_narrowed", "A call may carry fewer types of values; without null a value must be given."),
+        ("schema_tightened", "A part of the schema lets fewer values through."),
+        ("alternative_removed", "One form of value that was approved is no longer accepted."),
+        ("negation_tightened", "A part under 'not' excludes more values."),
         ("additional_properties_opened", "Members are accepted that the schema does not name."),
         ("bound_removed", "A limit on values is gone."),
         ("bound_loosened", "A limit lets more values through."),
@@ -140,13 +147,8 @@ CHANGE_KINDS: Kinds = kind_table(
             "All closed input schemas of the server lost this member at once, as when their generator changes; "
             "the model is told of no new parameter.",
         ),
-        ("bound_added", "Values are limited that were not."),
-        ("bound_tightened", "A limit lets fewer values through."),
-        ("enum_shrunk", "Fewer of the approved values are accepted."),
-        ("type_narrowed", "Fewer types of values are accepted."),
-        ("schema_tightened", "A part of the schema lets fewer values through and adds no text."),
-        ("alternative_removed", "One form of value is no longer accepted."),
-        ("negation_tightened", "A part under 'not' excludes more values."),
+        ("size_limited", "A maximum size is lower; the choice of the value stays with the model."),
+        ("result_narrowed", "Results are promised to take fewer values."),
         ("result_promised", "Results are promised to have this member."),
         ("order_changed", "The same entries stand in another order."),
         ("same_meaning", "Another way to write the same."),

@@ -144,7 +144,7 @@ def _rest(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
     if _takes_all(old) and _takes_all(new):
         yield walk.plain("same_meaning", old, new)
     elif new is False and (_takes_all(old) or isinstance(old, dict)):
-        yield walk.narrower("additional_properties_closed", old, new)
+        yield walk.narrower(_closed(walk, old, after), old, new)
     elif _takes_all(old) and isinstance(new, dict):
         yield walk.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
     elif old is False and new is ABSENT and walk.unstated_everywhere:
@@ -153,6 +153,18 @@ def _rest(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
         yield from _schemas(walk, old, new)
     else:
         yield walk.wider("additional_properties_opened", old, new, silent=is_silent(new))
+
+
+def _closed(walk: Walk, old: Any, after: Schema) -> str:
+    """The kind of change by which a schema refuses what it does not name.
+
+    A tool without parameters takes no arguments either way. Any other object or list that names nothing can now only be
+    empty, so its content is no longer the model's choice; nor is it where the schema described what it did not name.
+    """
+    whole_call = walk.place.path == "/inputSchema/additionalProperties"
+    named = walk.place.member.endswith("Properties") and bool(after.get("properties"))
+    mechanical = _takes_all(old) and (whole_call or named)
+    return "additional_properties_closed" if mechanical or not walk.inputs else "schema_tightened"
 
 
 def _negation(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:

@@ -1,8 +1,12 @@
 """Changes of one schema keyword that holds no schema: bounds, types, values, texts.
 
-Each rule knows which direction lets more values through. What only lets fewer through is information, with these
-exceptions for the parameters of a call, because a demand can draw out what the model would have kept to itself:
-a parameter that becomes required, a larger least size, and any newly prescribed value, pattern or format.
+Each rule knows which direction lets more values through. For the arguments of a call both directions are for review:
+a wider schema accepts values that were not approved, and a narrower one makes a choice that was the model's or the
+user's (one value left of an enum, a higher minimum, null no longer accepted). Two kinds of narrowing leave the choice
+of the value as it was and are information: a maximum size of free text or of a list (``size_limited``), and the
+refusal of members that the schema does not name (``additional_properties_closed``).
+
+A narrower schema of a result promises more and asks for nothing, so it is information (``result_narrowed``).
 """
 
 from __future__ import annotations
@@ -19,7 +23,26 @@ from pinwarden.rules.drift.place import Place, text_changes, value_changes
 
 Schema = dict[str, Any]
 _ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
+_TYPE_NAMES = {type(None): "null", bool: "boolean", dict: "object", list: "array", str: "string", int: "integer"}
 _LEAST_SIZES = frozenset({"minLength", "minItems", "minProperties"})
+_LEAST_OF_GREATEST = {"maxLength": "minLength", "maxItems": "minItems", "maxProperties": "minProperties"}
+"""Keywords for a maximum size, and the keyword for the minimum size of the same thing."""
+_FREE_TEXT_OR_LIST = frozenset({"type", "title", "description", "$comment", "default", "examples", "example", "items"})
+"""Keywords beside which a maximum size excludes no value for what it says."""
+_MAX_EXACT_INTEGER = 2**53 - 1  # RFC 8259, section 6; generators state it as the bound of every integer
+_NARROWING = frozenset(
+    {
+        "alternative_removed",
+        "bound_added",
+        "bound_tightened",
+        "enum_shrunk",
+        "more_demanded",
+        "schema_tightened",
+        "size_limited",
+        "type_narrowed",
+    }
+)
+"""Kinds of change that only take values away; of a result each is ``result_narrowed``."""
 _DESTINATION = frozenset({"destination"})
 # Keywords that only limit values, by what they hold. A least size is not among them: it demands something.
 _SILENT_BOUNDS = frozenset(
@@ -77,11 +100,14 @@ class Walk(Record):
         flags and what is gone. Under 'not' only that is information: text is read there as anywhere else.
         """
         silent = silent or after is ABSENT or type(after) is bool or is_number(after)
-        kinds = {1: kind, -1: "negation_tightened" if silent else "subschema_added", 0: "condition_changed"}
+        excluded = "negation_tightened" if self.inputs else "result_narrowed"
+        kinds = {1: kind, -1: excluded if silent else "subschema_added", 0: "condition_changed"}
         return self.place.change(kinds[self.sense], before, after)
 
     def narrower(self, kind: str, before: Any, after: Any) -> Change:
         """A change after which this part of the schema takes fewer values."""
+        if not self.inputs and kind in _NARROWING:
+            kind = "result_narrowed"
         kinds = {1: kind, -1: "negation_loosened", 0: "condition_changed"}
         return self.place.change(kinds[self.sense], before, after)
 
@@ -166,15 +192,16 @@ def header(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
 
 def upper_bound(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
     """A greatest value or size."""
-    yield _bound(walk, *sides(walk, before, after), sign=1)
+    yield _bound(walk, before, after, sign=1)
 
 
 def lower_bound(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
     """A least value or size."""
-    yield _bound(walk, *sides(walk, before, after), sign=-1)
+    yield _bound(walk, before, after, sign=-1)
 
 
-def _bound(walk: Walk, old: Any, new: Any, sign: int) -> Change:
+def _bound(walk: Walk, before: Schema, after: Schema, sign: int) -> Change:
+    old, new = sides(walk, before, after)
     if not all(side is ABSENT or is_number(side) for side in (old, new)):
         return walk.plain("keyword_changed", old, new)
     least_size = walk.place.member in _LEAST_SIZES
@@ -184,9 +211,25 @@ def _bound(walk: Walk, old: Any, new: Any, sign: int) -> Change:
         return walk.wider("bound_removed", old, new)
     if old is not ABSENT and (new - old) * sign > 0:
         return walk.wider("bound_loosened", old, new)
-    if least_size and walk.inputs and new > 1:
+    if least_size:
         return walk.narrower("more_demanded", old, new)
+    if _leaves_the_choice(walk.place.member, after, new * sign):
+        return walk.narrower("size_limited", old, new)
     return walk.narrower("bound_added" if old is ABSENT else "bound_tightened", old, new)
+
+
+def _leaves_the_choice(keyword: str, schema: Schema, limit: Any) -> bool:
+    """Whether a limit leaves the choice of the value: it excludes only large sizes, or integers that JSON cannot carry.
+
+    Beside an enum, a pattern or a format a maximum size can single out a value, and so can one that leaves no size
+    but the smallest.
+    """
+    least = _LEAST_OF_GREATEST.get(keyword)
+    if least is None:
+        return bool(limit >= _MAX_EXACT_INTEGER)
+    free = schema.keys() <= _FREE_TEXT_OR_LIST | _LEAST_OF_GREATEST.keys() | _LEAST_SIZES
+    smallest = schema.get(least, 0)
+    return free and is_number(smallest) and bool(limit > max(1, smallest))
 
 
 def multiple_of(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
@@ -213,9 +256,15 @@ def unique_items(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
     elif was == is_now:
         yield walk.plain("same_meaning", old, new)
     elif is_now:
-        yield walk.narrower("bound_added", old, new)
+        # Where several elements are demanded, their being different can leave one set of them.
+        yield walk.narrower("bound_added" if _demands_several(after) else "size_limited", old, new)
     else:
         yield walk.wider("bound_removed", old, new)
+
+
+def _demands_several(schema: Schema) -> bool:
+    least = schema.get("minItems", 0)
+    return not is_number(least) or bool(least > 1)
 
 
 def enum(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
@@ -281,6 +330,8 @@ def types(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
         yield walk.plain(
             "order_changed" if isinstance(old, list) and isinstance(new, list) else "same_meaning", old, new
         )
+    elif is_now < was and _all_of_types(before, is_now):
+        yield walk.plain("same_meaning", old, new)
     elif is_now < was:
         yield walk.narrower("type_narrowed", old, new)
     elif new is ABSENT:
@@ -289,6 +340,12 @@ def types(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
         yield walk.wider("type_grown", old, new, silent=True)
     else:
         yield walk.plain("type_changed", old, new)
+
+
+def _all_of_types(schema: Schema, names: frozenset[str]) -> bool:
+    """Whether a schema listed its values, and all of them are of these types: then the types exclude none."""
+    values = schema.get("enum")
+    return isinstance(values, list) and bool(values) and all(_TYPE_NAMES.get(type(value)) in names for value in values)
 
 
 def _type_set(value: Any) -> frozenset[str] | None:
