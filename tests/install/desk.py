@@ -57,8 +57,13 @@ class Desk:
 
     def started(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """An installed server, started as a client does."""
-        command = [sys.executable, "-m", "pinwarden", "run", *(arguments or ("acme.notes",))]
+        command = self.command(*(arguments or ("acme.notes",)))
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=240, check=False)
+
+    @staticmethod
+    def command(*arguments: str) -> list[str]:
+        """The command by which a client starts an installed server."""
+        return [sys.executable, "-m", "pinwarden", "run", *arguments]
 
     @property
     def lock(self) -> Any:

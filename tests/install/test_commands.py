@@ -155,7 +155,7 @@ where, port = os.environ["WHERE"], int(os.environ["PORT"])
 print(json.dumps({
     "network": works(lambda: socket.create_connection(("127.0.0.1", port), 5).close()),
     "read": works(lambda: open(where + "/secret.txt").close()),
-    "write": works(lambda: open(where + "/made.txt", "w").close()),
+    "write": works(lambda: open(where + "/work/made.txt", "w").close()),
     "exec": works(lambda: subprocess.run(["/bin/true"], check=True)),
     "approve itself": works(lambda: open(where + "/mcp-lock.json", "a").close()),
     "plant a server": works(lambda: open(where + "/.mcp.json", "a").close()),
@@ -188,6 +188,9 @@ def test_what_was_accepted_is_all_that_a_running_bundle_can_do(
     assert desk.install(*allow, "--env", "WHERE", "--env", "PORT")[0] == 0
     (desk.root / "secret.txt").write_text("x")
     (desk.root / ".mcp.json").write_text("{}")
+    (desk.root / "work").mkdir()
+    rule = '[[policy.sandbox]]\nserver = "acme.*"\nnetwork = true\nread = ["."]\nwrite = ["work"]\n'
+    (desk.root / "pinwarden.toml").write_text(f"[policy]\nversion = 1\n{rule}")
     monkeypatch.setenv("TOKEN", "secret")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         monkeypatch.setenv("WHERE", str(desk.root))

@@ -70,6 +70,8 @@ class Sandbox(Record):
     writable: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     """What stays read-only although it lies below something writable."""
+    forbidden: tuple[str, ...] = ()
+    """Names that must not appear anywhere below something writable (``write_guard.py``)."""
     network: bool = False
     programs: bool = True
     """Whether it may start programs. If not, the kernel refuses every one but the server itself (``exec_guard.py``)."""
@@ -100,7 +102,7 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         line += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     # The first process is bubblewrap's own, without the filter of the server, which could write to its memory.
     line += ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]
-    guard = _guard()
+    guard = _program("exec_guard.py")
     shown = [*_program_folders(command[0], environment, folder), *sandbox.readable]
     shown += [*_program_folders(guard[0], environment, folder), sys.base_prefix, guard[-1]]
     command = (*guard, sandbox.limits.words(), "open" if sandbox.programs else "filtered", *command)
@@ -122,7 +124,10 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         line += ["--ro-bind-try", path, path]
     line += ["--remount-ro", "/"]  # what holds all of these folders lies in memory, too, and has no bound
     line += ["--setenv", "HOME", _HOME, "--setenv", "TMPDIR", "/tmp", "--chdir", folder]  # noqa: S108
-    return [*line, "--", *command]
+    line = [*line, "--", *command]
+    if sandbox.writable and sandbox.forbidden:
+        return [*_program("write_guard.py"), "/".join(sandbox.forbidden), *sandbox.writable, "--", *line]
+    return line
 
 
 def _above(kept: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
@@ -146,10 +151,10 @@ def _size(wrapper: str, most: int) -> tuple[str, ...]:
     return ("--size", str(most)) if known else ()
 
 
-def _guard() -> tuple[str, ...]:
-    """What starts a command within its bounds."""
+def _program(name: str) -> tuple[str, ...]:
+    """The command of one of the programs beside this file, which use nothing but the standard library."""
     own = Path(getattr(sys, "_base_executable", "") or sys.executable).resolve()
-    return str(own), "-I", "-S", str(Path(__file__).with_name("exec_guard.py").resolve())
+    return str(own), "-I", "-S", str(Path(__file__).with_name(name).resolve())
 
 
 def _program_folders(program: str, environment: dict[str, str], folder: str) -> list[str]:

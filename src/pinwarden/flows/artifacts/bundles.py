@@ -12,7 +12,7 @@ from pinwarden.adapters.environments.tree import TREE
 from pinwarden.adapters.sandbox import Sandbox
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.lock.bundle_pin import BundlePin
-from pinwarden.flows.artifacts.kept_files import kept_files
+from pinwarden.flows.artifacts.writable_folders import writable_folders
 
 if TYPE_CHECKING:
     from pinwarden.documents.policy import SandboxRule
@@ -61,14 +61,22 @@ def bundle_sandbox(
         read, write = (*read, *write), ()
     _refuse_everything(project, (*read, *write))
     cwd = next(iter((*write, *read)), str(folder / TREE))
-    kept = kept_files(project, write)
-    return Sandbox(readable=(*own, *read), writable=write, kept=kept, network=network, programs=programs), cwd
+    writable = writable_folders(project, write)
+    return Sandbox(
+        readable=(*own, *read),
+        writable=writable.folders,
+        kept=writable.kept,
+        forbidden=writable.forbidden,
+        network=network,
+        programs=programs,
+    ), cwd
 
 
 def _paths(project: Project, rule: SandboxRule | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Without a rule a tool that may use files sees the project, and no other folder."""
+    """Without a rule a tool that may use files sees the project, and writes nothing: where it may write is the user's
+    choice, because what it writes can be obeyed by other programs."""
     if rule is None:
-        return (), (str(project.root.resolve()),)
+        return (str(project.root.resolve()),), ()
     return tuple(_folder(project, each) for each in rule.read), tuple(_folder(project, each) for each in rule.write)
 
 

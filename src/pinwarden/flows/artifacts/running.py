@@ -116,7 +116,13 @@ def _bundle_start(
     _refuse_other_arguments((), given)
     _say_revoked(project, pin, say)
     folder = ready_bundle(pin, Store(store_folder(project)), say=say)
-    sandbox, cwd = bundle_sandbox(project, pin, folder, _sandbox_rule(project, entry.name))
+    rule = _sandbox_rule(project, entry.name)
+    sandbox, cwd = bundle_sandbox(project, pin, folder, rule)
+    if pin.policy.filesystem == "read_write" and (rule is None or not rule.write):
+        say(
+            f"{entry.name} may write files, but no folder is named for it, so it can only read. Name folders in "
+            f'pinwarden.toml: [[policy.sandbox]] server = "{entry.name}" write = ["FOLDER"]'
+        )
     return Started(
         command=bundle_environment.start_command(folder, pin, project.variables.get("PATH", "")),
         environment=child_environment({}, project.variables, launch.variables),
@@ -243,15 +249,16 @@ def sandbox_for(project: Project, name: str, started: Started, *, wanted: bool) 
     if rule is None and not wanted:
         return None
     from pinwarden.adapters.sandbox import Sandbox
-    from pinwarden.flows.artifacts.kept_files import kept_files
+    from pinwarden.flows.artifacts.writable_folders import writable_folders
 
     if rule is None:
         return Sandbox(readable=started.folders)
-    writable = tuple(_folder(project, path) for path in rule.write)
+    writable = writable_folders(project, tuple(_folder(project, path) for path in rule.write))
     return Sandbox(
         readable=(*started.folders, *(_folder(project, path) for path in rule.read)),
-        writable=writable,
-        kept=kept_files(project, writable),
+        writable=writable.folders,
+        kept=writable.kept,
+        forbidden=writable.forbidden,
         network=rule.network,
     )
 

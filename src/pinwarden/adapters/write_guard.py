@@ -1,0 +1,188 @@
+"""Run a sandboxed server, and stop it when it creates something that other programs obey without being asked.
+
+A mount can protect a path that exists. It cannot keep a server from creating ``.git`` somewhere in a folder that it may
+write, and a user's next ``git status`` there would run what the new repository's configuration names. So this program
+runs outside of the sandbox as the parent of the server, is notified of every name that appears in the writable folders
+(inotify), ends the whole sandbox at the first forbidden one, and renames what was created.
+
+This file is a program of its own that uses only the standard library; ``pinwarden`` imports `forbidden_paths` from it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+
+MAX_ENTRIES = 200_000
+"""How many files and folders a writable folder may hold: more could not be looked through before every start."""
+REPOSITORY_NAMES = frozenset({".git", ".hg", ".jj", ".svn", ".bzr"})
+BLOCKED = ".blocked-by-pinwarden"
+"""The ending that a forbidden path is renamed to."""
+
+_CREATED, _MOVED_HERE, _ONLY_FOLDERS, _NO_LINKS = 0x100, 0x80, 0x01000000, 0x02000000
+_IS_FOLDER, _OVERFLOW = 0x40000000, 0x4000
+_HEADER = struct.Struct("iIII")
+_BECOME_SUBREAPER = 36
+_PARENT_CHECK_MILLISECONDS = 1000
+
+
+class TooManyFilesError(Exception):
+    """A writable folder holds more than `MAX_ENTRIES`."""
+
+
+def forbidden_paths(folder: str, names: Collection[str]) -> Iterator[str]:
+    """Every path below a folder that is forbidden, at any depth: one of the names in any case, and whatever makes git
+    take a folder for a repository without a ``.git``. Links are not followed. Raises `TooManyFilesError`."""
+    seen = 0
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
+            listed = list(entries)
+            seen += len(listed)
+            if seen > MAX_ENTRIES:
+                raise TooManyFilesError(folder)
+            found = forbidden_names([entry.name for entry in listed], names)
+            yield from (os.path.join(place, name) for name in sorted(found))  # noqa: PTH118  thousands of them
+            waiting += [
+                entry.path for entry in listed if entry.name not in found and entry.is_dir(follow_symlinks=False)
+            ]
+
+
+def forbidden_names(listed: Collection[str], names: Collection[str]) -> set[str]:
+    """Those of one folder's names that are forbidden. git takes a folder with ``HEAD``, ``objects`` and ``refs`` for a
+    repository, and one with ``HEAD`` and ``commondir`` too; without its ``HEAD`` it does not."""
+    folded = {name.casefold() for name in listed}
+    found = {name for name in listed if name.casefold() in names}
+    if "head" in folded and ({"objects", "refs"} <= folded or "commondir" in folded):
+        found |= {name for name in listed if name.casefold() == "head"}
+    return found
+
+
+class _Watch:
+    """inotify on folders and everything below them."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.descriptor = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._folders: dict[int, str] = {}
+        if self.descriptor < 0:
+            sys.exit(f"pinwarden: the writable folders cannot be watched: {os.strerror(ctypes.get_errno())}")
+
+    def add(self, folder: str) -> None:
+        """Watch a folder and everything below it."""
+        waiting = [folder]
+        while waiting:
+            place = waiting.pop()
+            mask = _CREATED | _MOVED_HERE | _ONLY_FOLDERS | _NO_LINKS
+            number = self._libc.inotify_add_watch(self.descriptor, os.fsencode(place), mask)
+            if number < 0:
+                error = ctypes.get_errno()
+                if not os.path.lexists(place):  # it was removed again
+                    continue
+                sys.exit(f"pinwarden: {place} cannot be watched: {os.strerror(error)} (fs.inotify.max_user_watches)")
+            self._folders[number] = place
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
+                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+    def is_quiet(self) -> bool:
+        """Take the events that arrived; whether nothing forbidden is in any folder where something appeared."""
+        changed: set[str] = set()
+        appeared: set[str] = set()
+        with suppress(BlockingIOError):
+            while data := os.read(self.descriptor, 1 << 16):
+                at = 0
+                while at < len(data):
+                    number, mask, _, length = _HEADER.unpack_from(data, at)
+                    name = os.fsdecode(data[at + _HEADER.size : at + _HEADER.size + length].rstrip(b"\0"))
+                    at += _HEADER.size + length
+                    if mask & _OVERFLOW:  # events were lost
+                        return False
+                    folder = self._folders.get(number)
+                    if folder is not None:
+                        changed.add(folder)
+                        if mask & _IS_FOLDER:
+                            appeared.add(f"{folder}/{name}")
+        for folder in appeared:
+            self.add(folder)
+        return not any(map(self._has_forbidden, changed)) and not any(
+            path for folder in appeared for path in forbidden_paths(folder, self._names)
+        )
+
+    def _has_forbidden(self, folder: str) -> bool:
+        try:
+            return bool(forbidden_names(os.listdir(folder), self._names))  # noqa: PTH208  thousands of them
+        except OSError:
+            return False
+
+
+def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
+    """Run the command until it ends, creates something forbidden, or our own parent is gone; its exit code."""
+    kept = {path for folder in folders for path in forbidden_paths(folder, names)}
+    parent = os.getppid()
+    watch = _Watch(names)
+    for folder in folders:
+        watch.add(folder)
+    ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
+    process = subprocess.Popen(command)  # noqa: S603  no shell
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, _: process.send_signal(received))
+    poll = select.poll()
+    poll.register(watch.descriptor, select.POLLIN)
+    poll.register(os.pidfd_open(process.pid), select.POLLIN)
+    while process.poll() is None:
+        ready = [descriptor for descriptor, _ in poll.poll(_PARENT_CHECK_MILLISECONDS)]
+        if os.getppid() != parent or (watch.descriptor in ready and not _allowed(watch, folders, names, kept)):
+            process.kill()  # with it everything else in the sandbox
+            process.wait()
+    with suppress(ChildProcessError):  # the first process of the sandbox ends after all others in it
+        while True:
+            os.wait()
+    if _block(folders, names, kept):
+        return 1
+    code = process.returncode
+    return code if code >= 0 else 128 - code
+
+
+def _allowed(watch: _Watch, folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
+    """Whether nothing forbidden was created. What was there before the start is read-only in the sandbox."""
+    return watch.is_quiet() or not _created(folders, names, kept)
+
+
+def _created(folders: list[str], names: frozenset[str], kept: set[str]) -> list[str]:
+    return [path for folder in folders for path in forbidden_paths(folder, names) if path not in kept]
+
+
+def _block(folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
+    """Rename everything forbidden that was created; whether there was something. A ``.git`` that is called otherwise is
+    still a repository for those who enter it, so this goes on until nothing is found."""
+    blocked = False
+    while created := _created(folders, names, kept):
+        blocked = True
+        for path in created:
+            _rename(path)
+    return blocked
+
+
+def _rename(path: str) -> None:
+    number = 0
+    while os.path.lexists(to := f"{path}{BLOCKED}{f'-{number}' if number else ''}"):
+        number += 1
+    os.rename(path, to)  # noqa: PTH104
+    sys.stderr.write(
+        f"pinwarden: the server was stopped, because it created {path!a}, which other programs obey without being "
+        f"asked; it is now {to!a}\n"
+    )
+
+
+if __name__ == "__main__":
+    _end_of_folders = sys.argv.index("--")
+    sys.exit(main(frozenset(sys.argv[1].split("/")), sys.argv[2:_end_of_folders], sys.argv[_end_of_folders + 1 :]))
