@@ -95,17 +95,22 @@ class _Child:
         self._stopping = False
         self._closed = False
         self._threads: list[Thread] = []
-        self._process = _start(launch)
+        self._wake_read, self._wake_write = os.pipe()
+        try:
+            self._process = _start(launch)
+        except BaseException:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            raise
         self.tree = ProcessTree(self._process)
         try:
-            self._wake_read, self._wake_write = os.pipe()
             self._stdin, stdout, stderr = _streams(self._process)
             if _CAN_POLL:
                 os.set_blocking(self._stdin.fileno(), False)
             self._start_thread(stdout, self._chunks.put)
             self._start_thread(stderr, self._keep_stderr)
         except BaseException:
-            self.tree.end(0, at_once=True)
+            self.close(at_once=True)
             raise
 
     def _start_thread(self, stream: IO[bytes], deliver: Callable[[bytes], None]) -> None:

@@ -15,6 +15,7 @@ from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.lines import Lines
 from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id, encoded
+from pinwarden.gateway.http.pipes import PipeEnds
 from pinwarden.gateway.http.places import Places
 from pinwarden.gateway.server_process import Command, start
 
@@ -242,7 +243,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         try:
             # Building the command may mean hashing files.
             command = await self._loop.run_in_executor(None, self._supervisor.command)
-            process = await self._loop.run_in_executor(None, _started, command)
+            process, ends = await self._loop.run_in_executor(None, _started, command)
         except Exception as err:  # noqa: BLE001  whatever it is, the server is not there, and that is what is told
             self._supervisor.places.give_back(self)
             self._begun = self._loop.time()
@@ -251,25 +252,40 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._process, self._tree = process, ProcessTree(process)
         self._begun = self._loop.time()
         if self.closed:  # meanwhile
+            ends.close()
             self._finish_process()
             return
-        await self._connect(process)
+        try:
+            await self._connect(ends)
+        except (OSError, ValueError) as err:
+            ends.close()
+            self._lose(f"the server could not be started: {err}")
+            return
+        self._connected()
+
+    def _connected(self) -> None:
+        if self._closed:  # meanwhile: its end was begun without the pipes that were connected since
+            self._close_transports()
+            return
         self._room.leave(self)
         self._unsent_bytes = 0
         while self._unsent and self._stdin is not None:
             self._stdin.write(self._unsent.popleft())
 
-    async def _connect(self, process: subprocess.Popen[bytes]) -> None:
+    async def _connect(self, ends: PipeEnds) -> None:
         limits = self._limits
-        out, _ = await self._loop.connect_read_pipe(
-            lambda: Lines(self.line, self.pipe_closed, self.too_long, limits.max_answer_bytes, limits, self._room),
-            process.stdout,
+        self._transports.append(
+            await ends.stdout.read_with(
+                lambda: Lines(self.line, self.pipe_closed, self.too_long, limits.max_answer_bytes, limits, self._room)
+            )
         )
-        err, _ = await self._loop.connect_read_pipe(
-            lambda: Lines(self.stderr_line, _nothing, None, limits.kept_stderr_bytes, limits), process.stderr
+        self._transports.append(
+            await ends.stderr.read_with(
+                lambda: Lines(self.stderr_line, _nothing, None, limits.kept_stderr_bytes, limits)
+            )
         )
-        stdin, _ = await self._loop.connect_write_pipe(lambda: _Input(self), process.stdin)
-        self._transports = [out, err, stdin]
+        stdin = await ends.stdin.write_with(lambda: _Input(self))
+        self._transports.append(stdin)
         self._stdin = stdin
 
     def _lose(self, why: str) -> None:
@@ -311,6 +327,9 @@ class ChildLink(asyncio.SubprocessProtocol):
     def _close_pipes(self, _: Any) -> None:
         self._supervisor.places.give_back(self)
         self._forget_unread()
+        self._close_transports()
+
+    def _close_transports(self) -> None:
         for transport in self._transports:
             transport.close()
 
@@ -335,7 +354,11 @@ def _nothing() -> None:
     return None
 
 
-def _started(command: Command) -> subprocess.Popen[bytes]:
+def _started(command: Command) -> tuple[subprocess.Popen[bytes], PipeEnds]:
     process = start(command, subprocess.PIPE)
-    OPEN_FILES.as_before(process.pid)
-    return process
+    try:
+        OPEN_FILES.as_before(process.pid)
+        return process, PipeEnds.of_process(process)
+    except BaseException:
+        ProcessTree(process).end(0, at_once=True)
+        raise

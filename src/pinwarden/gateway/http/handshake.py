@@ -38,14 +38,18 @@ class SecureServer:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._shaking: set[asyncio.Task[None]] = set()
-        self._accepting = [self._loop.create_task(self._accept(each)) for each in sockets]
+        self._accepting = [self._listen(each) for each in sockets]
 
     def close(self) -> None:
         """Take no more. What is being secured goes on."""
         for task in self._accepting:
             task.cancel()
-        for each in self.sockets:
-            each.close()
+
+    def _listen(self, listener: socket.socket) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._accept(listener))
+        # Not before the task has ended: until then the loop waits for this descriptor.
+        task.add_done_callback(lambda _: listener.close())
+        return task
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:

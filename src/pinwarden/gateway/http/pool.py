@@ -152,27 +152,32 @@ class Pool:
         loop = asyncio.get_running_loop()
         if not self._places:
             self._places = await loop.run_in_executor(None, destinations, self.address, self._rules)
+        # The name of the host stays what the certificate is checked against.
+        name = self.address.host if self._tls is not None else None
         last: OSError = ConnectionRefusedError("no address")
         for place in self._places:
-            made = socket.socket(place.family, socket.SOCK_STREAM)
             try:
-                made.setblocking(False)
-                await loop.sock_connect(made, place.sockaddr)
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                # The name of the host stays what the certificate is checked against.
-                name = self.address.host if self._tls is not None else None
+                # The loop makes the socket, so that nothing but the loop ever closes it.
                 _, protocol = await loop.create_connection(
-                    lambda: UpstreamConnection(self, self._limits), sock=made, ssl=self._tls, server_hostname=name
+                    lambda: UpstreamConnection(self, self._limits),
+                    _numeric_host(place),
+                    place.sockaddr[1],
+                    ssl=self._tls,
+                    family=place.family,
+                    flags=socket.AI_NUMERICHOST,
+                    server_hostname=name,
                 )
             except OSError as err:
-                made.close()
                 last = err
-            except BaseException:
-                made.close()
-                raise
             else:
                 return protocol
         raise last
+
+
+def _numeric_host(place: Destination) -> str:
+    """The checked address, with the zone that a link-local one needs."""
+    host, _, *more = place.sockaddr
+    return f"{host}%{more[1]}" if len(more) > 1 and more[1] else str(host)
 
 
 def _why_not(err: Exception, address: Address) -> str:

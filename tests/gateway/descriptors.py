@@ -1,0 +1,152 @@
+"""Checks that every descriptor has one owner: no number is closed by an object that does not own it any more."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+
+class StrictLoop(uvloop.Loop):
+    """A uvloop that finds objects which close a pipe again after the loop closed it.
+
+    When the loop has closed a number, a descriptor of this check takes the number, as another thread could. Then the
+    object is asked to close, as the loop does. If that closes the new descriptor, the number had two owners.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = Path(os.devnull).open("rb")  # noqa: SIM115  closed with the loop
+        self.pipes = 0
+        self.checked = 0
+        """Pipes whose number could be taken in time."""
+        self.closed_twice: list[int] = []
+
+    def close(self) -> None:
+        super().close()
+        self.other.close()
+
+    async def connect_read_pipe(self, protocol_factory: Any, pipe: Any) -> Any:
+        return await super().connect_read_pipe(protocol_factory, _Checked(self, pipe))
+
+    async def connect_write_pipe(self, protocol_factory: Any, pipe: Any) -> Any:
+        return await super().connect_write_pipe(protocol_factory, _Checked(self, pipe))
+
+
+class _Checked:
+    """A pipe as the loop has it."""
+
+    def __init__(self, loop: StrictLoop, pipe: Any) -> None:
+        loop.pipes += 1
+        self._loop = loop
+        self._pipe = pipe
+        self._number: int = pipe.fileno()
+
+    def fileno(self) -> int:
+        return self._number
+
+    def close(self) -> None:
+        taken = fcntl.fcntl(self._loop.other.fileno(), fcntl.F_DUPFD_CLOEXEC, self._number)
+        if taken != self._number:  # another thread was faster
+            os.close(taken)
+            self._pipe.close()
+            return
+        self._loop.checked += 1
+        own = os.fstat(taken)
+        self._pipe.close()
+        try:
+            same = os.path.samestat(own, os.fstat(taken))
+        except OSError:
+            same = False
+        if same:
+            os.close(taken)
+        else:
+            self._loop.closed_twice.append(taken)
+
+
+def open_descriptors() -> dict[str, str]:
+    """What this process has open, by number."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found[entry.name] = str(entry.readlink())
+        except OSError:  # the listing itself, or another thread closed it
+            continue
+    return found
+
+
+class Churn:
+    """Threads that open, write, read and close files and start processes, and notice if any of that is disturbed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._over = threading.Event()
+        self.turns = 0
+        self.disturbed: list[str] = []
+
+    def files(self, name: str) -> None:
+        """Each file must stay the same open file until it is closed here, with nothing in it but what was written."""
+        path = self._folder / name
+        turn = 0
+        while not self._over.wait(0.001):
+            turn += 1
+            self.turns += 1
+            mark = f"{name} {turn}\n".encode()
+            try:
+                opened = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), *os.pipe()]
+                own = [os.fstat(number) for number in opened]
+                os.write(opened[0], mark)
+                os.write(opened[2], mark)
+                read = os.pread(opened[0], 1000, 0), os.read(opened[1], 1000)
+                if read != (mark, mark):
+                    self.disturbed.append(f"{name}: {read!r} instead of {mark!r}")
+                if [(each.st_dev, each.st_ino) for each in own] != [
+                    (each.st_dev, each.st_ino) for each in map(os.fstat, opened)
+                ]:
+                    self.disturbed.append(f"{name}: a descriptor became another file")
+                for number in opened:
+                    os.close(number)
+            except OSError as err:
+                self.disturbed.append(f"{name}: {err}")
+
+    def processes(self) -> None:
+        """Fork, execute, and read what the program printed."""
+        while not self._over.wait(0.02):
+            self.turns += 1
+            try:
+                done = subprocess.run(["/bin/echo", "here"], stdout=subprocess.PIPE, check=True, timeout=60)
+                if done.stdout != b"here\n":
+                    self.disturbed.append(f"a process printed {done.stdout!r}")
+            except (OSError, subprocess.SubprocessError) as err:
+                self.disturbed.append(f"a process: {err}")
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._over.set()
+
+
+@contextmanager
+def churning(folder: Path) -> Iterator[Churn]:
+    """Files and processes come and go in threads of this process."""
+    made = Churn(folder)
+    work = [threading.Thread(target=made.files, args=(f"file-{number}",)) for number in range(3)]
+    work.append(threading.Thread(target=made.processes))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0002)  # as `pinwarden gateway` sets it
+    for thread in work:
+        thread.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+        for thread in work:
+            thread.join(60)
+        sys.setswitchinterval(before)

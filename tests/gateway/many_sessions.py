@@ -1,0 +1,101 @@
+"""``python -m tests.gateway.many_sessions FOLDER COUNT``: so many short sessions with one gateway in this process.
+
+Files and processes come and go in other threads of the process, so that a descriptor that is closed twice is one that
+another thread has by then. It is a process of its own because such a mistake can end it. What it found is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import threading
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.limits import HttpLimits
+from tests.gateway.descriptors import StrictLoop, churning, open_descriptors
+from tests.gateway.http_world import Behind, Gateway, Raw, gateway, guard
+from tests.servers import witness
+
+PARALLEL = 16
+CALLS = 3
+TOKENS = {f"pwt_session-{number}": Client(name=f"client-{number}") for number in range(5)}
+LIMITS = HttpLimits(grace_seconds=60)
+
+
+class Sessions:
+    """What the clients saw."""
+
+    def __init__(self, count: int) -> None:
+        self.todo: SimpleQueue[int] = SimpleQueue()
+        for number in range(count):
+            self.todo.put(number)
+        self.served: dict[str, str] = {}
+        """The nonce of the server, by the secret of the session."""
+        self.wrong: list[str] = []
+
+    def work(self, at: Gateway) -> None:
+        """Open sessions one after the other until all were opened."""
+        tokens = list(TOKENS)
+        while True:
+            try:
+                number = self.todo.get_nowait()
+            except Empty:
+                return
+            secret = secrets.token_hex(16)
+            try:
+                self._session(at, tokens[number % len(tokens)], secret)
+            except Exception as err:  # noqa: BLE001  whatever it is, this session failed
+                self.wrong.append(f"session {number}: {type(err).__name__}: {err}")
+
+    def _session(self, at: Gateway, token: str, secret: str) -> None:
+        with Raw(at, "witness", token) as raw:
+            told = raw.initialize()
+            assert told["result"]["serverInfo"]["name"] == "witness", told
+            nonces = set()
+            for turn in range(CALLS):
+                mark = f"{secret}-{turn}"
+                answer = raw.say("tools/call", {"name": "echo", "arguments": {"secret": secret}}, mark)
+                assert answer["id"] == mark, answer
+                nonce, echoed = answer["result"]["content"][0]["text"].split()
+                assert echoed == secret, answer
+                nonces.add(nonce)
+            assert len(nonces) == 1, nonces
+            self.served[secret] = nonces.pop()
+            status, _, body = raw.send(b"", method="DELETE")
+            assert status in (200, 204), (status, body)
+
+
+def hold_sessions(folder: Path, count: int) -> dict[str, Any]:
+    """So many sessions, 16 at once: what clients, servers, threads and the loop saw."""
+    report = folder / "report"
+    report.touch()
+    command = [sys.executable, "-I", "-S", str(Path(witness.__file__)), str(report)]
+    sessions = Sessions(count)
+    loop = StrictLoop()
+    before = open_descriptors()
+    servers = {"witness": Behind(guard("witness"), command=command)}
+    with gateway(servers, None, LIMITS, TOKENS, lambda: loop) as at, churning(folder) as churn:
+        threads = [threading.Thread(target=sessions.work, args=(at,)) for _ in range(PARALLEL)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return {
+        "wrong": sessions.wrong,
+        "served": sessions.served,
+        "reports": [line.split(" ") for line in report.read_text().splitlines()],
+        "turns": churn.turns,
+        "disturbed": churn.disturbed,
+        "pipes": loop.pipes,
+        "checked": loop.checked,
+        "closed_twice": loop.closed_twice,
+        "left_open": [name for number, name in open_descriptors().items() if number not in before],
+    }
+
+
+if __name__ == "__main__":
+    json.dump(hold_sessions(Path(sys.argv[1]), int(sys.argv[2])), sys.stdout)

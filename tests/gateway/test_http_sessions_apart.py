@@ -1,0 +1,50 @@
+"""Many short sessions at once never get, or execute, anything of another session."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CALLS = 3
+
+
+def hold_sessions(folder: Path, count: int, seconds: float) -> dict[str, Any]:
+    words = [sys.executable, "-m", "tests.gateway.many_sessions", str(folder), str(count)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, f"the gateway died with {done.returncode}: {done.stderr[-2000:]}"
+    assert done.stderr == ""
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def assert_sessions_stayed_apart(folder: Path, count: int, seconds: float) -> None:
+    found = hold_sessions(folder, count, seconds)
+    assert found["wrong"] == []
+    assert len(found["served"]) == count
+    assert Counter(noise for *_, noise in found["reports"]) == {"0": count}, "servers read nothing but messages"
+    assert {(secret, nonce, calls) for nonce, calls, secret, _ in found["reports"]} == {
+        (secret, nonce, str(CALLS)) for secret, nonce in found["served"].items()
+    }, "each server executed the calls of its own session, and no others"
+    assert found["disturbed"] == [], "files and pipes of other threads are left alone"
+    assert found["turns"] > count / 10, "there were such files and pipes"
+    assert found["closed_twice"] == []
+    assert found["pipes"] == 3 * count
+    assert found["checked"] > count / 10
+    assert found["left_open"] == []
+
+
+def test_a_thousand_short_sessions_under_uvloop_never_mix(tmp_path: Path) -> None:
+    assert_sessions_stayed_apart(tmp_path, 1000, 280)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
+def test_five_thousand_short_sessions_under_uvloop_never_mix(tmp_path: Path) -> None:
+    assert_sessions_stayed_apart(tmp_path, 5000, 1400)

@@ -1,0 +1,192 @@
+"""Every descriptor of a pipe or socket has one owner: it is closed once, also when something fails on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from pinwarden.adapters.net.network_guard import NetworkRules
+from pinwarden.documents.target import Address
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.pipes import PipeEnd, PipeEnds
+from pinwarden.gateway.http.pool import Pool
+from tests.gateway.descriptors import StrictLoop, open_descriptors
+from tests.gateway.http_world import Behind, Raw, gateway, guard
+from tests.servers import witness
+from tests.waiting import poll
+
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+BOTH = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+CAT = ("/bin/cat",)
+
+
+def started() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        CAT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _global_descriptors() -> None:
+    """libuv keeps some for all loops of a process, from the first one on."""
+    uvloop.run(asyncio.sleep(0))
+
+
+@contextmanager
+def same_descriptors_as_before() -> Iterator[None]:
+    gc.collect()
+    before = open_descriptors()
+    yield
+    gc.collect()
+    assert open_descriptors() == before
+
+
+@contextmanager
+def number_taken(number: int) -> Iterator[None]:
+    """Another file gets a number that is free, and must still have it at the end."""
+    made = []
+    while (taken := os.open(os.devnull, os.O_RDONLY)) < number:
+        made.append(taken)
+    assert taken == number, "the number was free"
+    try:
+        yield
+        assert Path(f"/proc/self/fd/{number}").readlink() == Path(os.devnull)
+    finally:
+        for each in (*made, taken):
+            with suppress(OSError):
+                os.close(each)
+
+
+@BOTH
+def test_a_pipe_that_a_loop_closed_is_not_closed_again_by_anything_that_had_it(new_loop: NewLoop) -> None:
+    async def talk() -> None:
+        process = started()
+        ends = PipeEnds.of_process(process)
+        numbers = [end.fileno() for end in (ends.stdin, ends.stdout, ends.stderr)]
+        transports = [
+            await ends.stdin.write_with(asyncio.BaseProtocol),
+            await ends.stdout.read_with(asyncio.Protocol),
+            await ends.stderr.read_with(asyncio.Protocol),
+        ]
+        for transport in transports:
+            transport.close()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        with number_taken(max(numbers)):
+            ends.close()
+            process.wait(60)
+            del ends, process, transports
+            gc.collect()
+
+    with same_descriptors_as_before(), asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(talk())
+
+
+@BOTH
+def test_a_start_that_is_cancelled_while_the_loop_takes_a_pipe_closes_each_pipe_once(new_loop: NewLoop) -> None:
+    async def talk() -> None:
+        process = started()
+        ends = PipeEnds.of_process(process)
+        task = asyncio.get_running_loop().create_task(ends.stdout.read_with(asyncio.Protocol))
+        await asyncio.sleep(0)
+        number = ends.stdout.fileno()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+        with number_taken(number):
+            ends.close()
+        process.kill()
+        process.wait(60)
+
+    with same_descriptors_as_before(), asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(talk())
+
+
+def test_a_descriptor_that_the_loop_refuses_is_closed(tmp_path: Path) -> None:
+    async def refused() -> None:
+        end = PipeEnd(os.open(tmp_path / "file", os.O_RDONLY | os.O_CREAT))
+        with pytest.raises(ValueError, match="only for pipes"):
+            await end.write_with(asyncio.BaseProtocol)
+
+    with same_descriptors_as_before():
+        asyncio.run(refused())
+
+
+def test_no_pipe_stays_open_when_there_are_too_many_open_files_to_take_them_all() -> None:
+    with same_descriptors_as_before():
+        process = started()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = max(int(number) for number in open_descriptors())
+        filled = []
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, hard))
+            with suppress(OSError):
+                while True:
+                    filled.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises(OSError, match="Too many open files"):
+                PipeEnds.of_process(process)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for number in filled:
+                os.close(number)
+        assert process.wait(60) == 0, "its input ended"
+
+
+def test_no_pipe_gets_the_number_of_a_standard_stream_which_the_loop_would_never_close() -> None:
+    code = (
+        "import os, subprocess; from pinwarden.gateway.http.pipes import PipeEnds\n"
+        "os.close(0); os.close(1)\n"
+        "pipes = dict.fromkeys(('stdin', 'stdout', 'stderr'), subprocess.PIPE)\n"
+        "ends = PipeEnds.of_process(subprocess.Popen(['/bin/cat'], bufsize=0, **pipes))\n"
+        "os._exit(min(end.fileno() for end in (ends.stdin, ends.stdout, ends.stderr)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode >= 3
+
+
+def test_a_gateway_on_uvloop_closes_no_pipe_of_a_session_twice(tmp_path: Path) -> None:
+    loop = StrictLoop()
+    command = [sys.executable, "-I", "-S", str(Path(witness.__file__)), str(tmp_path / "report")]
+    with gateway({"witness": Behind(guard("witness"), command=command)}, new_loop=lambda: loop) as at:
+        for _ in range(3):
+            with Raw(at, "witness") as raw:
+                raw.initialize()
+                raw.send(b"", method="DELETE")
+        poll(lambda: loop.checked == 9)
+    assert loop.closed_twice == []
+
+
+@BOTH
+def test_a_connection_to_a_remote_server_that_is_given_up_closes_its_socket_once(new_loop: NewLoop) -> None:
+    """It takes connections and says nothing, so that TLS never begins."""
+
+    async def try_it(port: int) -> None:
+        pool = Pool(Address.parse(f"https://127.0.0.1:{port}/mcp"), NetworkRules(allow_private=True), HttpLimits())
+        task = asyncio.get_running_loop().create_task(pool._connected())
+        taken, _ = await asyncio.get_running_loop().run_in_executor(None, listener.accept)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        taken.close()
+        pool.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                runner.run(try_it(listener.getsockname()[1]))
+
+        run()  # whatever is loaded once
+        with same_descriptors_as_before():
+            run()
