@@ -96,3 +96,35 @@ def test_a_real_server_is_locked_checked_upgraded_and_compared(
     compared = pinwarden("contract", "diff", *locks, "--format", "json", cwd=tmp_path)
     assert compared.code in (0, 1)
     assert json.loads(compared.out)
+
+
+SEEDED = [
+    pytest.param("mcp-server-time", "2026.10.19", {}, id="mcp-server-time", marks=pytest.mark.soak),
+    pytest.param("mcp-server-fetch", "2026.10.24", {}, id="mcp-server-fetch", marks=pytest.mark.soak),
+    pytest.param("arxiv-mcp-server", "0.8.2", {}, id="arxiv-mcp-server", marks=pytest.mark.soak),
+    pytest.param("duckduckgo-mcp-server", "0.7.0", {}, id="duckduckgo", marks=pytest.mark.soak),
+    pytest.param("wikipedia-mcp", "2.0.1", {}, id="wikipedia-mcp", marks=pytest.mark.soak),
+    pytest.param(
+        "mcp-clickhouse",
+        "0.7.0",
+        {"CLICKHOUSE_HOST": "localhost", "CLICKHOUSE_USER": "reader", "CLICKHOUSE_PASSWORD": "unused-here"},
+        id="mcp-clickhouse",
+        marks=pytest.mark.soak,
+    ),
+]
+
+
+@pytest.mark.parametrize(("package", "version", "variables"), SEEDED)
+def test_the_lock_of_a_real_server_has_the_same_bytes_with_ten_hash_seeds(
+    package: str, version: str, variables: dict[str, str], tmp_path: Path
+) -> None:
+    program, source = installed(tmp_path / "environment", package, version)
+    given = [f"{name}={value}" for name, value in variables.items()]
+    command = ("--source", str(source), "--command", "--", "env", *given, str(program))
+    written = set()
+    for seed in range(10):
+        made = pinwarden("contract", "lock", *command, cwd=tmp_path, env={"PYTHONHASHSEED": str(seed)})
+        assert made.code == 0, made
+        assert seed == 0 or "is up to date" in made.out + made.err
+        written.add((tmp_path / "mcp-fusion.lock").read_bytes())
+    assert len(written) == 1

@@ -35,11 +35,17 @@ class Annotations(Expressions):
         if isinstance(node, ast.Subscript):
             return self._promised_by_generic(node, frame)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < MAX_TEXT:
-            try:
-                return self.meaning_of_annotation(ast.parse(node.value, mode="eval").body, frame)
-            except (SyntaxError, ValueError, RecursionError):
-                return EMPTY
+            return self.meaning_of_annotation(self._parsed(node.value), frame)
         return EMPTY
+
+    def _parsed(self, text: str) -> ast.expr | None:
+        """The expression in a quoted annotation. It is kept: what is made in a place is found again by its node."""
+        if text not in self.quoted:
+            try:
+                self.quoted[text] = ast.parse(text, mode="eval").body
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                self.quoted[text] = None
+        return self.quoted[text]
 
     def _promised(self, node: ast.Name | ast.Attribute, frame: Frame) -> Value:
         if isinstance(node, ast.Name) and node.id in _PLAIN:
@@ -47,11 +53,11 @@ class Annotations(Expressions):
         found: Value = EMPTY
         for item in self.evaluate(node, frame):
             if isinstance(item, Class) and not item.enumeration:
-                found |= {Instance(item)}
+                found |= Value((Instance(item),))
             elif isinstance(item, Outside):
                 path = effects.spelt(f"{item.path}()")
                 if effects.has_reach(path) and effects.effect_of(path).known:
-                    found |= {Outside(path)}
+                    found |= Value((Outside(path),))
         return found
 
     def _promised_by_generic(self, node: ast.Subscript, frame: Frame) -> Value:
@@ -68,7 +74,7 @@ class Annotations(Expressions):
         if head in _CONTAINERS and found:
             table = self.table(frame, node, "annotation")
             self.put(table, None, found)
-            return frozenset((table,))
+            return Value((table,))
         if head not in _TYPES_OF_TYPES:
             return found | self.meaning_of_annotation(node.value, frame)
         return found

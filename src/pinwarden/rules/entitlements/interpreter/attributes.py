@@ -60,11 +60,11 @@ class Attributes(EngineBase):
         if isinstance(item, Super):
             return self._of_super(item, name, node, frame)
         if isinstance(item, Table):
-            return frozenset((TableMethod(item, name),))
+            return Value((TableMethod(item, name),))
         if isinstance(item, Text | Mark):
             return self._of_text(item, name)
         if isinstance(item, Request):
-            return frozenset((Text(item.tool), Mark(_ASKED, "name"))) if name == "name" else frozenset((item,))
+            return Value((Text(item.tool), Mark(_ASKED, "name"))) if name == "name" else Value((item,))
         if isinstance(item, Function | Bound | Partial):
             return self._of_function(item, name)
         return EMPTY
@@ -74,35 +74,35 @@ class Attributes(EngineBase):
             self.cannot_see(frame, "looks names up by a computed text", node, f"{item.path}.__dict__")
             return EMPTY
         if name in ("__wrapped__", "__func__", "__self__"):
-            return frozenset((item,))
+            return Value((item,))
         return self.touch(f"{item.path}.{name}", node, frame)
 
     def _of_module(self, item: ModuleItem, name: str, node: ast.AST, frame: Frame) -> Value:
         if name == "__dict__":
-            return frozenset((Namespace(item.module),))
+            return Value((Namespace(item.module),))
         found = self.member(item.module, name, frame)
         if not found and (fallback := item.module.frame.every.get("__getattr__")):
-            return self.invoke(fallback, Given(positional=(frozenset((Text(name),)),)), node, frame)
+            return self.invoke(fallback, Given(positional=(Value((Text(name),)),)), node, frame)
         return found
 
     def _of_text(self, item: Item, name: str) -> Value:
         """The value of an enumeration's member is its text; methods of texts are answered where they are called."""
         if name in ("value", "name", "_value_"):
-            return frozenset((item,))
+            return Value((item,))
         if isinstance(item, Text) and name in _TEXT_TO_TEXT:
             item = Text(str(getattr(item.text, name)()), whole=item.whole)
         if name in _TEXT_TO_TEXT:
-            return frozenset((Returns(frozenset((item,))),))
+            return Value((Returns(Value((item,))),))
         return EMPTY
 
     def _of_function(self, item: Function | Bound | Partial, name: str) -> Value:
         if name in ("__call__", "__wrapped__", "__func__", "__get__", "func"):
-            return item.target if isinstance(item, Partial) and name == "func" else frozenset((item,))
+            return item.target if isinstance(item, Partial) and name == "func" else Value((item,))
         function = item.function if isinstance(item, Bound) else item
         if name == "__name__" and isinstance(function, Function):
-            return frozenset((Text(function.name),))
+            return Value((Text(function.name),))
         if name == "__self__" and isinstance(item, Bound):
-            return frozenset((item.receiver,))
+            return Value((item.receiver,))
         if isinstance(function, Function):  # attributes set on a function
             stored = function.home.tables.get((id(function.node), f"attribute {name}"))
             if stored is not None:
@@ -114,9 +114,9 @@ class Attributes(EngineBase):
     def _of_instance(self, item: Instance, name: str, node: ast.AST, frame: Frame) -> Value:
         cls = item.cls
         if name == "__class__":
-            return frozenset((cls,))
+            return Value((cls,))
         if name == "__dict__":
-            return frozenset((Namespace(cls.module),))
+            return Value((Namespace(cls.module),))
         found = self._stored(cls, name, node, frame, set())
         for child in cls.children:
             self.reads(child.readers, name)
@@ -131,9 +131,9 @@ class Attributes(EngineBase):
             found = self._of_outer_bases(cls, name, node, frame, set())
         if not found and name == "start":  # of a thread or process
             run = self.in_class(cls, "run", set())
-            found = frozenset(Bound(each, item) for each in run if isinstance(each, Function))
+            found = Value(Bound(each, item) for each in run if isinstance(each, Function))
         if not found and (fallback := self.in_class(cls, "__getattr__", set())):
-            given = Given(positional=(frozenset((Text(name),)),))
+            given = Given(positional=(Value((Text(name),)),))
             for each in fallback:
                 found |= self.invoke(self._bound(each, item, node, frame), given, node, frame)
         return found
@@ -180,7 +180,7 @@ class Attributes(EngineBase):
         """Follow a function for what it stores, without saying that it is called from here."""
         aside = Frame(frame.module, frame, frame.qualname)
         aside.activation = type(frame.activation)("<aside>", frame.module, aside)
-        self.enter(function, Given(positional=(frozenset((receiver,)),)), node, aside)
+        self.enter(function, Given(positional=(Value((receiver,)),)), node, aside)
 
     def in_class(self, cls: Class, name: str, seen: set[Class]) -> Value:
         """What a class or the nearest of its bases has under a name."""
@@ -210,31 +210,31 @@ class Attributes(EngineBase):
     def _bound(self, item: Item, receiver: Item, node: ast.AST, frame: Frame) -> Value:
         """A function of a class as an object gives it out."""
         if isinstance(item, Function):
-            return frozenset((Bound(item, receiver),))
+            return Value((Bound(item, receiver),))
         if isinstance(item, Descriptor):
             if item.kind == "static":
                 return item.value
             if item.kind == "class":
                 owner = receiver.cls if isinstance(receiver, Instance) else receiver
-                return frozenset(Bound(each, owner) for each in item.value if isinstance(each, Function))
+                return Value(Bound(each, owner) for each in item.value if isinstance(each, Function))
             found: Value = EMPTY
             for each in item.value:
                 if isinstance(each, Function):
-                    found |= self.invoke(frozenset((Bound(each, receiver),)), NOTHING_GIVEN, node, frame)
+                    found |= self.invoke(Value((Bound(each, receiver),)), NOTHING_GIVEN, node, frame)
             return found
-        return frozenset((item,))
+        return Value((item,))
 
     def _of_class(self, cls: Class, name: str, node: ast.AST, frame: Frame) -> Value:
         if name == "__dict__":
-            return frozenset((Namespace(cls.module),))
+            return Value((Namespace(cls.module),))
         if name == "__name__":
-            return frozenset((Text(cls.node.name),))
+            return Value((Text(cls.node.name),))
         found: Value = EMPTY
         for item in self.in_class(cls, name, set()):
             if isinstance(item, Descriptor):
-                found |= self._bound(item, cls, node, frame) if item.kind != "property" else frozenset((item,))
+                found |= self._bound(item, cls, node, frame) if item.kind != "property" else Value((item,))
             else:
-                found |= {item}
+                found |= Value((item,))
         self.reads(cls.readers, name)
         found |= cls.attributes.get(name, EMPTY)
         if found:
@@ -254,7 +254,7 @@ class Attributes(EngineBase):
         cls = at.function.in_class
         first = at.names.get(at.function.parameters[0], EMPTY) if at.function.parameters else EMPTY
         receivers = [item for item in first if isinstance(item, Instance | Class)]
-        return frozenset(Super(cls, receiver) for receiver in receivers or [Instance(cls)])
+        return Value(Super(cls, receiver) for receiver in receivers or [Instance(cls)])
 
     def _of_super(self, item: Super, name: str, node: ast.AST, frame: Frame) -> Value:
         found: Value = EMPTY
@@ -295,4 +295,4 @@ def _set_by(cls: Class, method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[s
 
 
 _ASKED = Function.__new__(Function)
-_ASKED.told_by = set()
+_ASKED.told_by = {}

@@ -41,6 +41,8 @@ class EngineBase:
         self.registrations: dict[tuple[str, str, int, str | None], Registration] = {}
         self.tool_names: dict[str, None] = {}
         """Names in ``Tool(name=…)``, in order."""
+        self.quoted: dict[str, ast.expr | None] = {}
+        """Annotations that are written as texts, parsed."""
         self.shapes: dict[int, int] = {}
         """With how many kinds of arguments each function of the source was called."""
         self.runs = 0
@@ -104,7 +106,7 @@ class EngineBase:
         if effects.on_sight(path):
             for kind in effects.effect_of(path).kinds:
                 self.needs(frame, kind, node, path)
-        return frozenset((Outside(path),)) if effects.has_reach(path) or effects.interpreted(path) else EMPTY
+        return Value((Outside(path),)) if effects.has_reach(path) or effects.interpreted(path) else EMPTY
 
     # Names
 
@@ -122,7 +124,7 @@ class EngineBase:
         if known is None or not value <= known:
             home.every[name] = value if known is None else self.limited(known | value)
             if readers := home.readers.get(name):
-                self.again.update(dict.fromkeys(readers))
+                self.again.update(readers)
 
     def look_up(self, name: str, frame: Frame) -> Value:
         """What a name stands for here, resolved through imports."""
@@ -162,11 +164,11 @@ class EngineBase:
                 if name in star.frame.every or any(star.stars):
                     return self.global_name(name, star)
             elif not name.startswith("_") and name not in _BUILTINS:
-                return frozenset((Outside(effects.spelt(f"{star}.{name}")),))
+                return Value((Outside(effects.spelt(f"{star}.{name}")),))
         if name in _BUILTINS:
-            return frozenset((Outside(f"builtins.{name}"),))
+            return Value((Outside(f"builtins.{name}"),))
         if name == "__name__":
-            return frozenset((Text(module.name), Mark(NOBODY, "__name__")))
+            return Value((Text(module.name), Mark(NOBODY, "__name__")))
         return EMPTY
 
     def writers_of(self, name: str, module: Module) -> bool:
@@ -180,7 +182,7 @@ class EngineBase:
             if type(item) is Alias:
                 found |= self.member(item.module, item.name, frame)
             else:
-                found |= {item}
+                found |= Value((item,))
         return found
 
     def member(self, module: Module, name: str, frame: Frame) -> Value:
@@ -192,17 +194,17 @@ class EngineBase:
             found = module.frame.every.get(name, EMPTY)
             if any(type(item) is Alias and item.module is module and item.name == name for item in found):
                 below = self.module(f"{module.name}.{name}")
-                return frozenset((ModuleItem(below),)) if below else EMPTY
+                return Value((ModuleItem(below),)) if below else EMPTY
             return self.resolved(found, frame)
         below = self.module(f"{module.name}.{name}")
         if below is not None:
-            return frozenset((ModuleItem(below),))
+            return Value((ModuleItem(below),))
         for star in module.stars:
             if isinstance(star, Module):
                 if star is not module and (got := self.member(star, name, frame)):
                     return got
             elif not name.startswith("_"):
-                return frozenset((Outside(effects.spelt(f"{star}.{name}")),))
+                return Value((Outside(effects.spelt(f"{star}.{name}")),))
         return EMPTY
 
     # Texts
@@ -212,7 +214,7 @@ class EngineBase:
         found = []
         for item in value:
             if type(item) is Mark:
-                item.function.told_by.add(item.parameter)
+                item.function.told_by[item.parameter] = None
             elif type(item) is Text:
                 found.append(item)
         return found
@@ -247,31 +249,31 @@ class EngineBase:
         if not all(type(item) is Text for item in value) or not value:
             table.closed = False
         if table.readers:
-            self.again.update(dict.fromkeys(table.readers))
+            self.again.update(table.readers)
 
     def limited(self, value: Value) -> Value:
         """The value, or the part of it that has reach by itself, where it holds too much to go on with."""
         if len(value) <= MAX_ITEMS:
             return value
-        value = frozenset(item for item in value if type(item) is not Text)  # without them it is a text not known
+        value = Value(item for item in value if type(item) is not Text)  # without them it is a text not known
         if len(value) <= MAX_ITEMS:
             return value
         self.cannot_see(self.current.frame, "a variable can stand for too many things", _NODE, self.current.label)
         kept = [item for item in value if not isinstance(item, Table | TableMethod)]
-        return frozenset(sorted(kept, key=order)[:MAX_ITEMS])
+        return Value(sorted(kept, key=order)[:MAX_ITEMS])
 
     def content(self, table: Table) -> Value:
         """Everything in a table."""
-        table.readers.add(self.current)
+        table.readers[self.current] = None
         return table.everything()
 
-    def reads(self, readers: dict[str, set[Activation]], name: str) -> None:
+    def reads(self, readers: dict[str, dict[Activation, None]], name: str) -> None:
         """Note that what is being followed depends on a name."""
         known = readers.get(name)
         if known is None:
-            readers[name] = {self.current}
+            readers[name] = {self.current: None}
         else:
-            known.add(self.current)
+            known[self.current] = None
 
     def elements(self, value: Value) -> Value:
         """What iterating over a value gives."""
@@ -280,9 +282,9 @@ class EngineBase:
             if type(item) is Table:
                 found |= self.content(item)
             elif type(item) is Outside:
-                found |= {item}
+                found |= Value((item,))
             elif type(item) is Class:
-                found |= frozenset().union(*(v for v in item.body.every.values()))
+                found |= Value().union(*(v for v in item.body.every.values()))
         return found
 
     def remember(self, cls: Class, name: str, value: Value) -> None:
@@ -293,14 +295,14 @@ class EngineBase:
         if known is None or not value <= known:
             cls.attributes[name] = value if known is None else self.limited(known | value)
             if readers := cls.readers.get(name):
-                self.again.update(dict.fromkeys(readers))
+                self.again.update(readers)
 
 
 def unmarked(value: Value) -> Value:
     """The value without the marks of parameters, which mean nothing outside the call."""
     for item in value:
         if type(item) is Mark:
-            return frozenset(each for each in value if type(each) is not Mark)
+            return Value(each for each in value if type(each) is not Mark)
     return value
 
 
@@ -308,7 +310,7 @@ def with_reach(value: Value) -> Value:
     """The value without texts."""
     for item in value:
         if type(item) is Text or type(item) is Mark:
-            return frozenset(each for each in value if type(each) is not Text and type(each) is not Mark)
+            return Value(each for each in value if type(each) is not Text and type(each) is not Mark)
     return value
 
 

@@ -213,14 +213,14 @@ class Branches(Annotations):
             if isinstance(item, Instance):
                 for name in ("__enter__", "__aenter__", "__exit__", "__aexit__"):
                     if self.in_class(item.cls, name, set()):
-                        method = self.attribute(frozenset((item,)), name, node, frame)
+                        method = self.attribute(Value((item,)), name, node, frame)
                         result = self.invoke(method, NOTHING_GIVEN, node, frame)
                         found |= result if "enter" in name else EMPTY
-                found = found or frozenset((item,))
+                found = found or Value((item,))
             elif isinstance(item, Table):
-                found |= self.elements(frozenset((item,)))
+                found |= self.elements(Value((item,)))
             else:
-                found |= {item}
+                found |= Value((item,))
         return found
 
 

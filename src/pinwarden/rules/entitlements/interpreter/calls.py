@@ -105,7 +105,7 @@ class Calls(Attributes):
         made = Instance(cls)
         self._follow_unasked(cls, made, node, frame)
         if cls.enumeration:
-            return given.at(0) or frozenset((made,))
+            return given.at(0) or Value((made,))
         for name in ("__new__", "__init__", "__post_init__", "model_post_init"):
             for item in self.in_class(cls, name, set()):
                 if isinstance(item, Function):
@@ -117,7 +117,7 @@ class Calls(Attributes):
             for base in cls.bases:
                 if isinstance(base, Outside):
                     self.call_outside(base.path, given, node, frame)
-        return frozenset((made,))
+        return Value((made,))
 
     def _follow_unasked(self, cls: Class, made: Instance, node: ast.AST, frame: Frame) -> None:
         """What is called without a call in the source, by the language or by a base class that is not looked into.
@@ -182,11 +182,11 @@ class Calls(Attributes):
             if name in bound:
                 self.texts(bound[name])  # whoever passed it on is told apart by it too
         self.calls(frame, activation, node)
-        activation.callers.add(self.current)
+        activation.callers[self.current] = None
         if activation.yields:
             table = self.table(activation.frame, function.node, "yields")
             self.put(table, None, activation.yields)
-            return activation.returns | {table}
+            return activation.returns | Value((table,))
         return activation.returns
 
     def _bind(self, function: Function, given: Given) -> Arguments:
@@ -197,15 +197,15 @@ class Calls(Attributes):
         if arguments.vararg and len(given.positional) > len(names):
             for place, value in enumerate(given.positional[len(names) :]):
                 bound[f"*{place}"] = value
-        named = {*names, *(each.arg for each in arguments.kwonlyargs)}
+        named = dict.fromkeys((*names, *(each.arg for each in arguments.kwonlyargs)))
         for name, value in given.keywords.items():
             if name in named:
                 bound[name] = value
             elif arguments.kwarg:
                 bound[f"**{name}"] = value
         if spread:
-            for name in named - bound.keys():
-                bound[name] = spread
+            for name in named:
+                bound.setdefault(name, spread)
             if arguments.vararg:
                 bound["*"] = spread
         return bound
@@ -216,10 +216,10 @@ class Calls(Attributes):
         tables: Arguments = {}
         for name, value in sorted(bound.items()):
             texts_count = name.strip("*") in function.told_by or name[0] == "*"
-            telling = frozenset(item for item in value if _tells_apart(item, texts_count))
+            telling = Value(item for item in value if _tells_apart(item, texts_count))
             if telling:
                 shape.append((name, telling))
-            if held := frozenset(item for item in value if type(item) is Table):
+            if held := Value(item for item in value if type(item) is Table):
                 tables[name] = held
         key: object = (function, tuple(shape))
         activation = self.activations.get(key)
@@ -291,7 +291,7 @@ class Calls(Attributes):
             activation.running = False
             self.current = caller
         if (activation.returns, activation.yields) != before:
-            self.again.update(dict.fromkeys(activation.callers))
+            self.again.update(activation.callers)
 
     def _set_parameters(self, frame: Frame, function: Function) -> None:
         given = frame.given
@@ -306,10 +306,10 @@ class Calls(Attributes):
                 value = self.evaluate(default, function.home) if default is not None else EMPTY
                 value = with_reach(value)
                 if not value and place == 0 and function.in_class is not None and parameter.annotation is None:
-                    value = frozenset((Instance(function.in_class),))
+                    value = Value((Instance(function.in_class),))
                 if not value:
                     value = self.meaning_of_annotation(parameter.annotation, function.home)
-            self.store(frame, parameter.arg, value | {Mark(function, parameter.arg)})
+            self.store(frame, parameter.arg, value | Value((Mark(function, parameter.arg),)))
         self._set_rest(frame, function, given)
 
     def _set_rest(self, frame: Frame, function: Function, given: Arguments) -> None:
@@ -320,7 +320,7 @@ class Calls(Attributes):
             for name, value in given.items():
                 if name.startswith(star) and (star == "**" or not name.startswith("**")):
                     self.put(table, name[len(star) :] or None, value)
-            self.store(frame, parameter.arg, frozenset((table,)))
+            self.store(frame, parameter.arg, Value((table,)))
 
 
 def _tells_apart(item: Item, texts_count: bool) -> bool:
@@ -329,4 +329,4 @@ def _tells_apart(item: Item, texts_count: bool) -> bool:
 
 
 def _before(given: Given, first: Item) -> Given:
-    return Given(positional=(frozenset((first,)), *given.positional), keywords=given.keywords, spread=given.spread)
+    return Given(positional=(Value((first,)), *given.positional), keywords=given.keywords, spread=given.spread)

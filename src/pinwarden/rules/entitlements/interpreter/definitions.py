@@ -29,7 +29,7 @@ class Definitions(Branches):
     def function_definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: Frame) -> bool:
         """Bind a function as its decorators leave it."""
         function = self.function_at(node, frame, node.name)
-        value: Value = frozenset((function,))
+        value: Value = Value((function,))
         for decorator in reversed(node.decorator_list):
             value = self._decorated(decorator, value, function, frame)
         self.store(frame, node.name, value)
@@ -46,9 +46,9 @@ class Definitions(Branches):
             frame.cls.called_back.add(function.name)
         if any(isinstance(item, Registrar) for item in decorator) or self._registers_directly(node, decorator):
             for kind, name in self._registrars(node, decorator):
-                self.register(Registrar(kind, name), Given(positional=(frozenset((function,)),)))
+                self.register(Registrar(kind, name), Given(positional=(Value((function,)),)))
             return value
-        own = frozenset(item for item in decorator if not isinstance(item, Outside))
+        own = Value(item for item in decorator if not isinstance(item, Outside))
         if own:
             return self.invoke(own, Given(positional=(value,)), node, frame) or value
         for item in decorator:
@@ -102,9 +102,9 @@ class Definitions(Branches):
         cls.body.activation = frame.activation
         self.run(node.body, cls.body)
         self._follow_metaclass(cls, node, frame)
-        value: Value = frozenset((cls,))
+        value: Value = Value((cls,))
         for decorator in reversed(node.decorator_list):
-            decorators = frozenset(item for item in self.evaluate(decorator, frame) if not isinstance(item, Outside))
+            decorators = Value(item for item in self.evaluate(decorator, frame) if not isinstance(item, Outside))
             if decorators:
                 value |= self.invoke(decorators, Given(positional=(value,)), node, frame)
         self.store(frame, node.name, value)
@@ -117,11 +117,11 @@ class Definitions(Branches):
             if isinstance(base, Class):
                 for item in self.in_class(base, "__init_subclass__", set()):
                     if isinstance(item, Function):
-                        self.enter(item, Given(positional=(frozenset((cls,)),)), node, frame)
+                        self.enter(item, Given(positional=(Value((cls,)),)), node, frame)
 
     def _follow_metaclass(self, cls: Class, node: ast.ClassDef, frame: Frame) -> None:
         """A metaclass is asked at every turn: when the class is made, called, looked into or held against an object."""
-        given = Given(positional=(frozenset((cls,)),))
+        given = Given(positional=(Value((cls,)),))
         asked = [self.in_class(cls, "__class_getitem__", set())]
         for keyword in node.keywords:
             for item in self.evaluate(keyword.value, frame) if keyword.arg == "metaclass" else ():
@@ -166,7 +166,7 @@ class Definitions(Branches):
         below = self.module(path)
         if below is not None:
             self.calls(frame, below.activation, node)
-            return frozenset((ModuleItem(below),))
+            return Value((ModuleItem(below),))
         return self.touch(path, node, frame)
 
     def _import_member(self, module: Module, alias: ast.alias, node: ast.AST, frame: Frame) -> None:
@@ -174,9 +174,9 @@ class Definitions(Branches):
         below = None if alias.name in module.frame.every else self.module(f"{module.name}.{alias.name}")
         if below is not None:
             self.calls(frame, below.activation, node)
-            self.store(frame, bound, frozenset((ModuleItem(below),)))
+            self.store(frame, bound, Value((ModuleItem(below),)))
         else:
-            self.store(frame, bound, frozenset((Alias(module, alias.name),)))
+            self.store(frame, bound, Value((Alias(module, alias.name),)))
 
     def _absolute(self, node: ast.ImportFrom, module: Module) -> str:
         if not node.level:

@@ -89,7 +89,7 @@ class Engine(Statements):
         aside.activation = Activation("<aside>", module, aside)
         for item in value:
             if isinstance(item, Function | Bound | Descriptor):
-                self.invoke(frozenset((item,)), given or Given(), _NODE, aside)
+                self.invoke(Value((item,)), given or Given(), _NODE, aside)
 
     # Handlers
 
@@ -129,10 +129,10 @@ class Engine(Statements):
     def _defined(self, module: Module, qualname: str, line: int) -> Value:
         places = self.definitions.get((module.name, qualname), [])
         near = [value for at, value in places if at == line] or [value for _, value in places]
-        found: Value = frozenset().union(*near) if near else EMPTY
+        found: Value = Value().union(*near) if near else EMPTY
         if not found and "." not in qualname:
             found = self.member(module, qualname, module.frame)
-        return frozenset(_as_method(item) for item in found)
+        return Value(_as_method(item) for item in found)
 
     def roots(self, handler: Handler) -> dict[Activation, None]:
         """The activations with which a handler begins."""
@@ -146,19 +146,19 @@ class Engine(Statements):
             value = self.value_of(handler.module, handler.function, handler.line)
         for registration in self.registrations.values():
             if (registration.module, registration.qualname) == (handler.module, handler.function):
-                bound = frozenset(item for item in registration.value if isinstance(item, Bound))
+                bound = Value(item for item in registration.value if isinstance(item, Bound))
                 value = bound or value
         begin = Frame(module, module.frame, "")
         begin.activation = Activation("<begin>", module, begin)
         if value:
-            self.invoke(frozenset(value), self._call_of(handler, value), _NODE, begin)
+            self.invoke(value, self._call_of(handler, value), _NODE, begin)
         return dict.fromkeys(begin.activation.calls)
 
     def _call_of(self, handler: Handler, value: Value) -> Given:
         if handler.case is None:
             return Given()
-        asked: Value = frozenset((Request(handler.case),))
-        name: Value = frozenset((Text(handler.case),))
+        asked: Value = Value((Request(handler.case),))
+        name: Value = Value((Text(handler.case),))
         for item in value:
             function = item.function if isinstance(item, Bound) else item
             if isinstance(function, Function):

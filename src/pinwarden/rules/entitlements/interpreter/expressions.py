@@ -80,7 +80,7 @@ class Expressions(Tables):
     def _constant(self, node: ast.Constant, _: Frame) -> Value:
         value = node.value
         if type(value) is str and len(value) <= MAX_TEXT:
-            return frozenset((Text(value),))
+            return Value((Text(value),))
         return EMPTY
 
     def _attribute(self, node: ast.Attribute, frame: Frame) -> Value:
@@ -102,7 +102,7 @@ class Expressions(Tables):
                     prefix += text
         if not prefix or len(prefix) > MAX_TEXT:
             return EMPTY
-        return frozenset((Text(prefix, whole=whole),))
+        return Value((Text(prefix, whole=whole),))
 
     def _known_text(self, part: ast.expr, value: Value) -> str | None:
         if isinstance(part, ast.Constant):
@@ -143,7 +143,7 @@ class Expressions(Tables):
             return None
         if function.attr in _REGISTERING and not given.positional:
             name = self.one_text(given.keywords.get("name", EMPTY))
-            return frozenset((Registrar(_REGISTERING[function.attr], name),))
+            return Value((Registrar(_REGISTERING[function.attr], name),))
         if function.attr == "add_tool" and given.positional:
             name = self.one_text(given.at(1, "name") or EMPTY)
             return self.register(Registrar("tool", name), given)
@@ -157,7 +157,7 @@ class Expressions(Tables):
                 parts = [self.one_text(each) for each in item.keys.values()]
                 known = [part for part in parts if part is not None]
                 if len(known) == len(parts):
-                    return frozenset((Text(between.join(known)),))
+                    return Value((Text(between.join(known)),))
         return EMPTY
 
     def _given(self, node: ast.Call, frame: Frame) -> Given:
@@ -178,7 +178,7 @@ class Expressions(Tables):
                 continue
             for item in value:
                 if isinstance(item, Table):
-                    item.readers.add(self.current)
+                    item.readers[self.current] = None
                     keywords.update(item.keys)
                     spread |= item.rest
         return Given(positional=tuple(positional), keywords=keywords, spread=spread)
@@ -188,7 +188,7 @@ class Expressions(Tables):
         tables = [item for item in value if isinstance(item, Table)]
         if len(tables) == 1 and len(value) == 1:
             table = tables[0]
-            table.readers.add(self.current)
+            table.readers[self.current] = None
             place = 0
             while str(place) in table.keys:
                 positional.append(table.keys[str(place)])
@@ -201,7 +201,7 @@ class Expressions(Tables):
     def _dict(self, node: ast.Dict, frame: Frame) -> Value:
         table = self.table(frame, node)
         if len(node.keys) > MAX_LITERAL:
-            return frozenset((table,))
+            return Value((table,))
         for key, content in zip(node.keys, node.values, strict=True):
             value = self.evaluate(content, frame)
             if key is None:
@@ -215,10 +215,10 @@ class Expressions(Tables):
                 name = self.one_text(self.evaluate(key, frame))
             if value or name is not None:
                 self.put(table, name, value)
-        return frozenset((table,))
+        return Value((table,))
 
     def _copy_into(self, table: Table, other: Table) -> None:
-        other.readers.add(self.current)
+        other.readers[self.current] = None
         for key, value in list(other.keys.items()):
             self.put(table, key, value)
         self.put(table, None, other.rest)
@@ -226,7 +226,7 @@ class Expressions(Tables):
     def _list(self, node: ast.List | ast.Tuple | ast.Set, frame: Frame) -> Value:
         table = self.table(frame, node)
         if len(node.elts) > MAX_LITERAL:
-            return frozenset((table,))
+            return Value((table,))
         fresh = not table.keys and not table.rest
         only_texts = bool(node.elts)
         for place, element in enumerate(node.elts):
@@ -239,7 +239,7 @@ class Expressions(Tables):
             self.put(table, str(place), value)
         if fresh:
             table.closed = only_texts
-        return frozenset((table,))
+        return Value((table,))
 
     def _starred(self, node: ast.Starred, frame: Frame) -> Value:
         return self.evaluate(node.value, frame)
@@ -253,7 +253,7 @@ class Expressions(Tables):
     def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
         value = self.evaluate(node.value, frame)
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
-            key: Value = frozenset((Text(str(node.slice.value)),))
+            key: Value = Value((Text(str(node.slice.value)),))
         else:
             key = self.evaluate(node.slice, frame)
             if isinstance(node.slice, ast.Slice):
@@ -265,16 +265,16 @@ class Expressions(Tables):
     def _binary(self, node: ast.BinOp, frame: Frame) -> Value:
         left, right = self.evaluate(node.left, frame), self.evaluate(node.right, frame)
         if isinstance(node.op, ast.Div):
-            return frozenset(item for item in left | right if isinstance(item, Outside | Instance))
+            return Value(item for item in left | right if isinstance(item, Outside | Instance))
         if not isinstance(node.op, ast.Add | ast.BitOr | ast.Mod):
             return EMPTY
         known = [item for item in left if type(item) is Text]
         if isinstance(node.op, ast.Add) and len(known) == 1:
             after = [item for item in right if type(item) is Text]
             if known[0].whole and len(after) == 1:
-                return frozenset((Text(known[0].text + after[0].text, whole=after[0].whole),))
-            return frozenset((Text(known[0].text, whole=False),))
-        return frozenset(item for item in left | right if isinstance(item, Table | Class | Outside))
+                return Value((Text(known[0].text + after[0].text, whole=after[0].whole),))
+            return Value((Text(known[0].text, whole=False),))
+        return Value(item for item in left | right if isinstance(item, Table | Class | Outside))
 
     def _boolean(self, node: ast.BoolOp, frame: Frame) -> Value:
         found: Value = EMPTY
@@ -310,7 +310,7 @@ class Expressions(Tables):
         return self.evaluate(node.value, frame)
 
     def _lambda(self, node: ast.Lambda, frame: Frame) -> Value:
-        return frozenset((self.function_at(node, frame, "<lambda>"),))
+        return Value((self.function_at(node, frame, "<lambda>"),))
 
     def function_at(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, frame: Frame, name: str
@@ -343,7 +343,7 @@ class Expressions(Tables):
         else:
             self.put(table, None, self.evaluate(node.elt, frame))
         frame.names = before
-        return frozenset((table,))
+        return Value((table,))
 
     def iterated(self, value: Value, node: ast.AST, frame: Frame) -> Value:
         """What a loop over a value gives, own iterators included."""
@@ -352,7 +352,7 @@ class Expressions(Tables):
             if isinstance(item, Instance):
                 for name in ("__iter__", "__aiter__", "__next__", "__anext__"):
                     if self.in_class(item.cls, name, set()):
-                        method = self.attribute(frozenset((item,)), name, node, frame)
+                        method = self.attribute(Value((item,)), name, node, frame)
                         found |= self.elements(self.invoke(method, Given(), node, frame))
         return found
 

@@ -7,6 +7,7 @@ unknown texts and everything else without reach are no items at all; the empty s
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,8 +20,54 @@ class Item:
     __slots__ = ()
 
 
-Value = frozenset[Item]
-EMPTY: Value = frozenset()
+class Value:
+    """An immutable set of items, in the order in which they were found.
+
+    A ``frozenset`` would be walked in the order of hashes and addresses, which differ from process to process: limits
+    would then cut off something else each time, and the lock of the same source would not be the same.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self._items = dict.fromkeys(items)
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._items
+
+    def __le__(self, other: Value) -> bool:
+        return self._items.keys() <= other._items.keys()
+
+    def __or__(self, other: Value) -> Value:
+        if not other._items or other is self:
+            return self
+        if not self._items:
+            return other
+        joined = Value()
+        joined._items = self._items | other._items
+        return joined
+
+    def union(self, *others: Value) -> Value:
+        """This value and all others together."""
+        found = self
+        for other in others:
+            found |= other
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and self._items == other._items
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items))
+
+
+EMPTY = Value()
 
 
 class Text(Item):
@@ -77,7 +124,7 @@ class Function(Item):
         self.qualname = qualname
         given = node.args
         self.parameters = tuple(each.arg for each in (*given.posonlyargs, *given.args))
-        self.told_by: set[str] = set()
+        self.told_by: dict[str, None] = {}
         """Parameters whose text decides what the function does: calls with other texts are told apart."""
         self.in_class: Class | None = None
 
@@ -115,7 +162,7 @@ class Class(Item):
         """Methods that a decorator from outside was given: it calls them when it likes."""
         self.attributes: dict[str, Value] = {}
         """What is stored into attributes of its objects, wherever that happens."""
-        self.readers: dict[str, set[Activation]] = {}
+        self.readers: dict[str, dict[Activation, None]] = {}
         self.sets: dict[int, set[str]] = {}
         """Which attributes each of its methods assigns, as far as somebody asked."""
         self.methods_run: set[str] = set()
@@ -226,7 +273,7 @@ class Table(Item):
         self.rest: Value = EMPTY
         self.closed = False
         """Holds constant texts and nothing else, so that ``in`` can be answered."""
-        self.readers: set[Activation] = set()
+        self.readers: dict[Activation, None] = {}
 
     def everything(self) -> Value:
         """What may be taken out of it without knowing the key."""

@@ -46,8 +46,8 @@ class OutsideCalls(Servers):
             "builtins.__import__": self.import_by_name,
             "importlib.import_module": self.import_by_name,
             "builtins.super": lambda _, __, frame: self.superior(frame),
-            "builtins.globals": lambda _, __, frame: frozenset((Namespace(frame.module),)),
-            "builtins.locals": lambda _, __, frame: frozenset((Namespace(frame.module),)),
+            "builtins.globals": lambda _, __, frame: Value((Namespace(frame.module),)),
+            "builtins.locals": lambda _, __, frame: Value((Namespace(frame.module),)),
             "builtins.vars": self._vars,
             "builtins.next": lambda given, _, __: self.elements(given.at(0) or EMPTY),
             "builtins.type": self._type,
@@ -56,7 +56,7 @@ class OutsideCalls(Servers):
             "builtins.property": special("property"),
             "functools.cached_property": special("property"),
             "inspect.getattr_static": self.getattr,
-            "functools.wraps": lambda _, __, ___: frozenset((Outside("functools.wraps()"),)),
+            "functools.wraps": lambda _, __, ___: Value((Outside("functools.wraps()"),)),
             "functools.wraps()": lambda given, _, __: given.at(0) or EMPTY,
             "functools.update_wrapper": lambda given, _, __: given.at(0) or EMPTY,
             "functools.partial": lambda given, _, __: _partial(given),
@@ -83,7 +83,7 @@ class OutsideCalls(Servers):
         self.note_effect(path, given, node, frame)
         result = EMPTY if effects.never_calls(path) else self.hand_over(given, node, frame)
         after = effects.result_of(path)
-        return result | {Outside(after)} if after is not None else result
+        return result | Value((Outside(after),)) if after is not None else result
 
     def note_effect(self, path: str, given: Given, node: ast.AST, frame: Frame) -> None:
         """Note what the table says about a call."""
@@ -138,9 +138,9 @@ class OutsideCalls(Servers):
 
     def _call_back(self, item: Item, given: Given, node: ast.AST, frame: Frame) -> Value:
         if isinstance(item, Function | Bound | Partial):
-            return self.invoke(frozenset((item,)), given, node, frame) | {item}
+            return self.invoke(Value((item,)), given, node, frame) | Value((item,))
         if isinstance(item, Class) and item.outer:
-            return self.invoke(frozenset((item,)), NOTHING_GIVEN, node, frame)
+            return self.invoke(Value((item,)), NOTHING_GIVEN, node, frame)
         if isinstance(item, Table):
             for each in item.everything():
                 if isinstance(each, Function | Bound | Partial | Outside):
@@ -163,15 +163,15 @@ class OutsideCalls(Servers):
             shift = 1 if path.endswith("enumerate") else 0
             for place, value in enumerate(given.positional):
                 self.put(pair, str(place + shift), self.elements(value))
-            self.put(outer, None, frozenset((pair,)))
-            return frozenset((outer,))
+            self.put(outer, None, Value((pair,)))
+            return Value((outer,))
         if path in ("builtins.max", "builtins.min"):
             return self.elements(found)
         if path == "builtins.dict" and given.keywords:
             table = self.table(frame, node, "dict")
             for name, value in given.keywords.items():
                 self.put(table, name, value)
-            return frozenset((table,)) | (given.at(0) or EMPTY)
+            return Value((table,)) | (given.at(0) or EMPTY)
         return found
 
     # Forms whose meaning the analysis knows
@@ -179,7 +179,7 @@ class OutsideCalls(Servers):
     def _special(self, kind: str) -> Callable[[Given, ast.AST, Frame], Value]:
         def wrap(given: Given, _: ast.AST, __: Frame) -> Value:
             value = given.at(0, "fget")
-            return frozenset((Descriptor(kind, value),)) if value else EMPTY
+            return Value((Descriptor(kind, value),)) if value else EMPTY
 
         return wrap
 
@@ -212,9 +212,9 @@ class OutsideCalls(Servers):
         found: Value = EMPTY
         for name in list(names):
             if not name.startswith("__"):
-                for each in self.attribute(frozenset((item,)), name, node, frame):
+                for each in self.attribute(Value((item,)), name, node, frame):
                     if isinstance(each, Function | Bound):
-                        found |= {each}
+                        found |= Value((each,))
         return found
 
     def _setattr(self, given: Given, node: ast.AST, frame: Frame) -> Value:
@@ -250,20 +250,20 @@ class OutsideCalls(Servers):
         module = self.module(name)
         if module is None:
             self.touch(name, node, frame)
-            return frozenset((Outside(effects.spelt(name)),))
+            return Value((Outside(effects.spelt(name)),))
         self.calls(frame, module.activation, node)
-        return frozenset((ModuleItem(module),))
+        return Value((ModuleItem(module),))
 
     def _vars(self, given: Given, node: ast.AST, frame: Frame) -> Value:
         if not given.positional:
-            return frozenset((Namespace(frame.module),))
+            return Value((Namespace(frame.module),))
         return self.attribute(given.positional[0], "__dict__", node, frame)
 
     def _type(self, given: Given, node: ast.AST, frame: Frame) -> Value:
         if len(given.positional) == 3:
             self.cannot_see(frame, "a class is made at run time", node, "type")
             return EMPTY
-        return frozenset(item.cls for item in given.at(0) or EMPTY if isinstance(item, Instance))
+        return Value(item.cls for item in given.at(0) or EMPTY if isinstance(item, Instance))
 
     def _get_later(self, given: Given, node: ast.AST, frame: Frame) -> Value:
         *names, value = given.positional
@@ -282,19 +282,19 @@ class OutsideCalls(Servers):
         result = self.invoke(given.at(0) or EMPTY, Given(positional=elements), node, frame)
         table = self.table(frame, node, "map")
         self.put(table, None, result.union(*elements))
-        return frozenset((table,))
+        return Value((table,))
 
 
 def _partial(given: Given) -> Value:
     if not given.positional:
         return EMPTY
     keywords = tuple(sorted(((name, unmarked(value)) for name, value in given.keywords.items()), key=_by_name))
-    return frozenset((Partial(given.positional[0], tuple(map(unmarked, given.positional[1:])), keywords),))
+    return Value((Partial(given.positional[0], tuple(map(unmarked, given.positional[1:])), keywords),))
 
 
 def _later(form: str, given: Given) -> Value:
     keywords = tuple(sorted(given.keywords.items(), key=_by_name))
-    return frozenset((Partial(frozenset((Outside(form),)), given.positional, keywords),))
+    return Value((Partial(Value((Outside(form),)), given.positional, keywords),))
 
 
 def _by_name(pair: tuple[str, Value]) -> str:

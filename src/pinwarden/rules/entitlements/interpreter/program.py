@@ -39,7 +39,7 @@ class Activation:
         """Whom it calls, and the first line that does."""
         self.returns: Value = EMPTY
         self.yields: Value = EMPTY
-        self.callers: set[Activation] = set()
+        self.callers: dict[Activation, None] = {}
         """Who used what it returns; they are followed again if it turns out to return more."""
         self.function: Function | None = None
         self.runs = 0
@@ -85,7 +85,7 @@ class Frame:
         """What each name stands for at this point of the code."""
         self.every: dict[str, Value] = {}
         """What each name ever stands for: that is what functions inside see."""
-        self.readers: dict[str, set[Activation]] = {}
+        self.readers: dict[str, dict[Activation, None]] = {}
         """Who else asked for a name; they are followed again if it comes to stand for more."""
         self.given: dict[str, Value] = {}
         """The arguments, where this is a function."""

@@ -27,7 +27,7 @@ class Servers(Calls):
         if last in ("Tool", "types.Tool") and name is not None:
             self.tool_names.setdefault(name)
         if last in ("from_function", "from_tool"):
-            return frozenset((Partial(given.at(0, "fn") or EMPTY, (), (("name", frozenset((Text(name or ""),))),)),))
+            return Value((Partial(given.at(0, "fn") or EMPTY, (), (("name", Value((Text(name or ""),))),)),))
         for kind, keyword in (("call_request", "on_call_tool"), ("list_tools", "on_list_tools")):
             if keyword in given.keywords:
                 self.register(Registrar(kind, None), Given(positional=(given.keywords[keyword],)))
@@ -38,7 +38,7 @@ class Servers(Calls):
         if kind == "tool" and any(not isinstance(item, Text) for item in unmarked(first)):
             name = self.one_text(given.at(1, "name") or EMPTY)
             return self.register(Registrar("tool", name), Given(positional=(first,)))
-        return frozenset((Registrar(kind, name),))
+        return Value((Registrar(kind, name),))
 
     def _name_of(self, given: Given) -> str | None:
         value = given.keywords.get("name")
@@ -64,7 +64,7 @@ class Servers(Calls):
                     Registration(
                         kind=registrar.kind,
                         name=name,
-                        value=frozenset((target,)),
+                        value=Value((target,)),
                         module=function.module.name,
                         qualname=function.qualname,
                         line=line,

@@ -135,7 +135,7 @@ class Statements(Definitions):
                 for item in known:
                     if isinstance(item, Table):
                         self.put(item, None, self.elements(value))
-                kept = frozenset(Text(item.text, whole=False) if isinstance(item, Text) else item for item in known)
+                kept = Value(Text(item.text, whole=False) if isinstance(item, Text) else item for item in known)
                 self.store(frame, node.target.id, kept)
         else:
             self.assign(node.target, value, frame)
@@ -181,7 +181,7 @@ class Statements(Definitions):
                 if text is not None:
                     self.store(item.module.frame, text, unmarked(value))
             elif isinstance(item, Instance):
-                method = self.attribute(frozenset((item,)), "__setitem__", target, frame)
+                method = self.attribute(Value((item,)), "__setitem__", target, frame)
                 if method:
                     self.invoke(method, Given(positional=(key, value)), target, frame)
 
@@ -190,8 +190,8 @@ class Statements(Definitions):
             found: Value = EMPTY
             for item in value:
                 if isinstance(item, Table):
-                    item.readers.add(self.current)
+                    item.readers[self.current] = None
                     found |= item.keys.get(str(place), EMPTY) | item.rest
                 elif isinstance(item, Outside):
-                    found |= {item}
+                    found |= Value((item,))
             self.assign(each, found, frame)

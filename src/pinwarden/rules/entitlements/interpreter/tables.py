@@ -37,18 +37,18 @@ class Tables(OutsideCalls):
         elif name in ("get", "pop", "setdefault", "__getitem__"):
             if name == "setdefault":
                 self.put(table, self.one_text(first), second)
-            return self.subscript(frozenset((table,)), first, node, frame) | second
+            return self.subscript(Value((table,)), first, node, frame) | second
         elif name == "items":
             return self._items(table, node, frame)
         elif name == "keys":
             keys = self.table(frame, node, "keys")
             for key in table.keys:
-                self.put(keys, None, frozenset((Text(key),)))
-            return frozenset((keys,))
+                self.put(keys, None, Value((Text(key),)))
+            return Value((keys,))
         elif name in ("values", "copy", "__iter__"):
-            return frozenset((table,))
+            return Value((table,))
         elif name in ("popleft", "popitem"):
-            return self.elements(frozenset((table,)))
+            return self.elements(Value((table,)))
         elif name == "sort":
             self.invoke(given.at(0, "key") or EMPTY, Given(positional=(table.everything(),)), node, frame)
         return EMPTY
@@ -56,7 +56,7 @@ class Tables(OutsideCalls):
     def _merge(self, table: Table, given: Given) -> None:
         for item in given.everything():
             if isinstance(item, Table):
-                item.readers.add(self.current)
+                item.readers[self.current] = None
                 for key, value in list(item.keys.items()):
                     self.put(table, key, value)
                 self.put(table, None, item.rest)
@@ -65,18 +65,18 @@ class Tables(OutsideCalls):
 
     def _items(self, table: Table, node: ast.AST, frame: Frame) -> Value:
         pair, outer = self.table(frame, node, "item"), self.table(frame, node, "items")
-        table.readers.add(self.current)
-        self.put(pair, "0", frozenset(Text(key) for key in table.keys))
+        table.readers[self.current] = None
+        self.put(pair, "0", Value(Text(key) for key in table.keys))
         self.put(pair, "1", table.everything())
-        self.put(outer, None, frozenset((pair,)))
-        return frozenset((outer,))
+        self.put(outer, None, Value((pair,)))
+        return Value((outer,))
 
     def subscript(self, value: Value, key: Value, node: ast.AST, frame: Frame) -> Value:
         """What ``value[key]`` can stand for."""
         found: Value = EMPTY
         for item in value:
             if isinstance(item, Table):
-                item.readers.add(self.current)
+                item.readers[self.current] = None
                 text = self.one_text(key)
                 found |= item.keys.get(text, EMPTY) | item.rest if text is not None else item.everything()
             elif isinstance(item, Namespace):
@@ -84,11 +84,11 @@ class Tables(OutsideCalls):
             elif isinstance(item, Outside):
                 found |= self._in_outside(item, key, node, frame)
             elif isinstance(item, Instance):
-                method = self.attribute(frozenset((item,)), "__getitem__", node, frame)
+                method = self.attribute(Value((item,)), "__getitem__", node, frame)
                 if method:
                     found |= self.invoke(method, Given(positional=(key,)), node, frame)
             elif isinstance(item, Class) and item.enumeration:
-                found |= self.elements(frozenset((item,)))
+                found |= self.elements(Value((item,)))
         return found
 
     def _in_namespace(self, item: Namespace, key: Value, node: ast.AST, frame: Frame) -> Value:
@@ -102,5 +102,5 @@ class Tables(OutsideCalls):
         if item.path == "sys.modules":
             return self.import_by_name(Given(positional=(key,)), node, frame)
         if item.path == "builtins.__builtins__":
-            return self.getattr(Given(positional=(frozenset((Outside("builtins"),)), key)), node, frame)
-        return frozenset((item,))
+            return self.getattr(Given(positional=(Value((Outside("builtins"),)), key)), node, frame)
+        return Value((item,))
