@@ -12,6 +12,9 @@ import pytest
 
 from pinwarden.cli.main import main
 from pinwarden.core.errors import CODES
+from pinwarden.documents.contract.contract import FLAGS
+from pinwarden.documents.contract.extension import body_digest
+from pinwarden.documents.contract.lockfile import Lockfile
 from tests.cli.run import Outcome, pinwarden
 
 Run = Callable[..., Outcome]
@@ -281,8 +284,55 @@ def test_an_entitlement_that_the_code_gained_fails_the_check_though_no_client_se
 def test_a_live_server_s_code_is_unknown_and_said_to_be(project: Path, run: Run) -> None:
     command = ("--", sys.executable, "-c", "import server; server.server.run('stdio')")
     locked = run("contract", "lock", "--lock", "live.lock", "--command", *command)
-    assert (locked.code, "unknown, not absent" in locked.err) == (0, True)
+    assert (locked.code, "the code of 1 tool was not analysed" in locked.out) == (0, True)
     tool = document(project / "live.lock")["pinwarden"]["tools"]["add"]
     assert tool["evidence"]["entitlements"] == "unknown"
+    assert set(document(project / "live.lock")["capabilities"]["tools"]["add"]["entitlements"].values()) == {None}
+    assert {tool["contract"]["entitlements"][flag] for flag in FLAGS} == {None}
     with_source = run("contract", "explain", "--format", "json", "--source", ".", "--command", *command)
     assert json.loads(with_source.out)["tools"]["add"]["evidence"]["entitlements"] == "source"
+
+
+def test_a_typescript_server_is_not_locked_as_if_it_never_touched_a_file(project: Path, run: Run) -> None:
+    (project / "ts").mkdir()
+    (project / "ts" / "server.ts").write_text("import fs from 'fs'; export const add = () => fs.rmSync('/');")
+    given = ("--source", "ts", "--command", "--", sys.executable, "-c", "import server; server.server.run('stdio')")
+    locked = run("contract", "lock", *given)
+    assert (locked.code, "was not analysed, so what it can do is unknown: add" in locked.out) == (0, True)
+    flags = document(project / "mcp-fusion.lock")["capabilities"]["tools"]["add"]["entitlements"]
+    assert flags == dict.fromkeys(FLAGS)
+    checked = run("contract", "check", *given)
+    assert (checked.code, "was not analysed, so what it can do is unknown: add" in checked.out) == (0, True)
+
+
+def test_what_the_lock_knows_of_the_code_is_not_passed_over_when_the_code_is_not_read(project: Path, run: Run) -> None:
+    command = ("--command", "--", sys.executable, "-c", "import server; server.server.run('stdio')")
+    assert run("contract", "lock", "--source", ".", *command).code == 0
+    flags = document(project / "mcp-fusion.lock")["capabilities"]["tools"]["add"]["entitlements"]
+    assert flags == dict.fromkeys(FLAGS, False)
+    checked = run("contract", "check", "--format", "json", *command)
+    assert checked.code == 1
+    assert [each["code"] for each in json.loads(checked.out)["findings"]] == ["entitlements_unchecked"]
+
+
+def test_a_flag_behind_code_that_cannot_be_followed_is_unknown_and_not_false(project: Path, run: Run) -> None:
+    text = (project / "server.py").read_text().replace("return a + b", "return __import__('op' + chr(a)).add(a, b)")
+    (project / "server.py").write_text(text)
+    assert run("contract", "lock", "--server", "server.py").code == 0
+    flags = document(project / "mcp-fusion.lock")["capabilities"]["tools"]["add"]["entitlements"]
+    assert None in flags.values()
+    assert False not in flags.values()
+
+
+def test_a_lock_from_before_unknown_flags_is_neither_stale_nor_called_edited(project: Path, run: Run) -> None:
+    command = ("--command", "--", sys.executable, "-c", "import server; server.server.run('stdio')")
+    assert run("contract", "lock", *command).code == 0
+    path = project / "mcp-fusion.lock"
+    old = document(path)
+    old["capabilities"]["tools"]["add"]["entitlements"] = dict.fromkeys(FLAGS, False)
+    old["pinwarden"]["tools"]["add"]["contract"]["entitlements"] |= dict.fromkeys(FLAGS, False)
+    old["pinwarden"]["bodyDigest"] = str(body_digest(Lockfile(document=old)))
+    (project / "old.lock").write_text(json.dumps(old))
+    assert run("contract", "check", "--lock", "old.lock", *command).code == 0
+    compared = run("contract", "diff", "old.lock", "mcp-fusion.lock")
+    assert compared.code == 0, compared

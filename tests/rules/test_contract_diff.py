@@ -136,10 +136,11 @@ def test_a_middleware_whose_source_changed_is_risky_and_makes_the_lock_stale() -
     assert check_lockfile(before, now.contracts, current=now).changed == ("read_note",)
 
 
-def test_what_is_unknown_on_one_side_is_not_told_as_lost() -> None:
+def test_what_is_no_longer_known_is_risky_and_not_told_as_lost() -> None:
     before = locked(listing(READ), read_note=facts("network"))
     after = locked(listing(READ), read_note=facts(level="unknown"))
-    assert diff_lockfiles(before, after).findings == ()
+    assert told(diff_lockfiles(before, after)) == [("RISKY", "read_note", "unknown")]
+    assert diff_lockfiles(after, after).findings == ()
     now = extension_of(listing(READ), read_note=facts(level="unknown"))
     assert check_lockfile(before, now.contracts, current=now).ok
 

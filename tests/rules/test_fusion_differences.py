@@ -16,7 +16,13 @@ from pinwarden.adapters.contract.files import read_lockfile
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
-from pinwarden.documents.contract.contract import ActionContract, BehaviorContract, PromptContract
+from pinwarden.documents.contract.contract import (
+    UNKNOWN_ENTITLEMENTS,
+    ActionContract,
+    BehaviorContract,
+    EntitlementContract,
+    PromptContract,
+)
 from pinwarden.documents.contract.dialect import F1, F5
 from pinwarden.documents.contract.extension import sign_lockfile, verify_lockfile
 from pinwarden.documents.contract.lockfile import (
@@ -307,6 +313,16 @@ def test_the_expected_digest_counts_when_a_signature_is_verified() -> None:
     assert verify_attestation("d", signature, lenient, now=MADE_AT, expected="other").valid
     assert not verify_attestation("d", signature, signer, now=MADE_AT, expected="other").valid
     assert "kkkk" not in repr(signer)
+
+
+def test_a_flag_that_is_not_known_is_null_and_hashed_as_false() -> None:
+    unknown = {name: replace(each, entitlements=UNKNOWN_ENTITLEMENTS) for name, each in TOOLS.items()}
+    stated = {name: replace(each, entitlements=EntitlementContract()) for name, each in TOOLS.items()}
+    ours, original = (generate_lockfile("notes", each, generated_at=MADE_AT) for each in (unknown, stated))
+    assert set(ours.tools["read_note"]["entitlements"].values()) == {None}
+    assert set(original.tools["read_note"]["entitlements"].values()) == {False}
+    assert ours.integrity_digest == original.integrity_digest
+    assert check_lockfile(original, unknown).ok
 
 
 def test_anyone_can_verify_who_signed_the_whole_file() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,9 +99,3 @@ def _refuse_ignored(args: Namespace) -> None:
     for option, given, place in ignored:
         if given:
             raise PinwardenError("USAGE", f"{option} belongs to {place}", hint=f"Leave out {option}.")
-
-
-def warn_about_unknown(observed: Observed) -> None:
-    """Say plainly that a live server's code was not seen."""
-    if observed.analysis is None:
-        sys.stderr.write("note: the server's source was not read, so its entitlements are unknown, not absent\n")

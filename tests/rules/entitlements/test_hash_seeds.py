@@ -6,10 +6,8 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
-
-import mcp_server_git
-import mcp_server_time
 
 SEEDS = range(10)
 
@@ -61,6 +59,13 @@ STEP = """
 """More things than one variable is followed for: which of them are dropped must not depend on the process."""
 
 
+def _installed(package: str) -> Path:
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
 def _answer(seed: int, *folders: Path) -> str:
     command = [sys.executable, "-c", ANALYSE, *map(str, folders)]
     env = {**os.environ, "PYTHONHASHSEED": str(seed)}
@@ -69,7 +74,7 @@ def _answer(seed: int, *folders: Path) -> str:
 
 def test_the_same_source_has_the_same_entitlements_with_every_hash_seed(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(HEAD + "".join(STEP.format(number) for number in range(40)) + "    step()\n")
-    folders = [tmp_path, *(Path(next(iter(each.__path__))) for each in (mcp_server_git, mcp_server_time))]
+    folders = [tmp_path, _installed("mcp_server_git"), _installed("mcp_server_time")]
     with ThreadPoolExecutor(2) as pool:
         answers = set(pool.map(lambda seed: _answer(seed, *folders), SEEDS))
     assert len(answers) == 1

@@ -12,7 +12,6 @@ from pinwarden.cli.contract_arguments import (
     add_lockfile_argument,
     add_server_arguments,
     observed_by,
-    warn_about_unknown,
 )
 from pinwarden.cli.output import add_format_argument, emit
 
@@ -37,6 +36,5 @@ def run(args: Namespace) -> int:
     place = place_of(args.lock)
     locked_at(place)
     observed = observed_by(args)
-    warn_about_unknown(observed)
     budget = Budget(total=args.budget, tool=args.tool_budget)
     return emit(check(observed, place, compat=args.compat, budget=budget), args.format)

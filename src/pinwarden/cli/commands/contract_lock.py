@@ -19,7 +19,6 @@ from pinwarden.cli.contract_arguments import (
     add_server_arguments,
     dialect_of,
     observed_by,
-    warn_about_unknown,
 )
 from pinwarden.cli.output import add_format_argument, emit
 
@@ -49,7 +48,6 @@ def run(args: Namespace) -> int:
     dialect = dialect_of(args)
     place = place_of(args.lock, dialect)
     observed = observed_by(args)
-    warn_about_unknown(observed)
     report = lock(observed, place, now=now(), dialect=dialect, name=args.name)
     if keys:
         sign(place.path, keys)

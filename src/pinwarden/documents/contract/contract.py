@@ -70,16 +70,30 @@ class TokenContract(Record):
 
 
 class EntitlementContract(Record):
-    """What a tool's handlers reach. ``raw`` holds the identifiers that were found."""
+    """What a tool's handlers reach. ``raw`` holds the identifiers that were found.
 
-    filesystem: bool = False
-    network: bool = False
-    subprocess: bool = False
-    crypto: bool = False
-    code_evaluation: bool = False
+    A flag is None where the code was not analysed, or not to its end: that is not the same as False.
+    """
+
+    filesystem: bool | None = False
+    network: bool | None = False
+    subprocess: bool | None = False
+    crypto: bool | None = False
+    code_evaluation: bool | None = False
     raw: tuple[str, ...] = ()
 
-    def flags(self) -> dict[str, bool]:
+    def with_unknown_flags(self) -> EntitlementContract:
+        """The same, with unknown instead of False: the code was not followed everywhere."""
+        return EntitlementContract(
+            filesystem=self.filesystem or None,
+            network=self.network or None,
+            subprocess=self.subprocess or None,
+            crypto=self.crypto or None,
+            code_evaluation=self.code_evaluation or None,
+            raw=self.raw,
+        )
+
+    def flags(self) -> dict[str, bool | None]:
         """The flags under the names of the format."""
         return {
             "filesystem": self.filesystem,
@@ -88,6 +102,12 @@ class EntitlementContract(Record):
             "crypto": self.crypto,
             "codeEvaluation": self.code_evaluation,
         }
+
+
+UNKNOWN_ENTITLEMENTS = EntitlementContract(
+    filesystem=None, network=None, subprocess=None, crypto=None, code_evaluation=None
+)
+"""Of a tool whose code was not analysed."""
 
 
 class ToolContract(Record):
@@ -162,11 +182,11 @@ def tool_contract_from_json(value: Any, where: str = "contract") -> ToolContract
             inflation_risk=tokens.text("inflationRisk"),
         ),
         entitlements=EntitlementContract(
-            filesystem=granted.flag("filesystem"),
-            network=granted.flag("network"),
-            subprocess=granted.flag("subprocess"),
-            crypto=granted.flag("crypto"),
-            code_evaluation=granted.flag("codeEvaluation"),
+            filesystem=granted.flag_or_none("filesystem"),
+            network=granted.flag_or_none("network"),
+            subprocess=granted.flag_or_none("subprocess"),
+            crypto=granted.flag_or_none("crypto"),
+            code_evaluation=granted.flag_or_none("codeEvaluation"),
             raw=granted.texts("raw"),
         ),
     )
@@ -281,6 +301,9 @@ class _Reader:
     def flag(self, name: str) -> bool:
         found = self.value.get(name, False)
         return found if isinstance(found, bool) else self._wrong(name, "true or false")
+
+    def flag_or_none(self, name: str) -> bool | None:
+        return None if self.value.get(name, False) is None else self.flag(name)
 
     def count(self, name: str) -> int:
         found = self.value.get(name)

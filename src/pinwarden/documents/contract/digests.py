@@ -140,7 +140,8 @@ def _action(key: str, action: ActionContract) -> dict[str, Any]:
 
 
 def _entitlements(entitlements: EntitlementContract, dialect: Dialect) -> dict[str, Any]:
-    flags: dict[str, Any] = dict(entitlements.flags())
+    """The format hashes true or false, so a flag that is not known is hashed as false; the file says null."""
+    flags: dict[str, Any] = {name: flag is True for name, flag in entitlements.flags().items()}
     if not dialect.code_evaluation:
         del flags["codeEvaluation"]
     return {**flags, "raw": utf16_sorted(entitlements.raw)}

@@ -15,7 +15,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey, PublicKey
-from pinwarden.core.record import Record, field
+from pinwarden.core.record import Record, field, replace
 from pinwarden.core.signing import dsse_sign, dsse_verify
 from pinwarden.core.strict_json import parse
 from pinwarden.documents.contract.canonical import LOCKFILE_LIMITS
@@ -161,7 +161,17 @@ def contracts_of(lockfile: Lockfile) -> dict[str, ToolContract] | None:
     for name, contract in contracts.items():
         if lockfile.tools.get(name, {}).get("integrityDigest") != f"sha256:{tool_digest(contract, dialect).digest}":
             _tampered(f"the contract of tool {name[:80]!a} is not the one that its digest stands for")
-    return contracts
+    entries = _tool_entries(_member(lockfile))
+    return {name: _with_unknown_flags(contract, entries[name]) for name, contract in contracts.items()}
+
+
+def _with_unknown_flags(contract: ToolContract, entry: Mapping[str, Any]) -> ToolContract:
+    """The contract as it is written today: older files say false of what was not analysed."""
+    evidence, facts = entry.get("evidence"), entry.get("entitlements")
+    analysed = isinstance(evidence, Mapping) and evidence.get("entitlements") != UNKNOWN
+    if analysed and not (isinstance(facts, Mapping) and facts.get("unknown")):
+        return contract
+    return replace(contract, entitlements=contract.entitlements.with_unknown_flags())
 
 
 def sign_lockfile(lockfile: Lockfile, keys: Iterable[PrivateKey]) -> Lockfile:

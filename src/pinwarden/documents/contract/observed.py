@@ -2,7 +2,7 @@
 
 What is asked on the wire is taken from there and never from objects. What only the process knows (middleware, tags,
 limits, code) is given beside it; without a process it is not known, and the extension says so. A fact that nobody
-knows is written as the format wants it, false or absent, and marked ``unknown``.
+knows is written as null or absent, and marked ``unknown``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from pinwarden.core.record import Record, field
 from pinwarden.documents.contract.canonical import hex_of, hex_of_text, utf16_sorted
 from pinwarden.documents.contract.contract import (
+    UNKNOWN_ENTITLEMENTS,
     ActionContract,
     BehaviorContract,
     EntitlementContract,
@@ -107,7 +108,7 @@ def _tool(wire: Mapping[str, Any], known: KnownTool) -> ToolContract:
             middleware_chain=tuple(f"{key}:mw" for key in _action_keys(wire)) if known.has_middleware else (),
         ),
         token_economics=token_contract(len(fields), rules, bounded=type(limit) is int),
-        entitlements=known.entitlements or EntitlementContract(),
+        entitlements=known.entitlements or UNKNOWN_ENTITLEMENTS,
     )
 
 

@@ -8,9 +8,9 @@ from pinwarden.documents.contract.extension import surface_of
 from pinwarden.documents.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.documents.contract.normalise import normalised_digest
 from pinwarden.flows.contract.costing import COST_KINDS, Budget, cost_change, over_budget
-from pinwarden.flows.contract.denials import CONTRACT_KINDS, gained_rows, notices, startup_rows
+from pinwarden.flows.contract.denials import CONTRACT_KINDS, gained_rows, notices, startup_rows, unchecked_rows
 from pinwarden.flows.contract.locking import Place, digests_of, locked_at
-from pinwarden.flows.contract.observing import Observed
+from pinwarden.flows.contract.observing import Observed, unanalysed_note
 from pinwarden.flows.report import Report, Row, is_grave, row_facts, weight
 from pinwarden.flows.rows import row_of
 from pinwarden.rules.contract.check import check_lockfile
@@ -34,7 +34,7 @@ def check(observed: Observed, place: Place, *, compat: bool = False, budget: Bud
     found = () if compat else (*changes(locked, observed, result.changed), *notices(observed, locked))
     rows = tuple(sorted((*found, *over), key=weight))
     ok = result.ok and not any(is_grave(row) for row in rows)
-    notes = (*_notes(locked, observed), *costs.notes())
+    notes = (*_notes(locked, observed), *unanalysed_note(observed), *costs.notes())
     return Report(
         command="contract check",
         subject=observed.name,
@@ -63,7 +63,11 @@ def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> t
         if before is None
         else [row_of(each) for each in compare(before, observed.extension.surface)]
     )
-    rows += [*gained_rows(locked, observed), *startup_rows(locked, observed, observed.name)]
+    rows += [
+        *gained_rows(locked, observed),
+        *unchecked_rows(locked, observed),
+        *startup_rows(locked, observed, observed.name),
+    ]
     told = {row.name for row in rows}
     rows += [
         Row(

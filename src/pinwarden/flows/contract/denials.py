@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.core.record import replace
-from pinwarden.documents.contract.extension import SOURCE
+from pinwarden.documents.contract.extension import SOURCE, UNKNOWN
 from pinwarden.documents.contract.lockfile import Lockfile
 from pinwarden.documents.surface import TOOL
 from pinwarden.flows.contract.observing import Observed, located
@@ -25,6 +25,10 @@ CONTRACT_KINDS: Kinds = kind_table(
         ("entitlement_gained", "The code of a tool can do more than the lock knows."),
     ),
     review=(
+        (
+            "entitlements_unchecked",
+            "The lock knows what a tool's code can do, and this time its code was not analysed.",
+        ),
         ("reach_unknown", "The code has a place, new since the lock, behind which nobody can see."),
         (
             "lock_unsealed",
@@ -72,6 +76,22 @@ def gained_rows(locked: Lockfile, observed: Observed) -> list[Row]:
         ]
         rows += _unseen_rows("tool", name, _locked_facts(locked, name), found)
     return rows
+
+
+def unchecked_rows(locked: Lockfile, observed: Observed) -> list[Row]:
+    """Tools whose entitlements are in the lock and are unknown now."""
+    return [
+        Row(
+            code="entitlements_unchecked",
+            level="review",
+            entity="tool",
+            name=name,
+            path="entitlements",
+            message=f"the lock says what {name} can do; its code was not analysed now (use --server or --source)",
+        )
+        for name, facts in observed.extension.tools.items()
+        if facts.evidence["entitlements"] == UNKNOWN and _locked_kinds(locked, name) is not None
+    ]
 
 
 def startup_rows(locked: Lockfile, observed: Observed, name: str) -> list[Row]:

@@ -14,7 +14,7 @@ from pinwarden.documents.contract.dialect import F5, Dialect, V, dialects_of
 from pinwarden.documents.contract.extension import with_extension
 from pinwarden.documents.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.flows.contract.denials import CONTRACT_KINDS, notices
-from pinwarden.flows.contract.observing import Observed
+from pinwarden.flows.contract.observing import Observed, unanalysed_note
 from pinwarden.flows.report import Report, counted, row_facts
 from pinwarden.rules.finding_kinds import reasons_of
 
@@ -76,7 +76,10 @@ def lock(observed: Observed, place: Place, *, now: str, dialect: Dialect | None,
         summary=f"{summary}; surface {observed.extension.surface.digest}",
         exit_code=EXIT_CLEAN,
         rows=rows,
-        notes=("commit the file, and let your builds check it: pinwarden contract init",) if present is None else (),
+        notes=(
+            *(("commit the file, and let your builds check it: pinwarden contract init",) if present is None else ()),
+            *unanalysed_note(observed),
+        ),
         facts={
             **digests_of(made),
             "path": str(path),

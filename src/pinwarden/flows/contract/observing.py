@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.documents.contract.contract import Contracts, EntitlementContract, PromptContract
-from pinwarden.documents.contract.extension import IN_MEMORY, LIVE, SOURCE, Extension, ToolFacts
+from pinwarden.documents.contract.extension import IN_MEMORY, LIVE, SOURCE, UNKNOWN, Extension, ToolFacts
 from pinwarden.documents.contract.observed import KnownServer, KnownTool, contracts_of, evidence_of, prompts_of
 from pinwarden.documents.surface import TOOL, Surface
+from pinwarden.flows.report import counted
 from pinwarden.rules.entitlements.values import (
     CODE_EVALUATION,
     CRYPTO,
@@ -206,8 +207,12 @@ def _known_tool(name: str, told: Mapping[str, Any], middleware: list[dict[str, A
 
 
 def _flags(found: Entitlements) -> EntitlementContract:
-    """The five flags of the format; the rest is in the extension."""
-    return EntitlementContract(
+    """The five flags of the format; the rest is in the extension.
+
+    What was not found is false only if all the code was followed. Behind a place that cannot be seen there may be
+    anything, so then it is not known.
+    """
+    flags = EntitlementContract(
         filesystem=found.has(FILESYSTEM_READ) or found.has(FILESYSTEM_WRITE),
         network=found.has(NETWORK),
         subprocess=found.has(SUBPROCESS),
@@ -215,6 +220,7 @@ def _flags(found: Entitlements) -> EntitlementContract:
         code_evaluation=found.has(CODE_EVALUATION),
         raw=tuple(sorted({each.what for each in found.findings})),
     )
+    return flags.with_unknown_flags() if found.unknown else flags
 
 
 def _facts_of(name: str, known: KnownServer | None, facts: Mapping[str, Any], analysis: Analysis | None) -> ToolFacts:
@@ -259,6 +265,24 @@ def _server_details(facts: Mapping[str, Any], analysis: Analysis | None) -> dict
         **({"framework": framework} if isinstance(framework, str) else {}),
         **({"startup": entitlement_facts(analysis.startup)} if analysis is not None and analysis.startup.kinds else {}),
     }
+
+
+def unanalysed_note(observed: Observed) -> tuple[str, ...]:
+    """Says which tools have entitlements that are unknown, not absent."""
+    names = [name for name, facts in observed.extension.tools.items() if facts.evidence["entitlements"] == UNKNOWN]
+    if not names:
+        return ()
+    shown = ", ".join(name[:60] for name in names[:_SHOWN]) + (
+        f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+    )
+    return (
+        f"the code of {counted(len(names), 'tool')} was not analysed, so what it can do is unknown: {shown}. Only "
+        "Python is analysed: --server FILE, or --source FOLDER with --command or --url",
+    )
+
+
+_SHOWN = 5
+"""Names of tools in a note; the lock has them all."""
 
 
 def located(finding: Finding | UnknownReach) -> str:

@@ -145,9 +145,18 @@ def _check_visible(lockfile: Lockfile, fresh: Lockfile) -> None:
             if (
                 name in now
                 and entry["integrityDigest"] == now[name]["integrityDigest"]
-                and not _holds(entry, now[name])
+                and not _holds(_with_unknown_flags(entry, now[name]), now[name])
             ):
                 _tampered(f"the entry of {what} {name[:80]!a} does not say what its digest stands for")
+
+
+def _with_unknown_flags(entry: Mapping[str, Any], fresh: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An entry with null for flags that are not known; older files say false there, and both have one digest."""
+    known, now = entry.get("entitlements"), fresh.get("entitlements")
+    if not isinstance(known, Mapping) or not isinstance(now, Mapping):
+        return entry
+    flags = {name: None if flag is False and now.get(name, False) is None else flag for name, flag in known.items()}
+    return {**entry, "entitlements": flags}
 
 
 def _holds(entry: Any, fresh: Any) -> bool:

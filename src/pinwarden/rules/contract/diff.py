@@ -267,17 +267,26 @@ def _tokens(old: TokenContract, new: TokenContract) -> Iterator[_Difference]:
 def _entitlements(before: ToolContract, after: ToolContract) -> Iterator[_Difference]:
     old, new = before.entitlements.flags(), after.entitlements.flags()
     for flag in old:
+        sides = (_known(old[flag]), _known(new[flag]))
         if new[flag] and not old[flag]:
             told = f'Handler gained "{flag}" entitlement — blast radius expanded'
-            yield _at("entitlements", flag, told, ("false", "true"), (BREAKING, BREAKING))
-        elif old[flag] and not new[flag]:
+            yield _at("entitlements", flag, told, sides, (BREAKING, BREAKING))
+        elif old[flag] and new[flag] is False:
             told = f'Handler lost "{flag}" entitlement — blast radius reduced'
-            yield _at("entitlements", flag, told, ("true", "false"), (SAFE, SAFE))
+            yield _at("entitlements", flag, told, sides, (SAFE, SAFE))
+    unseen = [flag for flag in old if old[flag] is not None and new[flag] is None]
+    if unseen:
+        told = f"What the handler can do is no longer known: {', '.join(unseen)}"
+        yield _at("entitlements", "unknown", told, (None, _list(tuple(unseen))), (None, RISKY))
     had, has = before.entitlements.raw, after.entitlements.raw
     if sorted(had) != sorted(has):
         gained = [name for name in has if name not in had]
         told = f"Handler uses other APIs: gained [{', '.join(gained)}]" if gained else "Handler uses fewer APIs"
         yield _at("entitlements", "raw", told, (_list(had), _list(has)), (None, RISKY if gained else SAFE))
+
+
+def _known(flag: bool | None) -> str:
+    return "unknown" if flag is None else _flag(flag)
 
 
 def _at(category: str, place: str, told: str, sides: _Sides, weights: _Weights) -> _Difference:
