@@ -19,7 +19,7 @@ from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.surface import from_listing
-from pinwarden.flows.lock.locking import Approver, approve_surface
+from pinwarden.flows.lock.locking import Approver, approve_surfaces
 from pinwarden.flows.project import Project
 from tests.cli.project import RECORDED
 from tests.cli.run import Outcome, pinwarden
@@ -130,9 +130,8 @@ def world(proved: World, tmp_path: Path) -> World:
 def _approve(world: World, server: str, listing: dict[str, Any]) -> None:
     project = Project(root=world.root, lock=world.lock, home=world.folder / "home")
     for entry in find_entries(world.lock, server):
-        approve_surface(
-            project, entry, from_listing(listing), Approver(by="reviewer", why="test"), "2026-07-20T12:00:00Z"
-        )
+        seen = from_listing(listing)
+        approve_surfaces(project, [(entry, seen)], Approver(by="reviewer", why="test"), "2026-07-20T12:00:00Z")
 
 
 def find_entries(lock: Path, server: str) -> list[Entry]:

@@ -72,23 +72,35 @@ def npm_packages() -> dict[str, tuple[dict[str, Any], bytes]]:
     }
 
 
-def npm_answers(packages: dict[str, tuple[dict[str, Any], bytes]], asked: Asked) -> Said:
+Package = tuple[dict[str, Any], bytes]
+"""A package.json and the tarball that holds it."""
+
+
+def npm_answers(packages: dict[str, Package], asked: Asked) -> Said:
     """A registry of these packages, which says that they lie wherever it was asked."""
+    return release_answers({name: [package] for name, package in packages.items()}, asked)
+
+
+def release_answers(packages: dict[str, list[Package]], asked: Asked) -> Said:
+    """The same with several releases of each package, of which the last is the latest."""
     base = f"http://{asked.headers['host']}"
-    for name, (manifest, data) in packages.items():
-        place = f"/{name}/-/{name.rpartition('/')[2]}-{manifest['version']}.tgz"
-        if asked.path == place:
-            return Said(body=data)
-        if asked.path in (f"/{name}", f"/{quote(name, safe='@')}", f"/{quote(name, safe='@').lower()}"):
-            version = version_document(manifest, data, base + place)
+    for name, releases in packages.items():
+        versions: dict[str, Any] = {}
+        for manifest, data in releases:
+            place = f"/{name}/-/{name.rpartition('/')[2]}-{manifest['version']}.tgz"
+            if asked.path == place:
+                return Said(body=data)
+            version = versions[manifest["version"]] = version_document(manifest, data, base + place)
             if "scripts" in manifest:
                 version["hasInstallScript"] = True  # what npm looks at, and registries work out
+        if asked.path in (f"/{name}", f"/{quote(name, safe='@')}", f"/{quote(name, safe='@').lower()}"):
+            times = dict.fromkeys((*versions, "modified"), "2026-01-02T03:04:05.000Z")
             document = {
                 "_id": name,
                 "name": name,
-                "dist-tags": {"latest": manifest["version"]},
-                "versions": {manifest["version"]: version},
-                "time": {manifest["version"]: "2026-01-02T03:04:05.000Z", "modified": "2026-01-02T03:04:05.000Z"},
+                "dist-tags": {"latest": releases[-1][0]["version"]},
+                "versions": versions,
+                "time": times,
             }
             return Said(body=json.dumps(document).encode(), headers={"content-type": "application/json"})
     return Said(status=404, body=b"{}")

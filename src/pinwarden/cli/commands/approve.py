@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
     parser.add_argument("server", help="the server's name in the lock")
-    parser.add_argument("--client", metavar="CLIENT", help="for which client, if it is locked for several")
+    parser.add_argument("--client", metavar="CLIENT", help="only for this client")
     parser.add_argument("--yes", action="store_true", help="approve without being asked")
     add_project_arguments(parser)
     add_approval_arguments(parser)
@@ -30,24 +30,24 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Show, ask, approve."""
     from pinwarden.adapters.clock import now
-    from pinwarden.flows.lock.approving import approve, difference, locked_entry, nothing_to_approve
+    from pinwarden.flows.lock.approving import approve, difference, nothing_to_approve, server_to_approve
     from pinwarden.flows.verified_start import locked_start, showing
 
     project = project_of(args)
-    entry = locked_entry(project, args.server, args.client)
+    server = server_to_approve(project, args.server, args.client)
     options = options_of(args)
-    asked = locked_start(project, entry, project.configs(), options)
+    asked = locked_start(project, server.entry, project.configs(), options)
     seen = ask(asked.target, showing(options, [asked]))
     approver = approver_of(args)
     if args.yes:
-        return _show(approve(project, entry, seen, approver, now()), args.format)
-    _show(difference(project, entry, seen), args.format)
-    if nothing_to_approve(project, entry, seen):
+        return _show(approve(project, server, seen, approver, now()), args.format)
+    _show(difference(project, server, seen), args.format)
+    if nothing_to_approve(project, server, seen):
         return 0
     if args.format != "text" or not sys.stdin.isatty() or not _agrees():
         sys.stderr.write("nothing was approved; add --yes to approve this\n")
         return 1
-    report = approve(project, entry, seen, approver, now())
+    report = approve(project, server, seen, approver, now())
     return emit(replace(report, rows=(), notes=()), args.format)  # they were shown before the question
 
 

@@ -30,7 +30,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "server", nargs="?", help="the server's name in the lock; without it, a command follows after --"
     )
-    parser.add_argument("--client", metavar="CLIENT", help="for which client, if it is locked for several")
+    parser.add_argument("--client", metavar="CLIENT", help="for which client, if theirs differ")
     parser.add_argument("--show", action="store_true", help="say what would be started, and do not start it")
     parser.add_argument(
         "--sandbox", action="store_true", help="start it in bubblewrap, without network, also if no policy says so"
@@ -147,7 +147,7 @@ def _locked(args: Namespace, project: Project) -> Behind:
         raise PinwardenError(
             "SERVER_NOT_LOCKED",
             f"nothing that {args.server[:120]!a} tells the model is approved in the lock",
-            hint=f"Look at it and approve it with pinwarden approve {args.server}.",
+            hint=f"Look at it and approve it with pinwarden approve {args.server} --allow-execute.",
         )
     name = args.server if locked else name_of_command((args.server, entry.client), str(project.lock.resolve()))
     return Behind(

@@ -40,7 +40,7 @@ def fields_of(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "command": words[0] if words else None,
         "args": words[1:],
-        "env": _taken(rest, _env_places(client)),
+        "env": _env(rest, client),
         "cwd": rest.pop("cwd", None),
         "url": url,
         "headers": _headers(rest, client),
@@ -116,6 +116,18 @@ def _transport(kind: Any, member: str | None, client: Client) -> str:
 
 def _env_places(client: Client) -> tuple[tuple[str, ...], ...]:
     return _ANY_ENV if client.id == "generic" else ((client.spelling.env,),)
+
+
+def _env(rest: dict[str, Any], client: Client) -> Any:
+    """The variables of a server. Codex names those that it hands on, which is what a placeholder does elsewhere."""
+    env = _taken(rest, _env_places(client))
+    named = rest.get("env_vars")
+    if type(env) is not dict or type(named) is not list or client.id not in ("codex", "generic"):
+        return env
+    if not all(type(name) is str and name.isidentifier() for name in named):
+        return env
+    del rest["env_vars"]
+    return {**{name: f"${{{name}}}" for name in named}, **env}
 
 
 def _header_places(client: Client) -> tuple[tuple[str, ...], ...]:

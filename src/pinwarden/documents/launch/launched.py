@@ -17,7 +17,7 @@ from pinwarden.documents.launch.redirecting_variables import redirects
 from pinwarden.documents.launch.values import DANGERS, Launched, address, in_temporary
 from pinwarden.documents.target import HttpTarget, Target
 
-__all__ = ["DANGERS", "Launched", "what_runs"]
+__all__ = ["DANGERS", "Launched", "command_words", "what_runs"]
 
 MAX_WRAPPERS = 8  # how many commands inside one another are looked through
 
@@ -32,9 +32,7 @@ def what_runs(target: Target) -> Launched:
     """What a configured server starts or contacts."""
     if isinstance(target, HttpTarget):
         return address(target.url, "http")
-    words = list(target.command)
-    if len(words) == 1 and re.search(r"\s", words[0]) and not is_absolute(words[0]):
-        words = split_line(words[0]) or words  # some clients take a whole line as the command
+    words = command_words(target.command)
     dangers = _dangers_of_program(words[0])
     around: list[str] = []
     for _ in range(MAX_WRAPPERS):
@@ -49,6 +47,13 @@ def what_runs(target: Target) -> Launched:
     if found.kind != "shell":
         dangers += programs.dangers_in_arguments(words[1:])
     return replace(found.and_dangers(dangers), wrappers=tuple(around))
+
+
+def command_words(command: Sequence[str]) -> list[str]:
+    """The words of a command. Some clients take a whole line as the command."""
+    if len(command) == 1 and re.search(r"\s", command[0]) and not is_absolute(command[0]):
+        return split_line(command[0]) or list(command)
+    return list(command)
 
 
 def _leaf(words: list[str]) -> Launched:

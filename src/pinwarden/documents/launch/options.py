@@ -28,6 +28,16 @@ class Options(Record):
         """Whether one of these options was given."""
         return any(name in self.values for name in names)
 
+    def settings(self, long_names: Mapping[str, str], *, ignored: frozenset[str], first_of: str) -> tuple[str, ...]:
+        """The options in one spelling and order, without those in ``ignored`` and the first value of ``first_of``."""
+        found: dict[str, list[str]] = {}
+        for name, values in self.values.items():
+            if name not in ignored:
+                found.setdefault(long_names.get(name, name), []).extend(values)
+        if first_of in found:
+            del found[first_of][0]
+        return tuple(f"{name}={value}" for name in sorted(found) for value in found[name])
+
 
 def names(text: str) -> frozenset[str]:
     """Option names as a set, from one line of them."""

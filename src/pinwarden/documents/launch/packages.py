@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pinwarden.core.patterns import pattern
 from pinwarden.core.record import replace
@@ -14,7 +14,7 @@ from pinwarden.documents.target import shown_url
 _NPM_EXACT = pattern(r"v?(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?")
 _NPM_NAME = pattern(r"(?:@[A-Za-z0-9._~-]+/)?[A-Za-z0-9._~-]+")
 _PYPI_EXACT = pattern(r"[0-9][0-9A-Za-z.!+_-]*")
-_PYPI_SPEC = pattern(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
+_PYPI_SPEC = pattern(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?\s*(.*)", re.DOTALL)
 _NUGET_EXACT = pattern(r"\d+(?:\.\d+){1,3}(?:-[0-9A-Za-z.-]+)?")
 _SOURCE = pattern(r"git\+|git:|git@|github:|gitlab:|bitbucket:|gist:|https?:|ssh:|hg\+|svn\+")
 _UNENCRYPTED = pattern(r"(?:[a-z]+\+)?http://|git:")
@@ -28,6 +28,8 @@ _NPX_VALUES = names(
     "-p --package -c --call --registry --prefix --cache --userconfig --globalconfig -w --workspace --node-arg -n "
     "--script-shell --allow-build"
 )
+_NPX_LONG = {"-p": "--package", "-c": "--call", "-w": "--workspace"}
+_NPX_IGNORED = names("-y --yes -q --quiet -s --silent")
 _NPM_INDEXES = ("--registry", "--userconfig", "--globalconfig")
 _DENO_VALUES = names("-c --config --import-map --lock --cert --location --seed -L --log-level --env-file")
 UV_VALUES = names(
@@ -49,6 +51,18 @@ UV_INDEXES = (
     "--config-file",
     "--pip-args",
 )
+_UV_LONG = {
+    "--spec": "--from",
+    "-w": "--with",
+    "-i": "--index-url",
+    "-f": "--find-links",
+    "-p": "--python",
+    "-c": "--constraints",
+    "-b": "--build-constraints",
+    "-P": "--upgrade-package",
+    "-m": "--module",
+}
+_UV_IGNORED = names("-q --quiet --no-progress")
 _NUGET_VALUES = names("--version --source --add-source --configfile --framework -v --verbosity")
 _NUGET_INDEXES = ("--source", "--add-source", "--configfile")
 
@@ -67,8 +81,9 @@ def npx(name: str, words: Sequence[str]) -> Launched:
         dangers.append("inline_code")
     program = options.rest[0] if named and options.rest else None
     found = npm_package(spec, name).and_dangers(dangers)
-    own = tuple(options.rest[1:])
-    return _bridged(replace(found, program=program, arguments=own), arguments)
+    settings = options.settings(_NPX_LONG, ignored=_NPX_IGNORED, first_of="--package")
+    found = replace(found, program=program, arguments=tuple(options.rest[1:]), settings=settings)
+    return _bridged(found, arguments)
 
 
 def npm_package(spec: str, runner: str) -> Launched:
@@ -135,7 +150,9 @@ def uvx(name: str, words: Sequence[str]) -> Launched:
     spec = options.get("--from", "--spec") or (options.rest[0] if options.rest else "")
     found = pypi_package(spec, name).and_dangers(["other_index"] if options.has(*UV_INDEXES) else [])
     program = options.rest[0] if options.has("--from", "--spec") and options.rest else None
-    return _bridged(replace(found, program=program, arguments=tuple(options.rest[1:])), options.rest[1:])
+    settings = (*options.settings(_UV_LONG, ignored=_UV_IGNORED, first_of="--from"), *_refinements(spec))
+    found = replace(found, program=program, arguments=tuple(options.rest[1:]), settings=settings)
+    return _bridged(found, options.rest[1:])
 
 
 def pypi_package(spec: str, runner: str) -> Launched:
@@ -148,11 +165,23 @@ def pypi_package(spec: str, runner: str) -> Launched:
     found = _PYPI_SPEC.fullmatch(spec)
     if not found or _LOCAL.match(spec):
         return _local(spec, runner)
-    name, constraint = found[1], found[2].strip()
+    name, constraint = found[1], found[3].strip()
     exact = re.fullmatch(r"(?:={2,3}|@)\s*([^,;\s]+)\s*(?:;.*)?", constraint, re.DOTALL)  # uvx takes name@version too
     version = exact[1] if exact else constraint
     pinned = bool(exact and _PYPI_EXACT.fullmatch(version))
     return Launched(kind="pypi", identity=name, version=version or None, pinned=pinned, runner=runner)
+
+
+def _refinements(spec: str) -> Iterator[str]:
+    """What a requirement asks for beyond a name and a version: extras, and markers."""
+    found = _PYPI_SPEC.fullmatch(spec)
+    if found is None:
+        return
+    extras = sorted(extra.strip().lower() for extra in (found[2] or "").strip("[]").split(",") if extra.strip())
+    yield from (f"extra={extra}" for extra in extras)
+    marker = found[3].partition(";")[2].strip()
+    if marker:
+        yield f"marker={marker}"
 
 
 def pipx(name: str, words: Sequence[str]) -> Launched:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pinwarden.core.patterns import pattern
 from pinwarden.documents.launch.options import names, read_options
@@ -20,6 +20,26 @@ _RUN_FLAGS = names(
     "--no-hosts --http-proxy --use-api-socket"
 )
 _RUN_SHORT_FLAGS = frozenset("itdPq")
+_RUN_LONG = {
+    "-i": "--interactive",
+    "-t": "--tty",
+    "-d": "--detach",
+    "-P": "--publish-all",
+    "-q": "--quiet",
+    "-e": "--env",
+    "-v": "--volume",
+    "-p": "--publish",
+    "-u": "--user",
+    "-w": "--workdir",
+    "-m": "--memory",
+    "-c": "--cpu-shares",
+    "-l": "--label",
+    "-h": "--hostname",
+    "-a": "--attach",
+    "--net": "--network",
+}
+_RUN_IGNORED = names("--rm --interactive --quiet")
+_CLUSTER = pattern(r"-[itdPq]+[^itdPq]")  # flags before an option with a value, such as -ie NAME
 _HOST_PATHS = pattern(
     r"(?:^|source=|src=)(?:/|~/?|/etc|/root|/home|[A-Za-z]:[\\/]?)(?::|,|$)|(?:docker|podman|containerd)\.sock"
 )
@@ -40,12 +60,14 @@ _COMMAND_AFTER = pattern(r"&&|\|\||\$\([^)]|`[^`]+`|;\s{1,99}\S|\s\|\s|\n\s{0,99
 
 def docker(name: str, words: Sequence[str]) -> Launched:
     """``docker run`` and ``podman run``."""
-    rest = list(read_options(words, _DOCKER_VALUES).rest)
+    engine = read_options(words, _DOCKER_VALUES)
+    rest = list(engine.rest)
     if rest[:1] == ["container"]:
         rest = rest[1:]
     if rest[:1] != ["run"]:
         return Launched(kind="path", identity=" ".join([name, *rest[:2]]), runner=name)
     image, options, place = _image_and_options(rest[1:])
+    is_plain = not engine.values and not any(map(_CLUSTER.match, rest[1 : 1 + place]))
     dangers = ["container_privileges"] if any(_reaches_machine(*option) for option in options) else []
     found = _IMAGE.fullmatch(image)
     digest = found["digest"] if found else None
@@ -57,6 +79,7 @@ def docker(name: str, words: Sequence[str]) -> Launched:
         pinned=bool(digest and _SHA256.fullmatch(digest)),
         runner=name,
         options=tuple(rest[1 : 1 + place]),
+        settings=tuple(_container_settings(options)) if is_plain else None,
         arguments=tuple(rest[2 + place :]),
     ).and_dangers(dangers)
 
@@ -153,6 +176,27 @@ def _short_option(word: str) -> tuple[str, str, str]:
             attached = word[place + 1 :].removeprefix("=")
             return f"-{letter}", attached[:1], attached
     return word, "=", ""
+
+
+def _container_settings(options: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """The options of a container in one spelling and order, without those that every server has."""
+    spelled = [pair for name, value in options for pair in _separate_flags(name, value)]
+    for name, value in sorted(spelled, key=_without_value):  # of one variable or option, a later value overrules
+        if name not in _RUN_IGNORED:
+            yield f"{name}={value}"
+
+
+def _without_value(option: tuple[str, str]) -> tuple[str, str]:
+    name, value = option
+    return name, value.partition("=")[0] if name == "--env" else ""
+
+
+def _separate_flags(name: str, value: str) -> Iterator[tuple[str, str]]:
+    if name.startswith("--") or len(name) == 2:
+        yield _RUN_LONG.get(name, name), value
+        return
+    for letter in name[1:]:
+        yield _RUN_LONG.get(f"-{letter}", f"-{letter}"), ""
 
 
 def _reaches_machine(name: str, value: str) -> bool:

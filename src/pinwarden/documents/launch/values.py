@@ -62,6 +62,11 @@ class Launched(Record):
     """The launcher's own words about how to run it, for containers."""
     arguments: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """What the server itself is given."""
+    settings: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
+    """Options that change what a package's launcher installs or how it runs it, in one spelling and order.
+
+    None where the launcher's words are not understood that well: such commands are compared word by word.
+    """
     wrappers: tuple[str, ...] = field(default=(), compare=False)
     """Programs around the launcher that change more than how it is found, such as ``env`` and ``sudo``."""
 

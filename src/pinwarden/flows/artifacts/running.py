@@ -150,35 +150,17 @@ def _nothing_to_run(name: str, why: str) -> PinwardenError:
 
 
 def find_entry(project: Project, name: str, client: str | None) -> Entry:
-    """The entry of a server in a lock that is whole. Entries of several clients must agree on what they start."""
+    """The entry of a server in a lock that is whole. Entries of several clients must mean the same server."""
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
     refuse_if_tampered(verify(lock))
-    found = [each for each in lock.entries if each.name == name and client in (None, each.client)]
-    if not found:
-        from pinwarden.flows.lock.not_locked import not_locked  # a server that is there starts without it
+    found = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
+    if len(found) == 1:
+        return found[0]  # most servers are started without comparing any
+    from pinwarden.flows.lock.locked_servers import locked_server
 
-        raise not_locked(lock.entries, name)
-    if len({(locked_launch(each).command, _pinned(each)) for each in found}) > 1:
-        raise PinwardenError(
-            "USAGE",
-            f"{name[:120]!a} is locked differently for {', '.join(sorted(each.client for each in found))}",
-            hint="Say which one you mean with --client.",
-        )
-    return found[0]
-
-
-def _pinned(entry: Entry) -> tuple[object, ...]:
-    """What a start is made from: the bundle, or the closure and the packages whose install scripts were approved."""
-    extension = extension_of(entry)
-    if extension is None:
-        return ()
-    bundle = extension.others.get("bundle")
-    if isinstance(bundle, dict):
-        return bundle.get("rootCid"), bundle.get("descriptorCid")
-    pin = extension.closure
-    return pin.file_digest if pin is not None else None, approved_digests(extension)
+    return locked_server(lock.entries, name, client, "run").entry
 
 
 def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:

@@ -6,7 +6,6 @@ nothing at all to look at is another matter: it could not be done.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -36,13 +35,13 @@ def unread_rows(lock: Lock) -> Iterator[Row]:
     same; what they say themselves is only known once they are asked."""
     from pinwarden.documents.lock.extension import SURFACE_OF
     from pinwarden.documents.lock.locked_launch import started_in_words
+    from pinwarden.flows.lock.locked_servers import approve_command
 
     for entry in lock.entries:
         extension = extension_of(entry)
         of = extension.others.get(SURFACE_OF) if extension is not None else None
         if extension is None or extension.surface is None or of is None:
             continue
-        name = shlex.quote(entry.name[:120])
         yield Row(
             code=UNREAD,
             level=LIVE_KINDS[UNREAD].severity,
@@ -51,7 +50,7 @@ def unread_rows(lock: Lock) -> Iterator[Row]:
             path="",
             message=(
                 f"its text was approved for {str(of)[:200]}, and nobody has looked at what {started_in_words(entry)} "
-                f"tells the model; what differs is held back: pinwarden approve {name} --allow-execute"
+                f"tells the model; what differs is held back: {approve_command(entry, lock.entries)}"
             ),
         )
 
@@ -60,16 +59,18 @@ def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]
     """Servers that ``--live`` has nothing to compare with, where it has something for others."""
     if not any(map(has_pin, lock.entries)):
         return
+    from pinwarden.flows.lock.locked_servers import approve_command
+
     for entry in lock.entries:
         if not has_pin(entry):
-            name = shlex.quote(entry.name[:120])
+            how = approve_command(entry, lock.entries)
             yield Row(
                 code=UNPINNED,
                 level=LIVE_KINDS[UNPINNED].severity,
                 entity="server",
                 name=entry.name,
                 path="",
-                message=f"was not asked: nothing that it tells the model is approved so far; pinwarden approve {name}",
+                message=f"was not asked: nothing that it tells the model is approved so far; {how}",
             )
 
 

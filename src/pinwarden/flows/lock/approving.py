@@ -12,27 +12,20 @@ from pinwarden.documents.lock.extension import SURFACE_OF
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.surface import Surface, parse
 from pinwarden.flows.compare import compare_surfaces
-from pinwarden.flows.lock.locking import Approver, approve_surface
-from pinwarden.flows.lock.not_locked import not_locked
+from pinwarden.flows.lock.locked_servers import LockedServer, locked_server
+from pinwarden.flows.lock.locking import Approver, approve_surfaces
 from pinwarden.flows.report import Report, counted
 
 if TYPE_CHECKING:
     from pinwarden.flows.project import Project
 
 
-def locked_entry(project: Project, name: str, client: str | None = None) -> Entry:
-    """The one entry of that name; the client is needed where there are several."""
+def server_to_approve(project: Project, name: str, client: str | None = None) -> LockedServer:
+    """The one server of that name, with the entries of all clients that have it."""
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
-    found = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
-    if not found:
-        hint = "A server that is configured is locked with pinwarden init --accept NAME; see pinwarden list."
-        raise not_locked(lock.entries, name, hint)
-    if len(found) > 1:
-        clients = ", ".join(entry.client for entry in found)
-        raise PinwardenError("USAGE", f"{name[:120]!a} is locked for {clients}", hint="Name one of them with --client")
-    return found[0]
+    return locked_server(lock.entries, name, client, "approve")
 
 
 def approved_surface(project: Project, entry: Entry) -> Surface | None:
@@ -43,8 +36,22 @@ def approved_surface(project: Project, entry: Entry) -> Surface | None:
     return parse(texts[pin.path]) if pin is not None and pin.path in texts else None
 
 
-def difference(project: Project, entry: Entry, seen: Surface) -> Report:
-    """What would be approved, as a diff against what is."""
+def difference(project: Project, server: LockedServer, seen: Surface) -> Report:
+    """What would be approved, as a diff against what is; against each approved text, if clients have several."""
+    baselines = {_approved_digest(project, entry): entry for entry in reversed(server.entries)}
+    if len(baselines) > 1:
+        baselines.pop(None, None)  # what was approved for another client of the same server was looked at
+    reports = [_difference(project, entry, seen) for entry in reversed(baselines.values())]
+    rows = tuple(dict.fromkeys(row for report in reports for row in report.rows))
+    return reports[0] if len(reports) == 1 else replace(reports[0], rows=rows)
+
+
+def _approved_digest(project: Project, entry: Entry) -> str | None:
+    approved = approved_surface(project, entry)
+    return None if approved is None else str(approved.digest)
+
+
+def _difference(project: Project, entry: Entry, seen: Surface) -> Report:
     approved = approved_surface(project, entry)
     if approved is not None:
         report = replace(compare_surfaces(approved, seen, entry.name, whole=True), command="approve")
@@ -61,10 +68,12 @@ def difference(project: Project, entry: Entry, seen: Surface) -> Report:
     )
 
 
-def nothing_to_approve(project: Project, entry: Entry, seen: Surface) -> bool:
-    """Whether a server says exactly what was approved for what it starts now."""
-    approved = approved_surface(project, entry)
-    return approved is not None and approved.digest == seen.digest and _approved_for(entry) is None
+def nothing_to_approve(project: Project, server: LockedServer, seen: Surface) -> bool:
+    """Whether a server says exactly what was approved, for every client that has it, for what it starts now."""
+    return all(
+        _approved_digest(project, entry) == str(seen.digest) and _approved_for(entry) is None
+        for entry in server.entries
+    )
 
 
 def _approved_for(entry: Entry) -> str | None:
@@ -82,13 +91,15 @@ def _same_text(report: Report, entry: Entry) -> Report:
     return replace(report, summary=told)
 
 
-def approve(project: Project, entry: Entry, seen: Surface, approver: Approver, now: str) -> Report:
-    """Make the surface the approved one, and say what that changed."""
-    shown = difference(project, entry, seen)
-    approve_surface(project, entry, seen, approver, now)
+def approve(project: Project, server: LockedServer, seen: Surface, approver: Approver, now: str) -> Report:
+    """Make the surface the approved one for every client that has the server, and say what that changed."""
+    shown = difference(project, server, seen)
+    approve_surfaces(project, [(entry, seen) for entry in server.entries], approver, now)
+    name, clients = server.entries[0].name, ", ".join(server.clients)
+    place = f" for {clients}" if len(server.entries) > 1 else ""
     return replace(
         shown,
         exit_code=EXIT_CLEAN,
-        summary=f"{entry.name}: {counted(len(shown.rows), 'change')} approved by {approver.by}; surface {seen.digest}",
+        summary=f"{name}: {counted(len(shown.rows), 'change')} approved by {approver.by}{place}; surface {seen.digest}",
         facts={**shown.facts, "approved": True, "by": approver.by, "why": approver.why, "surface": str(seen.digest)},
     )

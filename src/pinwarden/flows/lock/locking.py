@@ -215,13 +215,6 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
     return gone
 
 
-def approve_surface(
-    project: Project, entry: lock_entry.Entry, seen: Surface, approver: Approver, now: str
-) -> lock_entry.Entry:
-    """The entry with this surface as the approved one, written into the lock."""
-    return approve_surfaces(project, [(entry, seen)], approver, now)[0]
-
-
 def approve_surfaces(
     project: Project, approved: Sequence[tuple[lock_entry.Entry, Surface]], approver: Approver, now: str
 ) -> list[lock_entry.Entry]:

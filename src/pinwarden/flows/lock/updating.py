@@ -16,6 +16,7 @@ from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.locked_launch import is_enforced, locked_launch
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.server_entry import ServerEntry, from_value
+from pinwarden.flows.lock.locked_servers import approve_command
 from pinwarden.flows.lock.locking import LockWriting, Wanted, lock_from_registry
 from pinwarden.flows.lock.not_locked import not_locked
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted
@@ -181,9 +182,8 @@ def _next_steps(lock: Lock | None, written: Collection[str]) -> Iterator[str]:
         extension = extension_of(entry)
         name = shlex.quote(entry.name[:120])
         prove = "" if extension is not None and extension.has_bytes else f"pinwarden prove {name}, then "
-        steps[f"next: {prove}pinwarden approve {name} --allow-execute shows what the new release tells the model"] = (
-            None
-        )
+        approve = approve_command(entry, lock.entries if lock is not None else ())
+        steps[f"next: {prove}{approve} shows what the new release tells the model"] = None
     yield from steps
 
 

@@ -22,6 +22,7 @@ from pinwarden.documents.lock.verification import refuse_if_tampered, verify
 from pinwarden.documents.target import Address, HttpTarget, StdioTarget, fill_in, placeholder_names
 from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.flows.live_targets import live_target
+from pinwarden.flows.lock.locked_servers import LockedServer, differences, servers_by_name
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.child import Supervisor
 from pinwarden.gateway.http.hub import Opener, Upstream
@@ -109,16 +110,16 @@ class LockedServers:
         if lock is None:
             raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
         refuse_if_tampered(verify(lock))
-        entries, problems = _by_name(lock)
-        slugs = slugs_of(entries)
+        servers, problems = _by_name(lock)
+        slugs = slugs_of(servers)
         upstreams: dict[str, Upstream] = {}
         made: dict[str, tuple[Digest, Upstream]] = {}
-        for name, entry in sorted(entries.items()):
+        for name, server in sorted(servers.items()):
             known = self._made.get(name)
-            content = Digest.of(repr(_launch_of(entry)).encode())
+            content = Digest.of(repr((server.identity, server.pinned, server.entry.document.get("config"))).encode())
             try:
                 if known is None or known[0] != content or known[1].slug != slugs[name]:
-                    known = content, self._upstream(name, slugs[name], entry)
+                    known = content, self._upstream(name, slugs[name], server.entry)
             except PinwardenError as err:
                 problems[name] = f"{err.message} [{err.code}]"
                 continue
@@ -237,30 +238,19 @@ def _refuse_missing(command: Command) -> None:
         raise PinwardenError("PROGRAM_UNKNOWN", f"there is no program {program[:200]!a}")
 
 
-def _by_name(lock: Lock) -> tuple[dict[str, Entry], dict[str, str]]:
-    """One entry for each name, and why others have none.
-
-    Several clients may have the same server; if theirs differ, nobody can say which is meant.
-    """
-    found: dict[str, Entry] = {}
+def _by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
+    """One server for each name, and why others have none: clients that have different servers of one name."""
+    found: dict[str, LockedServer] = {}
     problems: dict[str, str] = {}
-    for entry in lock.entries:
-        known = found.setdefault(entry.name, entry)
-        if known is not entry and _launch_of(known) != _launch_of(entry):
-            problems[entry.name] = (
-                f"it is locked differently for {known.client} and {entry.client}; lock it in the same way for all "
-                "clients, or name another lock with --file"
+    for name, servers in servers_by_name(lock.entries).items():
+        if len(servers) == 1:
+            found[name] = servers[0]
+        else:
+            problems[name] = (
+                f"it is {differences(servers)}; lock it in the same way for all clients, "
+                "or name another lock with --file"
             )
-    return {name: entry for name, entry in found.items() if name not in problems}, problems
-
-
-def _launch_of(entry: Entry) -> object:
-    from pinwarden.documents.lock.locked_config import locked_config
-    from pinwarden.documents.lock.record import extension_of
-
-    extension = extension_of(entry)
-    closure = None if extension is None or extension.closure is None else str(extension.closure.file_digest)
-    return locked_config(entry.key, entry.document).entry, closure
+    return found, problems
 
 
 def _names_private(host: str) -> bool:

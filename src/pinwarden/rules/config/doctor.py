@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from pinwarden.core.record import Record
 from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer, configured_server
-from pinwarden.documents.clients.spelled import fields_of
-from pinwarden.documents.clients.table import CLIENTS, Client, client_of
+from pinwarden.documents.clients.table import CLIENTS, client_of
 from pinwarden.documents.lock.locked_config import LockedConfig, Place, installed
 from pinwarden.rules.config.drift import ENTITY, compare_entries, package_of, shown_server, unknown_entry
 from pinwarden.rules.config.kinds import CONFIG_KINDS
-from pinwarden.rules.drift.changes import ABSENT, INFO, Change, in_order
+from pinwarden.rules.config.server_identity import configured_identity
+from pinwarden.rules.drift.changes import ABSENT, Change, in_order
 
 IssueKind = Literal["missing", "drift", "unreadable", "invalid"]
 
@@ -200,11 +200,11 @@ def _files_of(entry: LockedConfig, paths: Mapping[Place, str]) -> list[str]:
 
 
 def _elsewhere(server: ConfiguredServer, entries: list[LockedConfig]) -> Change:
-    """Approved for another client or scope: a matter of review if it means the same, a stranger if it does not."""
+    """Approved for another client or scope: a matter of review if it is the same server, unknown if it is not."""
+    identity = configured_identity(server.name, server.entry, client_of(server.client))
     for entry in entries:
-        client = client_of(entry.client)
-        changes = compare_entries(server.name, entry.entry, _in_words_of(client, server), client)
-        if all(change.severity == INFO or change.field in _SPELLED_BY_CLIENT for change in changes):
+        approved = configured_identity(entry.name, entry.entry, client_of(entry.client))
+        if identity is not None and identity == approved:
             return _added("unlocked_entry", server)
     return unknown_entry(server, ())
 
@@ -222,26 +222,6 @@ def _added(kind: str, server: ConfiguredServer) -> Change:
         after=shown_server(server),
         reason=row.reason,
     )
-
-
-_SPELLED_BY_CLIENT = ("transport", "disabled", "autoApprove", "alwaysAllow", "type")
-
-
-def _in_words_of(client: Client, server: ConfiguredServer) -> Any:
-    """The found entry in the spelling of another client, so that it can be compared across clients."""
-    if type(server.entry) is not dict:
-        return server.entry
-    fields = fields_of(server.entry, client_of(server.client))
-    entry = {name: value for name, value in fields.items() if value is not None and name != "transport"}
-    off, off_value = client.spelling.off
-    if entry.pop("disabled"):
-        entry[off] = off_value
-    env, headers = entry.pop("env", None), entry.pop("headers", None)
-    if env:
-        entry[client.spelling.env] = env
-    for step in reversed(client.spelling.headers) if headers else ():
-        headers = {step: headers}
-    return {**entry, **(headers or {})}
 
 
 def _package(entry: LockedConfig) -> str | None:

@@ -299,6 +299,14 @@ def reference_name(value: str) -> str | None:
     return _INSERTED.sub(_as_usual, text) if _TEMPLATE.fullmatch(text) else None
 
 
+def in_usual_words(text: str) -> str:
+    """A text with every placeholder of a variable as ``${NAME}``."""
+    name = reference_name(text)
+    if name is None:
+        return _INSERTED.sub(_as_usual, text)
+    return name if "${" in name else f"${{{name}}}"
+
+
 def _as_usual(inserted: re.Match[str]) -> str:
     name = next(part for part in inserted.groups() if part)
     return f"${{{name.removeprefix('env:')}}}"

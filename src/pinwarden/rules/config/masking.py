@@ -17,6 +17,8 @@ from pinwarden.rules.config.key_forms import TOKEN, has_secret_word, looks_rando
 from pinwarden.rules.config.unseen import NAMED_VALUES
 
 MASK = "<secret>"
+UNNAMED = "${?}"
+"""What a lock holds of a reference that could as well be part of a secret, such as ``$NAME``."""
 
 LONGEST_SHOWN = 4096
 """Longer text is not shown, nor searched for secrets in every way: nobody reads it, and searching takes its time."""
@@ -434,7 +436,7 @@ def _references(text: str) -> str:
     if len(text) > LONGEST_SHOWN:
         return ""
     named = "".join(map(_reference, _INSERTED.finditer(text)))
-    return named + ("${?}" if _PERHAPS_INSERTED.search(_INSERTED.sub(" ", text)) else "")
+    return named + (UNNAMED if _PERHAPS_INSERTED.search(_INSERTED.sub(" ", text)) else "")
 
 
 def _reference(found: re.Match[str]) -> str:
