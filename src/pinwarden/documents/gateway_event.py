@@ -17,7 +17,7 @@ from pinwarden.core.record import Record
 OBSERVED = "observed"
 """A definition was served: an item of a list, or what the server says of itself."""
 CALLED = "called"
-"""The client used an item, and nothing stood against it."""
+"""The client used an item, or the server sent the client a request, and nothing stood against it."""
 ALLOWED = "allowed"
 """Something that the approved surface does not cover passed, because the policy only watches."""
 WARNED = "warned"
@@ -83,7 +83,8 @@ class Fact(Record):
     """The correlation id. All facts about one message have the same; it is also in the refusal that the client gets."""
     method: str = ""
     item_kind: str = ""
-    """tool, prompt, resource or resourceTemplate, as in changes; `SERVER_ITEM`; task or method if that is unknown."""
+    """tool, prompt, resource or resourceTemplate, as in changes; `SERVER_ITEM`; request for one that the server sent;
+    task or method if that is unknown."""
     item: str = ""
     """Its key in the list: a name, an address."""
     expected: tuple[str, ...] = ()

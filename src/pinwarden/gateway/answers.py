@@ -16,6 +16,7 @@ from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.pages import ListPage, filtered, read_page
 from pinwarden.gateway.resource_links import ResourceLinks
 from pinwarden.gateway.results import Results
+from pinwarden.gateway.server_requests import ServerRequests
 from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_task
 from pinwarden.gateway.tasks import FETCHING, LISTING, is_task, listed_tasks, without_tasks
 from pinwarden.gateway.uses import Uses
@@ -25,8 +26,7 @@ from pinwarden.rules.gates.requests import (
     ELICITATION,
     SAMPLING,
     Refusal,
-    judge_error,
-    judge_request,
+    requests_in_error,
     too_many_rounds,
 )
 from pinwarden.rules.gates.verdict import ALLOW, BLOCK, WARN, Verdict
@@ -48,7 +48,8 @@ class Answers:
         self._views = views
         self._opening = opening
         self._uses = uses
-        self._results = Results(guard, journal, links)
+        self._requests = ServerRequests(guard, journal)
+        self._results = Results(guard, journal, links, self._requests)
         self._server_asks = 0
         self._methods = UnknownMethods(guard, journal, "server")
 
@@ -62,7 +63,7 @@ class Answers:
         if message is not None and is_doubtful_answer(message):
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
         if message is not None and "result" not in message:
-            refused = judge_error(message.get("error"), self._guard.requests(self._journal.client))
+            refused = self._requests.all_refused(requests_in_error(message.get("error")), asked, out)
             self._settle(refused or self._results.too_large(frame), frame, message, asked, out)
             return True
         if asked.kind is not None:
@@ -78,7 +79,7 @@ class Answers:
         result = message["result"]
         if (asked.method in FETCHING or is_task(result)) and is_doubtful_task(result):
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
-        self._settle(self._results.refused(frame, result, asked), frame, message, asked, out)
+        self._settle(self._results.refused(frame, result, asked, out), frame, message, asked, out)
         return True
 
     def pass_on_notice(self, notice: Notice, now: float, out: Output) -> bool:
@@ -92,12 +93,13 @@ class Answers:
             verdict = self._uses.verdict_of_task(params["taskId"], now, out)
             if verdict is None:
                 return False
-        asked = Asked(None, notice.method, f"task/{params['taskId']}")
-        refused = self._results.refused(notice.frame, params, asked)
         if verdict is not None and not verdict.passes:
             self._journal.used(verdict, notice.method, "", out)
-        elif refused is not None:
-            self._journal.refused(refused.code, refused.reason, notice.method, "", out)
+            return True
+        asked = Asked(None, notice.method, f"task/{params['taskId']}")
+        refused = self._results.refused(notice.frame, params, asked, out)
+        if refused is not None:
+            self._journal.refuse(refused, notice.method, "", out)
         else:
             out.to_client.append(self._results.checked(notice.frame, notice.message, "params", asked, out))
         return True
@@ -120,7 +122,7 @@ class Answers:
             if verdict.action != ALLOW:
                 self._journal.used_once(verdict, asked.method, self._journal.call_id(asked.number), out)
         asked.warning = next((each for each in known if each.action == WARN), None)
-        self._settle(self._results.refused(frame, message["result"], asked), frame, message, asked, out)
+        self._settle(self._results.refused(frame, message["result"], asked, out), frame, message, asked, out)
         return True
 
     def _settle(self, refused: Refusal | None, frame: bytes, message: Any, asked: Asked, out: Output) -> None:
@@ -132,7 +134,7 @@ class Answers:
 
     def _refuse(self, refused: Refusal, asked: Asked, out: Output) -> bytes:
         call = self._journal.call_id(asked.number)
-        self._journal.refused(refused.code, refused.reason, asked.method, call, out)
+        self._journal.refuse(refused, asked.method, call, out)
         return _refused_answer(asked.number, refused, call)
 
     # Lists
@@ -197,26 +199,33 @@ class Answers:
         if not is_id(number) or number in self.asked_of_client:
             out.to_server.append(error(None, INVALID_REQUEST, "pinwarden: the id cannot be used"))
             return
-        policy = self._guard.requests(self._journal.client)
-        refused = judge_request(method, message.get("params"), policy)
-        if is_doubtful_question(message):
-            reason = "Two readers may differ on what the server asks for."
-            refused = Refusal(code="message_doubtful", reason=reason)
-        if refused is None and method in (SAMPLING, ELICITATION):
-            self._server_asks += 1
-            if self._server_asks > policy.max_rounds:
-                refused = too_many_rounds(policy)
-        if len(self.asked_of_client) >= self._guard.limits.max_open:
-            refused = too_many_rounds(policy)
-        refused = self._barred(out) or refused or self._results.too_large(frame)
+        asked = Asked(f"server/{number}", method)
+        refused = self._refused_request(frame, message, method, out)
+        refused = refused or self._requests.all_refused(((method, message.get("params")),), asked, out)
         if refused is not None:
-            self._journal.refused_question(refused.code, refused.reason, method, number, out)
+            self._journal.refused_question(refused, method, number, out)
             data = {"pinwarden": {"code": refused.code}}
             out.to_server.append(error(number, SERVER_AWAY, f"pinwarden: {refused.reason}", data))
             return
         self.asked_of_client[number] = method
-        asked = Asked(f"server/{number}", method)
         out.to_client.append(self._results.checked(frame, message, "params", asked, out))
+
+    def _refused_request(self, frame: bytes, message: Any, method: str, out: Output) -> Refusal | None:
+        """Why a server request may not pass, whatever it carries."""
+        barred = self._barred(out)
+        if barred is not None:
+            return barred
+        if is_doubtful_question(message):
+            reason = "Two readers may differ on what the server asks for."
+            return Refusal(code="message_doubtful", reason=reason)
+        policy = self._guard.requests(self._journal.client)
+        if len(self.asked_of_client) >= self._guard.limits.max_open:
+            return too_many_rounds(policy)
+        if method in (SAMPLING, ELICITATION) and self._requests.denied(method, message.get("params")) is None:
+            self._server_asks += 1
+            if self._server_asks > policy.max_rounds:
+                return too_many_rounds(policy)
+        return self._results.too_large(frame)
 
     def tell(self, frame: bytes, message: Any, method: str, out: Output) -> None:
         """A notification of the server that nothing is to be decided about: it is looked at as a result is."""
@@ -238,12 +247,13 @@ class Answers:
 
     def tell_error(self, frame: bytes, message: Any, out: Output) -> None:
         """An error that belongs to no request: it is looked at as one is that does."""
-        refused = judge_error(message.get("error"), self._guard.requests(self._journal.client))
-        refused = self._barred(out) or refused or self._results.too_large(frame)
+        asked = Asked(None, "")
+        refused = self._barred(out) or self._results.too_large(frame)
+        refused = refused or self._requests.all_refused(requests_in_error(message.get("error")), asked, out)
         if refused is not None:
             self._journal.refused(refused.code, refused.reason, "", "", out)
         else:
-            out.to_client.append(self._results.checked(frame, message, "error", Asked(None, ""), out))
+            out.to_client.append(self._results.checked(frame, message, "error", asked, out))
 
     def _barred(self, out: Output) -> Refusal | None:
         """Why nothing at all of the server passes; None if something does."""

@@ -15,6 +15,10 @@ class SessionLimits(Record):
     """Of one list. The largest real servers need fewer than ten."""
     max_items: int = 5_000
     """Of one list; what a model could read ends far below. Comparing a new one takes up to a millisecond."""
+    max_request_tools: int = 200
+    """Tool definitions in one server request; models take at most 128."""
+    max_input_requests: int = 100
+    """Server requests in one result or task; real results have one or two."""
     max_list: int = 32 * 1024 * 1024
     """Bytes of all pages of one list together; the largest real ones stay below 1 MiB."""
     max_unread: int = 1024 * 1024

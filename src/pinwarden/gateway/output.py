@@ -11,6 +11,7 @@ from pinwarden.documents.surface import RESOURCE, Surface
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.step import NOTHING, Step
 from pinwarden.rules.gates.lists import digest_text
+from pinwarden.rules.gates.requests import Refusal
 from pinwarden.rules.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 
 _SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
@@ -66,7 +67,7 @@ class Journal:
         """Apart from the definitions, of which a server can list so many that nothing else is remembered."""
         self._refusals: dict[tuple[str, str], int] = {}
         """How often a message that belongs to no call was refused, by why."""
-        self._questions = 0
+        self._questions = self._pings = 0
 
     def call_id(self, number: object) -> str:
         """The correlation id of the client's request with this id."""
@@ -102,7 +103,7 @@ class Journal:
         self._last.clear()
         self._told_uses.clear()
         self._refusals.clear()
-        self._questions = 0
+        self._questions = self._pings = 0
 
     def used(self, verdict: Verdict, method: str, call: str, out: Output, arguments: bytes | None = None) -> None:
         """A client wanted to use something."""
@@ -133,30 +134,42 @@ class Journal:
         """The facts of uses that pass, but for the number at the end of their call: by the name of what is used."""
         return {each.key: self.fact(CALLED, each, method, f"{self._session}/") for each in verdicts}
 
+    def pinged(self, verdict: Verdict, call: str, out: Output) -> None:
+        """The server sent a ping. A client answers any number of them by itself, so from some on they are counted."""
+        self._pings += 1
+        if self._pings <= _MAX_QUESTIONS:
+            self.used(verdict, verdict.key, call, out)
+        elif self._pings == 10 ** (len(str(self._pings)) - 1):
+            self.used(replace(verdict, reason=f"{self._pings} times in this session."), verdict.key, call, out)
+
     def refused(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
-        """A message was refused for what it is.
+        """A message was refused for what it is."""
+        self.refuse(Refusal(code=code, reason=reason), method, call, out)
+
+    def refuse(self, refused: Refusal, method: str, call: str, out: Output) -> None:
+        """The same, given the refusal.
 
         What belongs to no call may come again and again, and would fill the log and the disk: it is counted, and told
         each time that there are ten times as many.
         """
         if not call:
-            mark = (code, reason)
+            mark = (refused.code, refused.reason)
             if mark not in self._refusals and len(self._refusals) >= _MAX_REASONS:
-                mark = (code, "")
+                mark = (refused.code, "")
             count = self._refusals[mark] = self._refusals.get(mark, 0) + 1
             if count != 10 ** (len(str(count)) - 1):
                 return
             if count > 1:
-                reason = f"{reason} {count} times in this session."
-        self._refuse(code, reason, method, call, out)
+                refused = replace(refused, reason=f"{refused.reason} {count} times in this session.")
+        self._refuse(refused, method, call, out)
 
-    def refused_question(self, code: str, reason: str, method: str, number: object, out: Output) -> None:
+    def refused_question(self, refused: Refusal, method: str, number: object, out: Output) -> None:
         """A server's question to the client was refused. A server that asks for ever is counted."""
         self._questions += 1
         call = self.call_id(f"server/{number}") if self._questions <= _MAX_QUESTIONS else ""
-        self.refused(code, reason, method, call, out)
+        self.refuse(refused, method, call, out)
 
-    def _refuse(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
+    def _refuse(self, refused: Refusal, method: str, call: str, out: Output) -> None:
         fact = Fact(
             kind=BLOCKED,
             server=self._guard.server,
@@ -164,8 +177,9 @@ class Journal:
             session=self._session,
             call=call,
             method=method,
-            code=code,
-            reason=reason,
+            observed=refused.observed,
+            code=refused.code,
+            reason=refused.reason,
             policy=self._guard.policy.digest,
         )
         out.facts.append(fact)
@@ -176,7 +190,7 @@ class Journal:
         mark = ("", code, hash(method), BLOCK)
         if mark not in self._told_uses and len(self._told_uses) < _MAX_SEEN:
             self._told_uses.add(mark)
-            self._refuse(code, reason, method, "", out)
+            self._refuse(Refusal(code=code, reason=reason), method, "", out)
 
     def trusted(self, surface: Surface, seen: int, out: Output) -> None:
         """The surface was taken as the approved one because it was the first; so many items were seen."""

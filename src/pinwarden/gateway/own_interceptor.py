@@ -9,7 +9,7 @@ from pinwarden.documents.surface import PROMPT, RESOURCE, TOOL, Item, Kind
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.interceptors import REQUEST, RESPONSE, VALIDATION, Host, Interceptor, Run
 from pinwarden.gateway.messages import LIST_METHODS, shown
-from pinwarden.rules.gates.requests import ELICITATION, ROOTS, SAMPLING, judge_request
+from pinwarden.rules.gates.requests import ELICITATION, ROOTS, SAMPLING, Refusal, judge_request
 from pinwarden.rules.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 
 LISTS = "pinwarden/lists"
@@ -61,11 +61,13 @@ def own_host(guard: Guard, client: str, verdict_of: Callable[[Kind, str], Verdic
 
     def judge_question(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
-        refused = judge_request(event, _inner(payload, "params"), guard.requests(client))
-        if refused is None:
-            return {"valid": True}
-        told = {"path": "", "message": f"{refused.reason} ({refused.code})", "severity": "error"}
-        return {"valid": False, "severity": "error", "messages": [told]}
+        params = _inner(payload, "params")
+        refused = judge_request(event, params, guard.requests(client))
+        judged = refused or guard.judge_server_request(event, params, client)
+        if isinstance(judged, Refusal):
+            message = {"path": "", "message": f"{judged.reason} ({judged.code})", "severity": "error"}
+            return {"valid": False, "severity": "error", "messages": [message]}
+        return _validation([("", judged.verdict), *(("/tools", each) for each in judged.definitions)])
 
     return Host(
         (

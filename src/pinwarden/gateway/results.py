@@ -15,9 +15,10 @@ from pinwarden.gateway.messages import encode
 from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.pages import warning_edit
 from pinwarden.gateway.resource_links import ResourceLinks
+from pinwarden.gateway.server_requests import ServerRequests
 from pinwarden.gateway.tasks import FETCHING, TOLD, is_task
 from pinwarden.rules.drift.changes import REVIEW
-from pinwarden.rules.gates.requests import Refusal, judge_input_required, judge_task, too_many_rounds
+from pinwarden.rules.gates.requests import Refusal, Requests, requests_in_result, requests_in_task, too_many_rounds
 from pinwarden.rules.gates.verdict import WARN, Verdict
 
 _CALL = "tools/call"
@@ -29,8 +30,9 @@ _MOST_QUESTIONS = 100  # of a task that are remembered; one that asks more is co
 class Results:
     """The part of a session that decides about results."""
 
-    def __init__(self, guard: Guard, journal: Journal, links: ResourceLinks) -> None:
+    def __init__(self, guard: Guard, journal: Journal, links: ResourceLinks, requests: ServerRequests) -> None:
         self._guard = guard
+        self._requests = requests
         self._journal = journal
         self._links = links
         self._rounds: dict[str, int] = {}
@@ -51,26 +53,27 @@ class Results:
             return None
         return Refusal(code="result_too_large", reason=f"The result has {len(frame)} bytes; the policy allows {most}.")
 
-    def refused(self, frame: bytes, result: Any, asked: Asked) -> Refusal | None:
-        """Why a result, or what is told of a task, may not pass; None if it may."""
+    def refused(self, frame: bytes, result: Any, asked: Asked, out: Output) -> Refusal | None:
+        """Why a result, or what is reported about a task, may not pass; None if it may."""
         refused = self.too_large(frame)
         if refused is not None or type(result) is not dict:
             return refused
         if asked.method in FETCHING or asked.method in TOLD:
-            return self._refused_task(result, asked.use)
-        requests = self._guard.requests(self._journal.client)
+            return self._refused_task(result, asked, out)
         if is_task(result):
             if asked.method == _CALL:
                 self._guard.tasks.remember(result, asked.use, self._journal.owner)
-            task = result.get("task")
-            return judge_task(result, requests) or (judge_task(task, requests) if type(task) is dict else None)
+            tasks = [each for each in (result, result.get("task")) if type(each) is dict]
+            refusals = (self._refused_parts(task, requests_in_task(task), asked, out) for task in tasks)
+            return next((each for each in refusals if each is not None), None)
         if result.get("resultType", "complete") == "complete" and "inputRequests" not in result:
             if self._rounds:
                 self._rounds.pop(asked.use, None)
-            return None
-        return self._counted(asked.use) or judge_input_required(result, requests)
+            return self._requests.tools_refused(result, asked, out)
+        return self._counted(asked.use) or self._refused_parts(result, requests_in_result(result), asked, out)
 
-    def _refused_task(self, task: dict[str, Any], use: str) -> Refusal | None:
+    def _refused_task(self, task: dict[str, Any], asked: Asked, out: Output) -> Refusal | None:
+        use = asked.use
         questions = task.get("inputRequests")
         known = self._questions.get(use, frozenset())
         if type(questions) is dict and not known.issuperset(map(hash, questions)):
@@ -83,7 +86,16 @@ class Results:
         elif task.get("status") in _ENDED:
             self._rounds.pop(use, None)
             self._questions.pop(use, None)
-        return judge_task(task, self._guard.requests(self._journal.client))
+        return self._refused_parts(task, requests_in_task(task), asked, out)
+
+    def _refused_parts(
+        self, value: dict[str, Any], requests: Requests | Refusal, asked: Asked, out: Output
+    ) -> Refusal | None:
+        """Why a result or a task may not pass because of the requests and tool definitions in it."""
+        refused = self._requests.all_refused(requests, asked, out)
+        for part in (value, value.get("result")):
+            refused = refused or self._requests.tools_refused(part, asked, out)
+        return refused
 
     def _counted(self, use: str) -> Refusal | None:
         """One more round; why it is one too many, if it is."""

@@ -36,7 +36,7 @@ _RESULT = names(
 _TASK = names("taskId", "status", "statusMessage", "result", "error", "inputRequests", "task", "_meta")
 _ERROR = names("code", "data")
 _ELICITATIONS = names("elicitations")
-_ASKED = names("mode", "url")
+_ASKED = names("mode", "url", "tools", "toolChoice", "systemPrompt", "messages")
 
 
 def is_doubtful_request(message: Mapping[str, Any]) -> bool:

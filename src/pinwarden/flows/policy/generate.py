@@ -18,6 +18,7 @@ from pinwarden.documents.surface import KINDS
 from pinwarden.flows.gateway.state import FIRST_USE, lock_baseline
 from pinwarden.flows.report import Report, Row, counted
 from pinwarden.rules.config.masking import shown_item
+from pinwarden.rules.gates.requests import SERVER_REQUESTS
 from pinwarden.rules.gates.verdict import BLOCK
 from pinwarden.rules.proposal import REASONS, Observation, Proposal, propose
 from pinwarden.store.audit_chain import entries
@@ -249,7 +250,8 @@ class _Uses:
         for entry in entries(state.audit_database):
             fact = entry.fact
             # What a policy only watches is told as allowed or warned, in lists as well; only a use has a call.
-            if not fact.item or fact.method.startswith("tasks/"):  # to fetch a result is no call
+            # To fetch a result is no call, and neither is what a server sends to the client.
+            if not fact.item or fact.method.startswith("tasks/") or fact.method in SERVER_REQUESTS:
                 continue
             if fact.kind == CALLED or (fact.kind in (ALLOWED, WARNED) and fact.call):
                 item = self._found.setdefault((kept_name(fact.server), fact.item_kind, kept_name(fact.item)), {})

@@ -1,7 +1,8 @@
 """Judging what a server asks of the client: samples of its model, input of its user, its folders.
 
 The handshake revisions send these as requests of their own. 2026-07-28 puts them into results that say
-``input_required``. Both are held against the same policy.
+``input_required``. Both are held against the same policy. What a request says is judged in
+``rules/gates/request_content.py``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ SAMPLING = "sampling/createMessage"
 ELICITATION = "elicitation/create"
 ROOTS = "roots/list"
 _HARMLESS = frozenset({"ping", "tasks/get", "tasks/result", "tasks/cancel", "tasks/list"})
+SERVER_REQUESTS = frozenset({SAMPLING, ELICITATION, ROOTS, *_HARMLESS})
+"""Every request that a server may send to a client, in any revision."""
 _UNSAFE_IN_ADDRESSES = frozenset(" \\\t\r\n<>\"'`{}|^")
 _MAX_ADDRESS = 8192
 
@@ -28,6 +31,13 @@ class Refusal(Record):
 
     code: str
     reason: str
+    observed: str = ""
+    """The digest of what is refused, where it has one."""
+
+
+Requests = tuple[tuple[str, Any], ...]
+"""Methods and params of server requests that are part of another message."""
+_MALFORMED = Refusal(code="request_malformed", reason="The server asks for input in a form that cannot be read.")
 
 
 def judge_request(method: str, params: Any, policy: RequestPolicy) -> Refusal | None:
@@ -43,48 +53,50 @@ def judge_request(method: str, params: Any, policy: RequestPolicy) -> Refusal | 
     if not policy.elicitation:
         return _denied("elicitation")
     if not isinstance(params, Mapping):
-        return Refusal(code="request_malformed", reason="The server asks for input in a form that cannot be read.")
+        return _MALFORMED
     if params.get("mode", "form") == "form" and "url" not in params:
         return None
     return _judge_address(params.get("url"), policy)
 
 
-def judge_input_required(result: Mapping[str, Any], policy: RequestPolicy) -> Refusal | None:
-    """The same for a result that asks for more input before it is complete."""
+def requests_in_result(result: Mapping[str, Any]) -> Requests | Refusal:
+    """The requests of a result that asks for more input before it is complete."""
     requests = result.get("inputRequests")
     if requests is None:
-        return None  # only requestState: the client repeats its request, and nobody is asked
+        return ()  # only requestState: the client repeats its request, and is asked nothing
     if not isinstance(requests, Mapping):
-        return Refusal(code="request_malformed", reason="The server asks for input in a form that cannot be read.")
+        return _MALFORMED
     for request in requests.values():
-        method = request.get("method") if isinstance(request, Mapping) else None
-        if not isinstance(method, str):
-            return Refusal(code="request_malformed", reason="The server asks for input in a form that cannot be read.")
-        refusal = judge_request(method, request.get("params"), policy)
-        if refusal is not None:
-            return refusal
-    return None
+        if not isinstance(request, Mapping) or not isinstance(request.get("method"), str):
+            return _MALFORMED
+    return tuple((request["method"], request.get("params")) for request in requests.values())
 
 
-def judge_error(error: Any, policy: RequestPolicy) -> Refusal | None:
-    """The same for an error that sends the user to addresses before the request is repeated (2025-11-25)."""
+def requests_in_error(error: Any) -> Requests | Refusal:
+    """The elicitations of an error that sends the user to addresses before the request is repeated (2025-11-25)."""
     if not isinstance(error, Mapping) or error.get("code") != URL_REQUIRED:
-        return None
+        return ()
     data = error.get("data")
     elicitations = data.get("elicitations") if isinstance(data, Mapping) else None
     if not isinstance(elicitations, list):
-        return Refusal(code="request_malformed", reason="The server asks for input in a form that cannot be read.")
-    refusals = (judge_request(ELICITATION, each, policy) for each in elicitations)
-    return next((refusal for refusal in refusals if refusal is not None), None)
+        return _MALFORMED
+    return tuple((ELICITATION, each) for each in elicitations)
 
 
-def judge_task(task: Mapping[str, Any], policy: RequestPolicy) -> Refusal | None:
-    """The same for what a server tells of a task: what it asks for, and the result or the error that it holds."""
-    refusal = judge_input_required(task, policy) or judge_error(task.get("error"), policy)
+def requests_in_task(task: Mapping[str, Any]) -> Requests | Refusal:
+    """The requests in what a server reports about a task: its own, and those of the result or the error in it."""
     result = task.get("result")
-    if refusal is None and isinstance(result, Mapping):
-        refusal = judge_input_required(result, policy)
-    return refusal
+    parts = (
+        requests_in_result(task),
+        requests_in_error(task.get("error")),
+        requests_in_result(result) if isinstance(result, Mapping) else (),
+    )
+    found: Requests = ()
+    for part in parts:
+        if isinstance(part, Refusal):
+            return part
+        found += part
+    return found
 
 
 def too_many_rounds(policy: RequestPolicy) -> Refusal:
