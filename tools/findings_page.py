@@ -14,9 +14,10 @@ from pinwarden.flows.config.secrets_audit import SECRET_KINDS
 from pinwarden.flows.contract.costing import COST_KINDS
 from pinwarden.flows.contract.denials import CONTRACT_KINDS
 from pinwarden.flows.contract.differing import CONTRACT_CHANGE_KINDS
-from pinwarden.flows.gate.check import POLICY_KINDS
+from pinwarden.flows.gate.check import LOCK_REQUIRED_KINDS, POLICY_KINDS
 from pinwarden.flows.gate.integrity import LOCK_KINDS
 from pinwarden.flows.gate.registry import REGISTRY_KINDS
+from pinwarden.flows.gate.repository import COVERAGE_KINDS
 from pinwarden.flows.gate.unread import LIVE_KINDS
 from pinwarden.flows.lock.conversion import CONVERSION_KINDS
 from pinwarden.flows.lock.reinstalling import REINSTALLING_KINDS
@@ -97,7 +98,16 @@ SECTIONS = (
     Section(
         heading="The lock itself",
         commands="`ci`, `list`, `lock digest`, `lock verify-signature`, `lock convert`",
-        tables=(_problems(), LOCK_KINDS, LIVE_KINDS, SIGNATURE_KINDS, POLICY_KINDS, CONVERSION_KINDS),
+        tables=(
+            _problems(),
+            LOCK_KINDS,
+            LIVE_KINDS,
+            SIGNATURE_KINDS,
+            POLICY_KINDS,
+            LOCK_REQUIRED_KINDS,
+            COVERAGE_KINDS,
+            CONVERSION_KINDS,
+        ),
     ),
     Section(
         heading="What the registries say today",

@@ -115,8 +115,9 @@ class TestJUnit:
     def test_the_texts_and_the_place_are_there(self) -> None:
         changed = row(before="old", after="new", file="mcp-lock.json", line=7, column=3)
         (case,) = suite_of(render(report(changed, exit_code=1), "junit")).findall("testcase")
-        assert (case.get("file"), case.get("line")) == ("mcp-lock.json", "7")
+        assert case.get("name") == "tool search /description in mcp-lock.json"
         (failure,) = case
+        assert "at mcp-lock.json:7" in str(failure.text)
         assert failure.get("type") == "text_changed"
         assert "before: old\nafter: new" in str(failure.text)
 
@@ -181,7 +182,8 @@ class TestSarif:
     )
     def test_a_file_becomes_a_uri(self, file: str, uri: str) -> None:
         (result,) = json.loads(render(report(row(file=file)), "sarif"))["runs"][0]["results"]
-        assert result["locations"][0]["physicalLocation"] == {"artifactLocation": {"uri": uri}}
+        location = {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}
+        assert result["locations"][0]["physicalLocation"] == location
 
     def test_a_row_without_a_file_has_no_physical_location(self) -> None:
         (result,) = json.loads(render(report(row()), "sarif"))["runs"][0]["results"]
@@ -321,7 +323,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "code", "error"),
         [
-            (("ci",), 3, "LOCK_MISSING"),
+            (("lock", "digest"), 3, "LOCK_MISSING"),
             (("lock", "digest", "--file", "broken.json"), 3, "JSON_PARSE_ERROR"),
             (("inspect", "--", "true"), 2, "CONSENT_REQUIRED"),
             (("ci", "--nonsense"), 2, "USAGE"),

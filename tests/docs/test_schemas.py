@@ -259,7 +259,7 @@ class TestOutputs:
             ("inspect", "--", "false"),
             ("inspect", "--allow-execute", "--", "false"),
             ("lock", "digest"),
-            ("ci",),
+            ("ci", "--file", "broken"),
         ],
         ids=" ".join,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import get_args
 
+from pinwarden.flows.gate.report import CHECKS
 from pinwarden.rules.config.doctor import IssueKind
 from pinwarden.rules.config.drift import ENTITY
 from pinwarden.rules.config.findings import FINDING_KINDS
@@ -16,7 +17,7 @@ from tools.schema_words import COUNT, FULL_TEXT, TEXT, TRUTH, Schema, array, exa
 
 def ci() -> Schema:
     status = one_of(("ok", "failed", "skipped", "none"))
-    checks = ("integrity", "signature", "configs", "policy", "registry", "bytes", "scripts", "advisories", "live")
+    checks = CHECKS
     body = exactly(
         {
             "ok": TRUTH,
@@ -27,6 +28,9 @@ def ci() -> Schema:
             "unchecked": array(ref("row")),
             "remarks": array(ref("row")),
             "notes": array(TEXT),
+            "projects": array(
+                exactly({"lock": TEXT, "checkedEntries": COUNT, "checks": exactly(dict.fromkeys(checks, status))})
+            ),
         }
     )
     return output(

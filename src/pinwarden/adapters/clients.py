@@ -9,14 +9,23 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pinwarden.adapters.files import read_file, write_atomically
 from pinwarden.core.alike_names import folded_name
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.clients.table import CLIENTS, FOLDERS, Client, Place, System, client_of, installation_place
+from pinwarden.documents.clients.table import (
+    CLIENTS,
+    FOLDERS,
+    Client,
+    Place,
+    Scope,
+    System,
+    client_of,
+    installation_place,
+)
 
 if TYPE_CHECKING:
     from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
@@ -43,12 +52,21 @@ def discover(
     A file that several clients read is listed once, under the first of them. ``root`` is the top of the file system,
     under which administrators put files.
     """
+    return _found(_Folders(project, home, system, env, root), get_args(Scope))
+
+
+def discover_project(project: Path, system: System) -> list[ConfigFile]:
+    """Every configuration file that exists in a project's folder; the user's own files are left out."""
+    return _found(_Folders(project, project, system, {}, Path("/")), ("project",))
+
+
+def _found(folders: _Folders, scopes: Container[Scope]) -> list[ConfigFile]:
     found: dict[Path, ConfigFile] = {}
-    folders = _Folders(project, home, system, env, root)
     listed: dict[Path, list[str]] = {}
+    project, home = folders.known["project"], folders.known["home"]
     for client in CLIENTS.values():
         for place in client.places:
-            if system not in place.systems:
+            if folders.system not in place.systems or place.scope not in scopes:
                 continue
             pattern = folders.fill_in(place.path)
             for written in _spellings(pattern, project, listed) if place.scope == "project" else (pattern,):
@@ -59,6 +77,14 @@ def discover(
                     elif known not in found and _is_there(path):
                         found[known] = load(path, client, place, within=(project, home))
     return list(found.values())
+
+
+def project_names() -> frozenset[str]:
+    """What a folder must hold to configure a client: the first step of each path below a project."""
+    paths = (
+        Path(place.path).parts for client in CLIENTS.values() for place in client.places if place.scope == "project"
+    )
+    return frozenset(parts[1] for parts in paths)
 
 
 def load(path: Path, client: Client, place: Place, *, within: tuple[Path, ...] = ()) -> ConfigFile:

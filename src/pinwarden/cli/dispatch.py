@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
@@ -83,6 +84,7 @@ class _Asked:
     def __init__(self, command: str, form: str) -> None:
         self.command = command
         self.form = form
+        self.files: Sequence[tuple[str, Path]] = ()
         self.exit_code = EXIT_UNCHECKED
 
     @classmethod
@@ -92,7 +94,8 @@ class _Asked:
         named = next((name for count in (2, 1) if (name := " ".join(options[:count])) in commands), "")
         forms = [word.removeprefix("--format=") for word in options if word.startswith("--format=")]
         forms += [word for option, word in pairwise(options) if option == "--format"]
-        return cls(named, forms[-1] if forms else "text")
+        printed = [form for form in forms if "=" not in form]
+        return cls(named, printed[-1] if printed else "text")
 
 
 def _run(arguments: Sequence[str], commands: Mapping[str, str], asked: _Asked) -> int:
@@ -122,6 +125,7 @@ def _run(arguments: Sequence[str], commands: Mapping[str, str], asked: _Asked) -
     except SystemExit:  # the help was asked for
         return EXIT_CLEAN
     asked.form = getattr(args, "format", "text")
+    asked.files = getattr(args, "format_files", ())
     if command and not getattr(module, "TAKES_COMMAND", False):
         parser.error("no command is expected after --")
     args.command = command
@@ -199,6 +203,17 @@ def _report(err: PinwardenError, asked: _Asked) -> None:
     wrote = inert_in_log("".join(f"{show_invisible(line)}\n" for line in _last_words(err)))
     error, hint = (told(line, to=sys.stderr) for line in (f"error: {err.message} [{err.code}]", f"hint: {err.hint}"))
     sys.stderr.write(f"{error}{wrote}{hint}")
+    _write_error_files(err, asked)
+
+
+def _write_error_files(err: PinwardenError, asked: _Asked) -> None:
+    """The error in every file that ``--format FORMAT=FILE`` names: a build server must not show an older report."""
+    for form, path in asked.files:
+        from pinwarden.cli.output import write_report_file
+        from pinwarden.cli.render import render_error
+
+        plain = f"error: {err.message} [{err.code}]\nhint: {err.hint}\n"
+        write_report_file(path, render_error(err, asked.command, form) or plain)
 
 
 def _last_words(err: PinwardenError) -> list[str]:

@@ -116,7 +116,7 @@ def _argument(action: Action, parser: ArgumentParser, group: str) -> Argument:
         help=" ".join(help_text.split()),
         value=None if action.nargs == 0 else _value(action, help_text),
         required=action.required if names else action.nargs not in ("*", "?"),
-        repeated=plural or type(action).__name__ in ("_AppendAction", "_ExtendAction"),
+        repeated=plural or type(action).__name__ in ("_AppendAction", "_ExtendAction", "FormatAction"),
         group=group,
     )
 

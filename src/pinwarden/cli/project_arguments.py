@@ -22,6 +22,14 @@ def add_project_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--file", metavar="LOCK", help=f"the lockfile ({_DEFAULT_LOCK} in that folder)")
 
 
+def add_projects_arguments(parser: ArgumentParser) -> None:
+    """``--project``, which may be repeated, and ``--file``."""
+    parser.add_argument(
+        "--project", action="append", metavar="DIR", help="the project's folder (.); repeat it for several projects"
+    )
+    parser.add_argument("--file", metavar="LOCK", help=f"the lockfile ({_DEFAULT_LOCK} in that folder)")
+
+
 def add_scope_argument(parser: ArgumentParser) -> None:
     """``--scope``."""
     parser.add_argument(
@@ -54,6 +62,18 @@ def project_of(args: Namespace) -> Project:
     if not Path(args.project).is_dir():
         raise PinwardenError("USAGE", f"{args.project[:200]!a} is not a folder")
     return this_project(Path(args.project), Path(args.file) if args.file else None)
+
+
+def projects_of(args: Namespace) -> tuple[Project, ...]:
+    """The projects that the options name, each once. ``--file`` names the lock of a single project."""
+    folders = args.project or ["."]
+    missing = next((folder for folder in folders if not Path(folder).is_dir()), None)
+    if missing is not None:
+        raise PinwardenError("USAGE", f"{missing[:200]!a} is not a folder")
+    roots = {Path(folder).resolve(): Path(folder) for folder in folders}
+    if args.file and len(roots) > 1:
+        raise PinwardenError("USAGE", "--file names one lockfile, and there are several projects")
+    return tuple(this_project(root, Path(args.file) if args.file else None) for root in roots.values())
 
 
 def this_project(root: Path = Path(), lock: Path | None = None) -> Project:

@@ -243,6 +243,8 @@ PROVABLE_CODES = frozenset(code for code in EVIDENCE_CODES if code.endswith("_ve
 """Those that say that something was verified: by whoever wrote them down, or in this run."""
 SETTING_CODES = ("servers_enabled", "hooks", "command_setting", "variables_set", "plugins_enabled")
 """What the settings of a client do that a team may want. A waiver names the file in place of a server."""
+FILE_CODES = (*SETTING_CODES, "config_uncovered")
+"""Findings about a file, which a waiver names in place of a server."""
 WAIVABLE_CODES = (
     "server_denied",
     "server_not_allowed",
@@ -269,7 +271,7 @@ WAIVABLE_CODES = (
     "remote_denied",
     "secrets_denied",
     "entry_deleted",
-    *SETTING_CODES,
+    *FILE_CODES,
 )
 """Rules that a waiver can lift. ``verdict_blocked`` is not among them: a blocked server stays blocked."""
 
@@ -423,7 +425,7 @@ def _says_anything(policy: Policy) -> bool:
         or bool(policy.sandboxes)
         or policy.gateway is not None
         or any(switches)
-        or any(waiver.code in SETTING_CODES for waiver in policy.waivers)  # what holds unwritten
+        or any(waiver.code in FILE_CODES for waiver in policy.waivers)  # what holds unwritten
     )
 
 

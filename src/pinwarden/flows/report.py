@@ -53,6 +53,8 @@ class Report(Record):
     """Things to tell a person that are not findings: what was not compared, what was assumed."""
     rule_texts: Mapping[str, str] = field(default_factory=dict)
     """What each row code means, for formats that list their rules."""
+    file: str | None = None
+    """The file that the report is about: the place of rows that name none."""
 
 
 def weight(row: Row) -> int:

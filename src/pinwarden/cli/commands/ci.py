@@ -1,32 +1,47 @@
-"""Check that everything is as it was approved, and fail if it is not. Nothing is resolved anew; nothing is written.
+"""Check that everything is as it was approved, and fail if it is not. Nothing is resolved or written.
 
 Checks the lock and the approved texts beside it, every client configuration that exists, and the policy. --public-key
 demands a signature of the lock as well. --registry looks each locked version up again; --bytes fetches and hashes what
 was locked; --live asks the servers and compares what they tell the model.
+
+In a version-control repository, every folder of it is searched: MCP servers that are configured where no lock covers
+them fail the run. A repository without any MCP configuration is clean.
+
+  pinwarden ci --format github --format sarif=pinwarden.sarif --format junit=pinwarden.xml
+  pinwarden ci --project services/search --project services/mail
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.key_arguments import add_gate_signature_arguments, signature_check_of
-from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.output import add_report_arguments, emit_report
 from pinwarden.cli.probe_arguments import add_probe_arguments
-from pinwarden.cli.project_arguments import add_project_arguments, add_scope_argument, project_of
+from pinwarden.cli.project_arguments import add_projects_arguments, add_scope_argument, projects_of
 from pinwarden.core.digest import Digest
-from pinwarden.core.errors import PinwardenError
+from pinwarden.core.errors import EXIT_USAGE, PinwardenError
+from pinwarden.flows.project import Project, load_policies
+
+if TYPE_CHECKING:
+    from pinwarden.flows.gate.report import Checked
 
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
-    add_project_arguments(parser)
+    add_projects_arguments(parser)
     add_scope_argument(parser)
-    add_format_argument(parser)
-    parser.add_argument("--expect-digest", metavar="DIGEST", help="the lock's digest, from where nobody can edit both")
+    add_report_arguments(parser)
+    parser.add_argument("--expect-digest", metavar="DIGEST", help="expected lock digest, kept outside the repository")
+    parser.add_argument(
+        "--require-lock", action="store_true", help="fail without a lock, also where no MCP server is configured"
+    )
     parser.add_argument("--require-extension", action="store_true", help="refuse entries without our record")
     parser.add_argument(
-        "--environment", default="default", metavar="NAME", help="whose minimum tier of the policy counts"
+        "--environment", default="default", metavar="NAME", help="apply this environment's minimum tier"
     )
     parser.add_argument("--require-policy", action="store_true", help="fail where no policy is written down")
     parser.add_argument("--no-configs", action="store_true", help="do not look at client configurations")
@@ -42,12 +57,38 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Check and report."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.gate.check import check
-    from pinwarden.flows.gate.gate import Gate
-    from pinwarden.flows.project import load_policies
+    from pinwarden.adapters.repository import repository_root
+    from pinwarden.flows.gate.report import gate_report
+    from pinwarden.flows.gate.repository import coverage_rows, in_repository, with_coverage
 
-    project = project_of(args)
+    projects = projects_of(args)
+    _refuse_single_project_options(args, projects)
+    root = repository_root(projects[0].root)
+    alone = len(projects) == 1
+    checked = [in_repository(project, _check(args, project, alone=alone), root, alone=alone) for project in projects]
+    if root is not None and not args.no_configs and args.scope != "global":
+        policies = load_policies(projects[0], args.environment)
+        checked[0] = with_coverage(checked[0], coverage_rows(root, projects, policies))
+    return emit_report(gate_report(checked), args)
+
+
+def _check(args: Namespace, project: Project, *, alone: bool) -> Checked:
+    """One project. An error ends the command, unless there are other projects to report."""
+    try:
+        return _checked(args, project)
+    except PinwardenError as err:
+        if alone or err.exit_code == EXIT_USAGE:
+            raise
+        from pinwarden.flows.gate.repository import unchecked_project
+
+        return unchecked_project(project, err)
+
+
+def _checked(args: Namespace, project: Project) -> Checked:
+    from pinwarden.adapters.clock import now
+    from pinwarden.flows.gate.check import check_project
+    from pinwarden.flows.gate.gate import Gate
+
     probe = None
     if args.live:
         from pinwarden.cli.targets import options_of
@@ -61,6 +102,7 @@ def run(args: Namespace) -> int:
         configs=not args.no_configs,
         scope=args.scope,
         expect_digest=_digest(args.expect_digest),
+        require_lock=args.require_lock or bool(args.file),
         require_extension=args.require_extension,
         require_policy=args.require_policy,
         signatures=signature_check_of(args, project),
@@ -68,13 +110,22 @@ def run(args: Namespace) -> int:
     )
     policies = load_policies(project, args.environment)
     if not args.bytes:
-        return emit(check(project, policies, gate), args.format)
+        return check_project(project, policies, gate)
     from pinwarden.cli.fetch_arguments import workshop
     from pinwarden.core.record import replace
 
     with workshop(args, project, "hashing") as shop:
-        report = check(project, policies, replace(gate, workshop=shop))
-    return emit(report, args.format)
+        return check_project(project, policies, replace(gate, workshop=shop))
+
+
+def _refuse_single_project_options(args: Namespace, projects: Sequence[Project]) -> None:
+    for option, value in (("--expect-digest", args.expect_digest), ("--signature", args.signature)):
+        if value and len(projects) > 1:
+            raise PinwardenError(
+                "USAGE",
+                f"{option} belongs to one project, and there are {len(projects)}",
+                hint=f"Run pinwarden ci once per project: pinwarden ci --project DIR {option} VALUE",
+            )
 
 
 def _digest(text: str | None) -> str | None:

@@ -13,7 +13,7 @@ from pinwarden.cli.contract_arguments import (
     add_server_arguments,
     observed_by,
 )
-from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.output import add_report_arguments, emit_report
 
 TAKES_COMMAND = True
 
@@ -24,7 +24,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--compat", action="store_true", help="answer as the original does, its blind spots included")
     add_budget_arguments(parser)
     add_server_arguments(parser)
-    add_format_argument(parser)
+    add_report_arguments(parser)
 
 
 def run(args: Namespace) -> int:
@@ -37,4 +37,4 @@ def run(args: Namespace) -> int:
     locked_at(place)
     observed = observed_by(args)
     budget = Budget(total=args.budget, tool=args.tool_budget)
-    return emit(check(observed, place, compat=args.compat, budget=budget), args.format)
+    return emit_report(check(observed, place, compat=args.compat, budget=budget), args, about=[place.path])

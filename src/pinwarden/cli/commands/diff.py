@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.output import add_report_arguments, emit_report
 from pinwarden.cli.probe_arguments import add_probe_arguments, add_target_arguments
 from pinwarden.cli.targets import command_target, probe_target, shown_command, shown_target, surface_of
 from pinwarden.core.errors import PinwardenError
@@ -22,7 +22,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("sides", nargs="*", metavar="SIDE", help="what was approved, then what is there now")
     parser.add_argument("--before", metavar="SIDE", help="the same as the first SIDE")
     parser.add_argument("--after", metavar="SIDE", help="the same as the second SIDE")
-    add_format_argument(parser)
+    add_report_arguments(parser)
     add_target_arguments(parser)
     add_probe_arguments(parser)
 
@@ -39,4 +39,4 @@ def run(args: Namespace) -> int:
     else:
         shown = shown_target(names[1])
         after = surface_of(names[1], args)
-    return emit(compare_surfaces(before, after, f"{shown_target(names[0])} -> {shown}"), args.format)
+    return emit_report(compare_surfaces(before, after, f"{shown_target(names[0])} -> {shown}"), args, about=names)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.output import add_report_arguments, emit_report
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 
 
@@ -19,7 +19,7 @@ def configure(parser: ArgumentParser) -> None:
 
     parser.add_argument("--scope", default="all", choices=["all", "project", "global"], help="whose configurations")
     add_project_arguments(parser)
-    add_format_argument(parser)
+    add_report_arguments(parser)
     parser.epilog = f"clients: {', '.join(CLIENTS)}"
 
 
@@ -27,4 +27,4 @@ def run(args: Namespace) -> int:
     """Examine and report."""
     from pinwarden.flows.config.doctor import examine
 
-    return emit(examine(project_of(args), args.scope), args.format)
+    return emit_report(examine(project_of(args), args.scope), args)

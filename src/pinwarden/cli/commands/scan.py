@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.output import add_report_arguments, emit_report
 from pinwarden.cli.probe_arguments import add_probe_arguments, add_target_arguments
 from pinwarden.cli.targets import command_target, probe_target, shown_command, shown_target, surface_of
 from pinwarden.core.errors import PinwardenError
@@ -22,7 +22,7 @@ def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
     parser.add_argument("target", nargs="*", help="surface file, URL, or name from a client config")
     parser.add_argument("--fail-on-warning", action="store_true", help="exit with 1 if there is a warning")
-    add_format_argument(parser)
+    add_report_arguments(parser)
     add_target_arguments(parser)
     add_probe_arguments(parser)
 
@@ -38,4 +38,4 @@ def run(args: Namespace) -> int:
         surfaces[shown_command(args.command)] = probe_target(command_target(args.command, args), args)
     if not surfaces:
         raise PinwardenError("USAGE", "name a surface to scan, or give a command after --")
-    return emit(scan_surfaces(surfaces, fail_on_warning=args.fail_on_warning), args.format)
+    return emit_report(scan_surfaces(surfaces, fail_on_warning=args.fail_on_warning), args, about=args.target)

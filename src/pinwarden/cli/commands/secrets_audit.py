@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.output import add_report_arguments, emit_report
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 
 
@@ -15,11 +15,11 @@ def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
     parser.add_argument("--scope", default="all", choices=["all", "project", "global"], help="whose configurations")
     add_project_arguments(parser)
-    add_format_argument(parser)
+    add_report_arguments(parser)
 
 
 def run(args: Namespace) -> int:
     """Audit and report."""
     from pinwarden.flows.config.secrets_audit import audit_secrets
 
-    return emit(audit_secrets(project_of(args), args.scope), args.format)
+    return emit_report(audit_secrets(project_of(args), args.scope), args)

@@ -23,7 +23,7 @@ def render(report: Report) -> str:
     """The summary first, because only the first ten commands of each kind are shown; then rows and notes."""
     title = f"pinwarden {report.command}"
     lines = [_command("error" if report.exit_code else "notice", {"title": title}, report.summary)]
-    lines += [_row(row) for row in report.rows]
+    lines += [_row(report, row) for row in report.rows]
     lines += [_command("notice", {"title": title}, note) for note in report.notes]
     return "\n".join(lines) + "\n"
 
@@ -33,10 +33,11 @@ def render_error(err: PinwardenError, command: str) -> str:
     return _command("error", {"title": err.code}, f"{command}: {_cut(err.message)}", f"hint: {err.hint}") + "\n"
 
 
-def _row(row: Row) -> str:
+def _row(report: Report, row: Row) -> str:
     properties: dict[str, str] = {}
-    if row.file is not None:
-        properties["file"] = row.file
+    file = row.file or report.file
+    if file is not None:
+        properties["file"] = file
         if row.line is not None:
             properties["line"] = str(row.line)
             if row.column is not None:

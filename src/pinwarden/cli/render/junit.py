@@ -1,4 +1,7 @@
-"""JUnit XML: for the test view of a build server. The suite fails exactly when the command does."""
+"""JUnit XML: for the test view of a build server. The suite fails exactly when the command does.
+
+Only elements and attributes that Jenkins' schema knows (junit-10.xsd of its xUnit plugin).
+"""
 
 from __future__ import annotations
 
@@ -71,13 +74,14 @@ def _failing(report: Report) -> tuple[str, ...]:
 
 
 def _case(report: Report, row: Row, kind: str) -> list[str]:
-    name = " ".join(part for part in (row.entity, row.name, row.path) if part) or row.code
-    place = {} if row.file is None else {"file": row.file}
-    if row.file is not None and row.line is not None:
-        place["line"] = str(row.line)
-    opening = f"<testcase{_attributes(classname=f'pinwarden.{report.command}.{row.code}', name=name, **place)}>"
+    place = row.file or report.file
+    parts = (row.entity, row.name, row.path, f"in {place}" if place else "")
+    name = " ".join(part for part in parts if part) or row.code
+    opening = f"<testcase{_attributes(classname=f'pinwarden.{report.command}.{row.code}', name=name)}>"
+    line = "" if row.line is None else f":{row.line}"
     texts = (("before", row.before), ("after", row.after), ("text", row.excerpt))
-    body = _lines(f"{row.level}: {row.message}", *(f"{side}: {text}" for side, text in texts if text is not None))
+    at = [f"at {place}{line}"] if place else []
+    body = _lines(f"{row.level}: {row.message}", *at, *(f"{side}: {text}" for side, text in texts if text is not None))
     if not kind:
         return [opening, f"  <system-out>{body}</system-out>", "</testcase>"]
     return [opening, f"  <{kind}{_attributes(type=row.code, message=row.message)}>{body}</{kind}>", "</testcase>"]

@@ -21,12 +21,24 @@ _LEVELS = {"critical": "error", "review": "warning", "warning": "warning", "info
 def render(report: Report) -> str:
     """One run with one result per row."""
     codes = sorted({row.code for row in report.rows})
-    rules = [
-        {"id": code, "shortDescription": {"text": report.rule_texts.get(code, code.replace("_", " "))}}
-        for code in codes
-    ]
+    rules = [_rule(code, report.rule_texts.get(code)) for code in codes]
     results = [_result(report, row, codes.index(row.code)) for row in report.rows]
     return _log({"tool": _tool({"rules": rules}), "columnKind": "unicodeCodePoints", "results": results})
+
+
+def _rule(code: str, meaning: str | None) -> dict[str, Any]:
+    """A rule with everything that GitHub's code scanning requires of one."""
+    words = code.replace("_", " ")
+    text = meaning or f"{words.capitalize()}."
+    advice = f"{text} Review the change, then undo it or approve it. Reference: docs/reference/findings.md, {code}."
+    return {
+        "id": code,
+        "name": words.title().replace(" ", ""),
+        "shortDescription": {"text": text},
+        "fullDescription": {"text": text},
+        "help": {"text": advice},
+        "properties": {"tags": ["security", "mcp"]},
+    }
 
 
 def render_error(err: PinwardenError, command: str) -> str:
@@ -64,7 +76,7 @@ def _result(report: Report, row: Row, rule: int) -> dict[str, Any]:
         "message": {"text": show_invisible(f"{row.entity} {row.name}: {row.message}".replace("\n", " "))},
         "locations": [
             {
-                **_physical(row),
+                **_physical(report, row),
                 "logicalLocations": [
                     {"name": show_invisible(row.name), "fullyQualifiedName": show_invisible(place), "kind": "member"}
                 ],
@@ -80,14 +92,14 @@ def _texts(row: Row) -> dict[str, str]:
     return {name: show_invisible(text) for name, text in texts.items() if text is not None}
 
 
-def _physical(row: Row) -> dict[str, Any]:
-    if row.file is None:
+def _physical(report: Report, row: Row) -> dict[str, Any]:
+    """The file and the line, which code scanning requires; a finding about a whole file is at its first line."""
+    file = row.file or report.file
+    if file is None:
         return {}
-    location: dict[str, Any] = {"artifactLocation": {"uri": _uri(row.file)}}
-    if row.line is not None:
-        column = {} if row.column is None else {"startColumn": row.column}
-        location["region"] = {"startLine": row.line, **column}
-    return {"physicalLocation": location}
+    column = {} if row.column is None else {"startColumn": row.column}
+    region = {"startLine": row.line or 1, **column}
+    return {"physicalLocation": {"artifactLocation": {"uri": _uri(file)}, "region": region}}
 
 
 def _uri(file: str) -> str:

@@ -23,11 +23,11 @@ from pinwarden.flows.gate.integrity import (
     stripped_rows,
 )
 from pinwarden.flows.gate.registry import registry_rows
-from pinwarden.flows.gate.report import gate_report, has_closures
+from pinwarden.flows.gate.report import CHECKS, Checked, checked_project, gate_report, has_closures
 from pinwarden.flows.gate.unread import unread_rows
 from pinwarden.flows.policy.rules import ONLY_RECORDED, broken_rules, counts_records
 from pinwarden.flows.report import Report, Row, counted, is_grave
-from pinwarden.rules.finding_kinds import Kinds, kind_table
+from pinwarden.rules.finding_kinds import Kinds, kind_table, reasons_of
 
 if TYPE_CHECKING:
     from pinwarden.flows.artifacts.gate import ByteCheck
@@ -35,11 +35,17 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Policies, Project
 
 
+LOCK_REQUIRED_KINDS: Kinds = kind_table(critical=(("lock_required", "A lock is required, and there is none."),))
 POLICY_KINDS: Kinds = kind_table(critical=(("policy_missing", "A policy is required, and there is none."),))
 
 
 def check(project: Project, policies: Policies, gate: Gate) -> Report:
-    """The report of ``pinwarden ci``.
+    """The report of ``pinwarden ci`` for one project."""
+    return gate_report([check_project(project, policies, gate)])
+
+
+def check_project(project: Project, policies: Policies, gate: Gate) -> Checked:
+    """What the checks of ``pinwarden ci`` find in one project.
 
     1. The lock itself, and the approved texts beside it.
     2. The digest that was stated out of band.
@@ -53,7 +59,7 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
     """
     lock, texts = lock_store.read_with_files(project.lock)
     if lock is None:
-        raise _no_lock(project)
+        return _without_lock(project, policies, gate)
     integrity = [
         *lock_rows(project, lock, texts, gate),
         *digest_rows(project, lock, gate),
@@ -80,31 +86,51 @@ def check(project: Project, policies: Policies, gate: Gate) -> Report:
         "advisories": _advisory_rows(lock, texts, gate, whole=not integrity),
         "live": live,
     }
-    report = gate_report(project, lock, found, gate, policies)
+    checked = checked_project(project, lock, found, gate, policies)
     recorded = (
         0 if proved is None or not counts_records(policies) else sum(not proved.get(each.key) for each in lock.entries)
     )
     if not recorded:
-        return report
-    notes = (*report.notes, ONLY_RECORDED.format(count=counted(recorded, "entry", "entries")))
-    return replace(report, notes=notes, facts={**report.facts, "notes": list(notes)})
+        return checked
+    return replace(checked, notes=(*checked.notes, ONLY_RECORDED.format(count=counted(recorded, "entry", "entries"))))
 
 
-def _no_lock(project: Project) -> PinwardenError:
-    """That there is nothing to check against; init is only advised where it would find something to lock."""
+def _without_lock(project: Project, policies: Policies, gate: Gate) -> Checked:
+    """A repository that configures no MCP servers needs no lock, unless one is demanded."""
+    configs = project.configs()
+    inside = [file for file in configs if gate.scope == "global" or file.scope == "project"]
+    rows: list[Row] = []
     message = f"there is no {project.lock.name} in {project.root.name or 'this folder'}"
-    if any(file.servers or file.fault for file in project.configs()):
-        return PinwardenError("LOCK_MISSING", message)
-    hint = (
-        "No MCP servers are configured here either. A client's file names them, such as .mcp.json in this folder; then "
-        "run pinwarden init. A lock that lies elsewhere is named with --file."
+    if any(file.servers or file.fault for file in inside) and not gate.demands_lock:
+        raise PinwardenError("LOCK_MISSING", message)
+    if gate.demands_lock:
+        level = LOCK_REQUIRED_KINDS["lock_required"].severity
+        rows.append(Row(code="lock_required", level=level, entity="lock", name="", path="", message=message))
+    notes: tuple[str, ...] = ()
+    if any(file.servers for file in configs):
+        notes = (f"the servers in your own client files are not checked: there is no {project.lock.name}",)
+    return Checked(
+        subject=project.shown(project.lock),
+        unconfigured=not rows,
+        found={"integrity": rows, "policy": [*_missing_policy(policies, gate)]},
+        nothing=dict.fromkeys(CHECKS, "none"),
+        notes=notes,
+        rule_texts=reasons_of(LOCK_REQUIRED_KINDS, POLICY_KINDS),
     )
-    return PinwardenError("LOCK_MISSING", message, hint=hint)
 
 
 def _policy_rows(
     lock: Lock, policies: Policies, gate: Gate, proved: Mapping[str, frozenset[str]] | None
 ) -> Iterator[Row]:
+    yield from _missing_policy(policies, gate)
+    for entry in lock.entries:
+        fresh = None if proved is None else proved.get(entry.key, frozenset())
+        for rule in broken_rules(policies, entry.document, gate.now, proved=fresh):
+            level = "critical" if rule.refuses else "info"
+            yield Row(code=rule.code, level=level, entity="policy", name=entry.name, path="", message=rule.message)
+
+
+def _missing_policy(policies: Policies, gate: Gate) -> Iterator[Row]:
     if gate.require_policy and not policies.any:
         yield Row(
             code="policy_missing",
@@ -114,11 +140,6 @@ def _policy_rows(
             path="",
             message="there is no policy here",
         )
-    for entry in lock.entries:
-        fresh = None if proved is None else proved.get(entry.key, frozenset())
-        for rule in broken_rules(policies, entry.document, gate.now, proved=fresh):
-            level = "critical" if rule.refuses else "info"
-            yield Row(code=rule.code, level=level, entity="policy", name=entry.name, path="", message=rule.message)
 
 
 def _byte_check(lock: Lock, gate: Gate) -> ByteCheck | None:

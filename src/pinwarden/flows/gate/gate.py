@@ -29,6 +29,7 @@ class Gate(Record):
     scope: str = "all"
     """Whose configurations: ``project``, ``global`` or ``all``."""
     expect_digest: str | None = None
+    require_lock: bool = False
     require_extension: bool = False
     require_policy: bool = False
     signatures: SignatureCheck | None = None
@@ -37,3 +38,8 @@ class Gate(Record):
     """If given, the locked artifacts are fetched and hashed again."""
     osv: Path | None = None
     """If given, every locked package is looked up in this export of known vulnerabilities."""
+
+    @property
+    def demands_lock(self) -> bool:
+        """Whether a project without a lock fails, also where no server is configured."""
+        return self.require_lock or self.require_extension or self.expect_digest is not None or bool(self.signatures)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
+from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.lock.configured import UNLISTED
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.lockfile import Lock
@@ -22,36 +23,90 @@ if TYPE_CHECKING:
     from pinwarden.flows.project import Policies, Project
 
 
-def gate_report(
+CHECKS = ("integrity", "signature", "configs", "policy", "registry", "bytes", "scripts", "advisories", "live")
+
+
+class Checked(Record):
+    """What the checks found in one project."""
+
+    subject: str
+    """The lock, relative to the repository's root."""
+    entries: int = 0
+    unconfigured: bool = False
+    """There is neither a lock nor a configured server."""
+    found: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    """The rows of each check of ``CHECKS``."""
+    nothing: Mapping[str, str] = field(default_factory=dict)
+    """The checks that were ``skipped``, and those for which there was ``none`` to check."""
+    asked: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    rule_texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of all checks."""
+        return tuple(row for group in self.found.values() for row in group)
+
+
+def checked_project(
     project: Project, lock: Lock, found: Mapping[str, Sequence[Row]], gate: Gate, policies: Policies
-) -> Report:
-    """The report of all checks."""
-    rows = [row for group in found.values() for row in group]
+) -> Checked:
+    """What the checks found in a project that has a lock."""
+    in_vain = {name: {row.name for row in group if row.code == UNCHECKED} for name, group in found.items()}
+    checked = Checked(
+        subject=project.shown(project.lock),
+        entries=len(lock.entries),
+        found=found,
+        nothing=_nothing_to_check(lock, gate, policies),
+        asked=_asked(lock, gate),
+        notes=tuple(_not_looked_at(lock, gate, in_vain)),
+    )
+    return replace(checked, rule_texts=_rule_texts(gate, checked.rows))
+
+
+def gate_report(projects: Sequence[Checked]) -> Report:
+    """The report of all checks, in one project or several."""
+    rows = [row for checked in projects for row in checked.rows]
     unchecked = [row for row in rows if row.code == UNCHECKED]
     drift = [row for row in rows if is_grave(row) and row.code != UNCHECKED]
     exit_code = EXIT_REFUSED if drift else EXIT_UNCHECKED if unchecked else EXIT_CLEAN
-    nothing = _nothing_to_check(lock, gate, policies)
-    in_vain = {name: {row.name for row in group if row.code == UNCHECKED} for name, group in found.items()}
-    notes = tuple(_not_looked_at(lock, gate, in_vain))
+    notes = tuple(dict.fromkeys(note for checked in projects for note in checked.notes))
     return Report(
         command="ci",
-        subject=project.shown(project.lock),
-        summary=_summary(lock, drift, unchecked, rows),
+        subject=", ".join(checked.subject for checked in projects),
+        summary=_summary(projects, drift, unchecked, rows),
         exit_code=exit_code,
         rows=tuple(sorted(rows, key=weight)),
         notes=notes,
+        file=projects[0].subject,
         facts={
             "ok": exit_code == EXIT_CLEAN,
-            "checkedEntries": len(lock.entries),
-            "checks": {name: _status(group, nothing.get(name)) for name, group in found.items()},
-            "asked": _asked(lock, gate),
+            "checkedEntries": sum(checked.entries for checked in projects),
+            "checks": {name: _worst(_status(checked, name) for checked in projects) for name in CHECKS},
+            "asked": {
+                name: sum(each.asked.get(name, 0) for each in projects) for name in ("registry", "bytes", "live")
+            },
             "failures": [row_facts(row) for row in drift],
             "unchecked": [row_facts(row) for row in unchecked],
             "remarks": [row_facts(row) for row in rows if row.level in ("warning", "info")],
             "notes": list(notes),
+            "projects": [
+                {
+                    "lock": checked.subject,
+                    "checkedEntries": checked.entries,
+                    "checks": {name: _status(checked, name) for name in CHECKS},
+                }
+                for checked in projects
+            ],
         },
-        rule_texts=_rule_texts(gate, rows),
+        rule_texts={code: text for checked in projects for code, text in checked.rule_texts.items()},
     )
+
+
+def _worst(states: Iterable[str]) -> str:
+    """The state of a check over several projects: one failure fails it, and it is ok where it was done at all."""
+    known = set(states)
+    return next(state for state in ("failed", "ok", "none", "skipped") if state in known)
 
 
 def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
@@ -87,8 +142,9 @@ def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
     return texts
 
 
-def _status(rows: Iterable[Row], nothing: str | None) -> str:
-    grave = [row for row in rows if is_grave(row)]
+def _status(checked: Checked, name: str) -> str:
+    grave = [row for row in checked.found.get(name, ()) if is_grave(row)]
+    nothing = checked.nothing.get(name)
     if grave and not (nothing == "none" and all(row.code == UNCHECKED for row in grave)):
         return "failed"
     return nothing or "ok"
@@ -185,8 +241,12 @@ def _unseen_texts(lock: Lock) -> Iterator[str]:
             yield uncovered(entry.name, unseen)
 
 
-def _summary(lock: Lock, drift: Sequence[Row], unchecked: Sequence[Row], rows: Sequence[Row]) -> str:
-    entries = f"{counted(len(lock.entries), 'entry', 'entries')} checked"
+def _summary(projects: Sequence[Checked], drift: Sequence[Row], unchecked: Sequence[Row], rows: Sequence[Row]) -> str:
+    if all(checked.unconfigured for checked in projects) and not (drift or unchecked):
+        return "No MCP servers are configured here: nothing to check"
+    entries = f"{counted(sum(checked.entries for checked in projects), 'entry', 'entries')} checked"
+    if len(projects) > 1:
+        entries = f"{len(projects)} projects, {entries}"
     if drift:
         critical = sum(row.level == "critical" for row in drift)
         return f"{entries}: {counted(len(drift), 'finding')}, {critical} of them critical"
