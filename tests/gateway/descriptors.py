@@ -26,6 +26,7 @@ class StrictLoop(uvloop.Loop):
         super().__init__()
         self.other = Path(os.devnull).open("rb")  # noqa: SIM115  closed with the loop
         self.pipes = 0
+        self.closes = 0
         self.checked = 0
         """Pipes whose number could be taken in time."""
         self.closed_twice: list[int] = []
@@ -54,6 +55,7 @@ class _Checked:
         return self._number
 
     def close(self) -> None:
+        self._loop.closes += 1
         taken = fcntl.fcntl(self._loop.other.fileno(), fcntl.F_DUPFD_CLOEXEC, self._number)
         if taken != self._number:  # another thread was faster
             os.close(taken)

@@ -13,6 +13,8 @@ from threading import Lock
 from pinwarden.adapters.process_facts import children_of
 
 _MAX_DESCENDANTS = 1000
+_running: set[ProcessTree] = set()
+"""Those that did not end yet."""
 
 
 class ProcessTree:
@@ -23,6 +25,7 @@ class ProcessTree:
         self._strays: dict[int, int] = {}
         self._lock = Lock()
         self._gone = False
+        _running.add(self)
 
     def watch(self) -> None:
         """Remember descendants as they are now, for those that leave the group of their parent.
@@ -54,6 +57,7 @@ class ProcessTree:
             self._kill_strays()
             self._process.wait()
             self._gone = True
+            _running.discard(self)
 
     def kill(self) -> None:
         """End everything now. Safe from any thread; the owner still calls ``end``."""
@@ -90,6 +94,12 @@ class ProcessTree:
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                 os.close(handle)
             self._strays.clear()
+
+
+def kill_all_trees() -> None:
+    """End everything that was started and has not ended, when this process is about to end itself."""
+    for tree in tuple(_running):
+        tree.kill()
 
 
 @contextmanager

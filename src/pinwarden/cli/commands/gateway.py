@@ -2,7 +2,8 @@
 
 Nothing that was not approved reaches a client. Clients show a token (pinwarden gateway token add CLIENT); if there is
 none, one is made for this run and printed, and only this machine may use it. The lock, the policy and the tokens are
-read again when they change. SIGTERM lets requests in flight end.
+read again when they change. SIGTERM lets requests in flight end for --drain-seconds; the gateway ends at most five
+seconds later. A second SIGTERM cuts them off.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.cli.state_arguments import add_state_argument, state_from
 from pinwarden.cli.streams import say
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.gateway.http.limits import HttpLimits
 
 if TYPE_CHECKING:
     from pinwarden.flows.gateway.state import GatewayState
     from pinwarden.gateway.http.gateway import Settings
     from pinwarden.gateway.http.locked import Locked
 
+_MOST_SECONDS = 86_400
 _SENTENCES = 200  # in a second; those of all servers on their own standard error are among them
 _LAST_WORDS_SECONDS = 2.0  # how long the end waits for somebody to read
 
@@ -66,6 +69,15 @@ def configure(parser: ArgumentParser) -> None:
         choices=["refuse", "spool"],
         default="refuse",
         help="if the audit database is away (refuse)",
+    )
+    limits = HttpLimits()
+    parser.add_argument(
+        "--drain-seconds",
+        type=_seconds,
+        default=limits.drain_seconds,
+        metavar="SECONDS",
+        help=f"for requests in flight to end after SIGTERM ({limits.drain_seconds:g}); the gateway ends "
+        "at most 5 seconds later",
     )
     parser.add_argument(
         "--check", action="store_true", help="say what would be served, and end; exit code 1 if anything is not"
@@ -135,6 +147,7 @@ def _settings(args: Namespace) -> Settings:
         hosts=tuple(args.allow_host),
         origins=tuple(args.allow_origin),
         when_away=args.when_away,
+        limits=HttpLimits(drain_seconds=args.drain_seconds),
     )
 
 
@@ -199,6 +212,17 @@ def _address(text: str) -> tuple[str, int]:
     if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ArgumentTypeError(f"{text[:80]!a} is not HOST:PORT")
     return host, int(port)
+
+
+def _seconds(text: str) -> float:
+    """A time; at most a day, so that a typing error does not switch a limit off."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _MOST_SECONDS:
+        raise ArgumentTypeError(f"{text[:80]!a} is not a number of seconds from 0 to {_MOST_SECONDS}")
+    return seconds
 
 
 def _host(text: str) -> str:

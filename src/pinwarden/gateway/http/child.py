@@ -243,13 +243,13 @@ class ChildLink(asyncio.SubprocessProtocol):
         try:
             # Building the command may mean hashing files.
             command = await self._loop.run_in_executor(None, self._supervisor.command)
-            process, ends = await self._loop.run_in_executor(None, _started, command)
+            process, tree, ends = await self._loop.run_in_executor(None, _started, command)
         except Exception as err:  # noqa: BLE001  whatever it is, the server is not there, and that is what is told
             self._supervisor.places.give_back(self)
             self._begun = self._loop.time()
             self._lose(f"the server could not be started: {err}")
             return
-        self._process, self._tree = process, ProcessTree(process)
+        self._process, self._tree = process, tree
         self._begun = self._loop.time()
         if self.closed:  # meanwhile
             ends.close()
@@ -354,11 +354,12 @@ def _nothing() -> None:
     return None
 
 
-def _started(command: Command) -> tuple[subprocess.Popen[bytes], PipeEnds]:
+def _started(command: Command) -> tuple[subprocess.Popen[bytes], ProcessTree, PipeEnds]:
     process = start(command, subprocess.PIPE)
+    tree = ProcessTree(process)
     try:
         OPEN_FILES.as_before(process.pid)
-        return process, PipeEnds.of_process(process)
+        return process, tree, PipeEnds.of_process(process)
     except BaseException:
-        ProcessTree(process).end(0, at_once=True)
+        tree.end(0, at_once=True)
         raise

@@ -146,14 +146,16 @@ class Connections:
         chosen.abort()
         return True
 
-    async def drain(self, seconds: float) -> bool:
-        """Let what is in flight end, and close what is idle; whether all ended in time."""
+    async def drain(self, seconds: float, hurry: asyncio.Event | None = None) -> bool:
+        """Let what is in flight end, and close what is idle; whether all ended in time, and before ``hurry``."""
         self.draining = True
         for each in tuple(self.open):
             each.close_when_idle()
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while self.open and loop.time() < end:  # an answer that is given may still be on its way to a slow reader
+        while (
+            self.open and loop.time() < end and not (hurry and hurry.is_set())
+        ):  # an answer that is given may still be on its way to a slow reader
             await asyncio.sleep(0.02)
         drained = not self.open
         for guest in (*self.open, *self._shaking):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinwarden.adapters.process_tree import kill_all_trees
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
@@ -259,14 +260,17 @@ def serve(
             gc.freeze()  # what is there now stays; looking at it again and again would make answers wait
             if gateway.serving is None:
                 return False
-            return await (gateway.serving.stop() if once else gateway.serving.run_until_told())
+            return await (gateway.serving.stop() if once else gateway.serving.run_until_asked_to_end())
         finally:
             await gateway.stop()
 
     # The audit log writes on a thread of its own. At the usual five milliseconds a turn, answers would wait for it.
     sys.setswitchinterval(_TURN_SECONDS)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(run())
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(run())
+    finally:
+        kill_all_trees()  # such as a server that was being started when the loop ended
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

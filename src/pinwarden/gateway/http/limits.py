@@ -86,7 +86,7 @@ class HttpLimits(Record):
     """For which an unused session is kept."""
     ping_seconds: float = 15.0
     """Between comments on a quiet stream, which keep it open through proxies."""
-    drain_seconds: float = 20.0
+    drain_seconds: float = 10.0
     """For requests in flight when the gateway is asked to end."""
     first_backoff_seconds: float = 0.2
     """Before a command that ended is started again; doubled each time that it ends early."""

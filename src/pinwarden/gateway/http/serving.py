@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.gateway.http.certificate import Certificate, why_not
 from pinwarden.gateway.http.connection import Connections
+from pinwarden.gateway.http.ending import Ending
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.handshake import SecureServer, secure_server
 from pinwarden.gateway.http.hub import Hub
@@ -77,12 +77,12 @@ class Serving:
         host, port, *_ = self._server.sockets[0].getsockname()
         return host, port
 
-    async def stop(self, *, drain: bool = True) -> bool:
+    async def stop(self, *, drain: bool = True, hurry: asyncio.Event | None = None) -> bool:
         """Take no more requests, let those in flight end, then end everything; whether all ended in time."""
         if self._server is not None:
             self._server.close()
         self._hub.end_streams()
-        drained = await self.connections.drain(self._limits.drain_seconds if drain else 0.0)
+        drained = await self.connections.drain(self._limits.drain_seconds if drain else 0.0, hurry)
         if self._timekeeper is not None:
             self._timekeeper.cancel()
             with suppress(asyncio.CancelledError):
@@ -90,15 +90,12 @@ class Serving:
         self._hub.close()
         return drained
 
-    async def run_until_told(self) -> bool:
-        """Serve until SIGTERM or SIGINT."""
-        loop = asyncio.get_running_loop()
-        told = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with suppress(NotImplementedError):
-                loop.add_signal_handler(number, told.set)
-        await told.wait()
-        return await self.stop()
+    async def run_until_asked_to_end(self) -> bool:
+        """Serve until SIGTERM or SIGINT; whether all requests ended in time."""
+        ending = Ending(self._limits.drain_seconds, self.say)
+        ending.begin()
+        await ending.asked.wait()
+        return await self.stop(hurry=ending.hurry)
 
     async def _keep_time(self) -> None:
         while True:

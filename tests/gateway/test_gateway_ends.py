@@ -1,0 +1,173 @@
+"""A gateway that is asked to end does so in bounded time, whatever its servers, clients, threads and database do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from pinwarden.gateway.http.ending import END_SECONDS
+from tests.cli.run import pinwarden
+from tests.gateway.http_world import modern
+from tests.gateway.test_gateway_command import Project, Running, running
+from tests.postgres import Cluster
+from tests.servers import talking
+from tests.waiting import poll
+
+STUBBORN = f"""
+import runpy, signal
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+runpy.run_path({talking.__file__!r}, run_name="__main__")
+while True:  # it stays when its input ends
+    signal.pause()
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    root = tmp_path_factory.mktemp("project")
+    made = Project(root)
+    made.lock(
+        {
+            "talking": {"command": sys.executable, "args": [str(Path(talking.__file__)), str(root / "record")]},
+            "stubborn": {"command": sys.executable, "args": ["-c", STUBBORN, str(root / "stubborn")]},
+        }
+    )
+    return made
+
+
+def pid_of(at: Running, server: str) -> int:
+    _, answer = at.ask(server, at.token, "tools/call", name="pid", arguments={})
+    return int(answer["result"]["content"][0]["text"])
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def begin_call(at: Running, server: str, name: str, **arguments: Any) -> socket.socket:
+    """A call on a connection that nothing is read from."""
+    body, headers = modern("tools/call", {"name": name, "arguments": arguments})
+    lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {at.token}", "Content-Type": "application/json"}
+    lines |= {**headers, "Content-Length": str(len(body))}
+    head = "".join(f"{key}: {value}\r\n" for key, value in lines.items())
+    made = socket.create_connection((at.host, at.port), timeout=60)
+    made.sendall(f"POST /mcp/{server} HTTP/1.1\r\n{head}\r\n".encode() + body)
+    return made
+
+
+def has_read(project: Project, server: str, name: str) -> bool:
+    path = project.root / {"talking": "record", "stubborn": "stubborn"}[server]
+    return any(b'"' + name.encode() + b'"' in line for line in path.read_bytes().splitlines() if line[:1] == b"<")
+
+
+def test_calls_without_an_answer_clients_that_do_not_read_and_servers_that_do_not_end_delay_the_end_by_a_bounded_time(
+    project: Project,
+) -> None:
+    with running(project, "--drain-seconds", "0.5") as at:
+        servers = [pid_of(at, "talking"), pid_of(at, "stubborn")]
+        with (
+            begin_call(at, "talking", "hang"),
+            begin_call(at, "talking", "large", bytes=30_000_000),
+            begin_call(at, "stubborn", "stop"),
+        ):
+            poll(lambda: has_read(project, "talking", "hang") and has_read(project, "stubborn", "stop"))
+            poll(lambda: b'"large"' in (project.root / "record").read_bytes())
+            begun = monotonic()
+            at.process.send_signal(signal.SIGTERM)
+            at.process.wait(60)
+        assert monotonic() - begun < 0.5 + END_SECONDS + 10, "a slow machine has ten seconds more"
+        assert "some requests were cut off" in at.said or "did not end in time" in at.said
+        poll(lambda: not any(map(alive, servers)))
+
+
+def test_a_second_sigterm_cuts_off_what_the_first_one_waits_for(project: Project) -> None:
+    with running(project, "--drain-seconds", "3600") as at:
+        server = pid_of(at, "talking")
+        with begin_call(at, "talking", "slow"):
+            poll(lambda: has_read(project, "talking", "slow"))
+            at.process.send_signal(signal.SIGTERM)
+            poll(lambda: _refuses(at))
+            assert at.process.poll() is None, "it waits for the call"
+            at.process.send_signal(signal.SIGTERM)
+            at.process.wait(60)
+        assert "some requests were cut off" in at.said
+        poll(lambda: not alive(server))
+
+
+def _refuses(at: Running) -> bool:
+    with suppress(OSError), socket.create_connection((at.host, at.port), timeout=60):
+        return False
+    return True
+
+
+def test_a_database_that_hangs_does_not_keep_the_gateway_from_ending(project: Project, cluster: Cluster) -> None:
+    with running(project, "--audit", cluster.new_database(), "--drain-seconds", "0") as at:
+        server = pid_of(at, "talking")
+        with cluster.frozen():
+            threading.Thread(target=_call_anyway, args=(at,), daemon=True).start()
+            at.process.send_signal(signal.SIGTERM)
+            at.process.wait(60)
+        poll(lambda: not alive(server))
+
+
+def _call_anyway(at: Running) -> None:
+    with suppress(OSError, json.JSONDecodeError):
+        at.ask("talking", at.token, "tools/call", name="echo", arguments={})
+
+
+STUCK = """
+import asyncio, sys, threading
+from pinwarden.gateway.http import ending
+
+ending.END_SECONDS = 0.3
+
+async def run():
+    ending.Ending(0.0, lambda text: print(text, file=sys.stderr, flush=True)).begin()
+    print("ready", flush=True)
+    if sys.argv[1] == "loop":
+        while True:
+            pass
+    await asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+
+if sys.argv[2] == "uvloop":
+    import uvloop
+    uvloop.run(run())
+else:
+    asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("stuck", ["loop", "thread"])
+def test_an_event_loop_or_a_thread_that_never_returns_does_not_keep_the_process_from_ending(
+    stuck: str, loop: str
+) -> None:
+    words = [sys.executable, "-c", STUCK, stuck, loop]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert told == "the gateway did not end in time, so what was left of it is killed\n"
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "86401", "soon"])
+def test_a_drain_time_that_is_no_time_is_refused(seconds: str) -> None:
+    done = pinwarden("gateway", f"--drain-seconds={seconds}")
+    assert done.code == 2
+    assert "is not a number of seconds from 0 to 86400" in done.err
