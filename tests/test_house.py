@@ -131,3 +131,48 @@ def _expected(tree: ast.Module) -> Iterator[str]:
             if "_" in node.value and node.value.islower():  # as a row of a report names it
                 yield node.value.upper()
         below.extend(ast.iter_child_nodes(node))
+
+
+_STARTS = {
+    # who may call it: the one step before every start, and programs that are not servers of a project
+    "sandboxed": {"flows/server_start.py", "adapters/probe/probe.py", "adapters/environments/scripts.py"},
+    "PreparedStart": {"flows/server_start.py"},
+    "Command": {"gateway/server_process.py"},
+    "start": {"gateway/running.py", "gateway/http/child.py"},
+    "probe_all": {"flows/server_start.py"},
+    # an author's own server, and what is submitted to a registry, which has no project and a sandbox of its own
+    "probe": {
+        "flows/server_start.py",
+        "adapters/probe/probe.py",
+        "adapters/contract/python_server.py",
+        "flows/contract/observing.py",
+        "flows/registry/examining.py",
+    },
+    "probe_as_two_clients": {"cli/commands/inspect.py"},
+}
+"""What starts servers, and the only modules that call it."""
+
+
+def test_every_start_of_a_server_goes_through_the_one_step_that_reads_the_policy_and_chooses_the_sandbox() -> None:
+    found: dict[str, set[str]] = {name: set() for name in _STARTS}
+    for path, tree in trees("src").items():
+        imported = _starting_names(path, tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in imported:
+                found[node.func.id].add(path.removeprefix("src/pinwarden/"))
+    allowed = {name: sorted(modules - _STARTS[name]) for name, modules in found.items()}
+    assert allowed == {name: [] for name in _STARTS}
+    assert all(found.values())  # what is called by no module any more is not checked any more
+
+
+def _starting_names(path: str, tree: ast.Module) -> set[str]:
+    """Which of those names a module has from the modules that define them, or is one of these and defines."""
+    homes = ("adapters.sandbox", "adapters.probe.probe", "flows.server_start", "gateway.server_process")
+    defines = path.removesuffix(".py").replace("/", ".").endswith(homes)
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith(homes):
+            names |= {(alias.asname or alias.name) for alias in node.names if alias.name in _STARTS}
+        elif defines and isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in _STARTS:
+            names.add(node.name)
+    return names

@@ -15,6 +15,7 @@ from pinwarden.documents.surface import Surface, parse_any
 if TYPE_CHECKING:
     from pinwarden.adapters.probe.probe import ProbeOptions
     from pinwarden.documents.target import Target
+    from pinwarden.flows.server_start import PreparedProbe
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ def surface_of(name: str, args: Namespace) -> Surface:
     """The surface that a user named: read from a file, or asked from a live server."""
     if name != "-" and "://" not in name and Path(name).exists() and not Path(name).is_dir():
         return _in_file(name, parse_any)
-    return probe_target(target_of(name, args), args, typed=is_address(name))
+    return probe_target(name, target_of(name, args), args, typed=is_address(name))
 
 
 def is_address(name: str) -> bool:
@@ -45,18 +46,28 @@ def shown_command(command: list[str]) -> str:
     return " ".join(shown_words(command))
 
 
-def probe_target(target: Target, args: Namespace, *, typed: bool = False) -> Surface:
+def probe_target(name: str | None, target: Target, args: Namespace, *, typed: bool = False) -> Surface:
     """Ask a live server, as the command line says."""
-    return ask(target, options_of(args, typed=typed))
+    return ask(prepared_target(name, target, args, typed=typed))
 
 
-def ask(target: Target, options: ProbeOptions) -> Surface:
+def prepared_target(name: str | None, target: Target, args: Namespace, *, typed: bool = False) -> PreparedProbe:
+    """A target that may be asked. A command without a name has that of its program, for the rules of the policy."""
+    from pinwarden.documents.target import StdioTarget
+    from pinwarden.flows.server_start import prepare_probe
+
+    if name is None:
+        name = Path(target.command[0]).name if isinstance(target, StdioTarget) else target.url
+    return prepare_probe(this_project(), name, target, options_of(args, typed=typed))
+
+
+def ask(prepared: PreparedProbe) -> Surface:
     """Ask a live server, with a sign of life on the terminal."""
-    from pinwarden.adapters.probe.probe import probe
     from pinwarden.cli.progress import Progress
+    from pinwarden.flows import server_start
 
     with Progress("asking the server"):
-        return probe(target, options)
+        return server_start.ask(prepared)
 
 
 def options_of(args: Namespace, *, typed: bool = False) -> ProbeOptions:

@@ -158,7 +158,7 @@ class Waiver(Record):
 
 
 class SandboxRule(Record):
-    """How ``pinwarden run`` shuts some servers in."""
+    """The sandbox that some servers are started in."""
 
     servers: Pattern
     network: bool = False
@@ -196,6 +196,10 @@ class Policy(Record):
     """What the gateway enforces; None if the policy does not speak of it."""
     table: Mapping[str, Any]
     """The table as it was read, with dates as text."""
+
+    def sandbox_rule(self, server: str) -> SandboxRule | None:
+        """The first rule for a sandbox that fits a server."""
+        return next((rule for rule in self.sandboxes if rule.servers.matches(server)), None)
 
     @property
     def digest(self) -> Digest:

@@ -31,6 +31,8 @@ class Project(Record):
     system: System = "linux"
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment, for the paths of client configurations. Its values are never stored."""
+    policy: Path | None = None
+    """A policy file in place of the project's own ``pinwarden.toml``."""
 
     def configs(self) -> list[ConfigFile]:
         """Every client configuration that exists for this project and user."""
@@ -79,14 +81,14 @@ class Policies(Record):
 
 def load_policies(project: Project, environment: str = "default") -> Policies:
     """The policy files of a project. A file that cannot be read or understood is an error, never no policy."""
-    toolpin, own = project.root / TOOLPIN_POLICY, project.root / OWN_POLICY
-    if not (_is_there(toolpin) or _is_there(own)):
+    toolpin, own = project.root / TOOLPIN_POLICY, project.policy or project.root / OWN_POLICY
+    if not (_is_there(toolpin) or _is_there(own) or project.policy is not None):
         return Policies(environment=environment)
     from pinwarden.documents.policy import parse_policy, parse_toolpin_policy
 
     return Policies(
         toolpin=parsed_file(toolpin, parse_toolpin_policy) if _is_there(toolpin) else None,
-        own=parsed_file(own, parse_policy) if _is_there(own) else None,
+        own=parsed_file(own, parse_policy) if _is_there(own) or project.policy is not None else None,
         environment=environment,
     )
 

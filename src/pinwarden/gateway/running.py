@@ -13,8 +13,6 @@ from pinwarden.core.record import Record
 from pinwarden.gateway.server_process import Command, start
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pinwarden.documents.digest_policy import GatewayPolicy
     from pinwarden.flows.gateway.state import GatewayState
     from pinwarden.flows.project import Project
@@ -30,8 +28,6 @@ _SWITCH_SECONDS = 0.0005  # the log's thread holds up the others while it works;
 class Options(Record):
     """What the user chose."""
 
-    policy: Path | None = None
-    """A policy file; the project's own if none is named."""
     database: str | None = None
     when_away: WhenAway = "spool"
 
@@ -44,6 +40,8 @@ class Behind(Record):
     command: Command
     locked: bool
     """Whether the lock holds its approved surface. If not, its first use is trusted."""
+    policy: GatewayPolicy
+    """What the gateway enforces. It was read before the server is started."""
     options: Options
     client: str | None = None
     """For which client it is locked."""
@@ -56,10 +54,9 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
     2. Open the log and find what was approved.
     3. Relay.
     """
-    from pinwarden.adapters.inside_server import MARK, running_gateway
+    from pinwarden.adapters.inside_server import running_gateway
 
-    marked = {**behind.command.environment, MARK: behind.server}
-    process = start(Command(words=behind.command.words, environment=marked, cwd=behind.command.cwd))
+    process = start(behind.command)
     try:
         from pinwarden.documents.gateway_event import STARTED, STOPPED
         from pinwarden.flows.gateway.state import FIRST_USE, lock_baseline, state_of
@@ -72,7 +69,7 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
 
         sys.setswitchinterval(_SWITCH_SECONDS)
         state = state_of(project, behind.options.database)
-        policy = gateway_policy_of(project, behind.options.policy)
+        policy = behind.policy
         if passing := policy.lets_pass():
             say(passing)
         baseline = lock_baseline(project.lock) if behind.locked else FIRST_USE
@@ -119,23 +116,13 @@ def _source(project: Project, behind: Behind, state: GatewayState) -> ApprovedSo
     return FirstUse(behind.server, state.trusted)
 
 
-def gateway_policy_of(project: Project, named: Path | None) -> GatewayPolicy:
-    """The gateway's part of the policy: of the file that is named, or else of the project; the strictest if none."""
+def gateway_policy_of(project: Project) -> GatewayPolicy:
+    """The gateway's part of the policy; the strictest if there is none."""
     from pinwarden.documents.digest_policy import DEFAULT_POLICY
+    from pinwarden.flows.project import load_policies
 
-    if named is not None:
-        from pinwarden.documents.policy import parse_policy
-        from pinwarden.flows.project import parsed_file
-
-        own = parsed_file(named, parse_policy)
-    else:
-        from pinwarden.flows.project import load_policies
-
-        own_or_none = load_policies(project).own
-        if own_or_none is None:
-            return DEFAULT_POLICY
-        own = own_or_none
-    return own.gateway or DEFAULT_POLICY
+    own = load_policies(project).own
+    return (own.gateway if own is not None else None) or DEFAULT_POLICY
 
 
 def name_of_command(words: tuple[str, ...], cwd: str) -> str:

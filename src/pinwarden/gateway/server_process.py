@@ -5,9 +5,14 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from pinwarden.adapters.inside_server import MARK
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
+
+if TYPE_CHECKING:
+    from pinwarden.flows.server_start import PreparedStart
 
 _PIPE = 1 << 20  # what a pipe is made to hold, where the system lets us
 
@@ -18,6 +23,12 @@ class Command(Record):
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     cwd: str | None = None
+
+
+def command_of(prepared: PreparedStart, server: str) -> Command:
+    """The only way to a command: a start that was prepared. The server is marked as one that runs behind us."""
+    marked = {**prepared.environment, MARK: server}
+    return Command(words=prepared.words, environment=marked, cwd=prepared.cwd)
 
 
 def start(command: Command, stderr: int | None = None) -> subprocess.Popen[bytes]:

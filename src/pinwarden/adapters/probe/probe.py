@@ -82,25 +82,26 @@ def probe_as_two_clients(
 
 def probe_all(
     targets: Sequence[Target],
-    options: ProbeOptions | None = None,
+    options: ProbeOptions | Sequence[ProbeOptions] | None = None,
     *,
     workers: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> list[Surface | PinwardenError]:
     """Probe many servers at once. The results are in the order of the targets; an error stands in its place.
 
-    ``on_progress`` is called in the calling thread.
+    The options are the same for all, or one for each target. ``on_progress`` is called in the calling thread.
     """
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     if not targets:
         return []
     wires = _OpenWires()
+    each = options if isinstance(options, Sequence) else [options or ProbeOptions()] * len(targets)
     pool = ThreadPoolExecutor(workers or min(len(targets), _MOST_WORKERS), thread_name_prefix="probe")
     try:
         futures = {
-            pool.submit(_outcome, target, options or ProbeOptions(), wires): place
-            for place, target in enumerate(targets)
+            pool.submit(_outcome, target, own, wires): place
+            for place, (target, own) in enumerate(zip(targets, each, strict=True))
         }
         found: dict[int, Surface | PinwardenError] = {}
         for future in as_completed(futures):

@@ -31,13 +31,11 @@ def run(args: Namespace) -> int:
     """Show, ask, approve."""
     from pinwarden.adapters.clock import now
     from pinwarden.flows.lock.approving import approve, difference, nothing_to_approve, server_to_approve
-    from pinwarden.flows.verified_start import locked_start, showing
+    from pinwarden.flows.server_start import prepare_locked_probe
 
     project = project_of(args)
     server = server_to_approve(project, args.server, args.client)
-    options = options_of(args)
-    asked = locked_start(project, server.entry, project.configs(), options)
-    seen = ask(asked.target, showing(options, [asked]))
+    seen = ask(prepare_locked_probe(project, server.entry, project.configs(), options_of(args)))
     approver = approver_of(args)
     if args.yes:
         return _show(approve(project, server, seen, approver, now()), args.format)

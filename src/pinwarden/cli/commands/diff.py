@@ -35,7 +35,7 @@ def run(args: Namespace) -> int:
     before = surface_of(names[0], args)
     if args.command:
         shown = shown_command(args.command)
-        after = probe_target(command_target(args.command, args), args)
+        after = probe_target(None, command_target(args.command, args), args)
     else:
         shown = shown_target(names[1])
         after = surface_of(names[1], args)

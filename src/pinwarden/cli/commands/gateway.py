@@ -19,6 +19,7 @@ from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.cli.state_arguments import add_state_argument, state_from
 from pinwarden.cli.streams import say
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.gateway.http.limits import HttpLimits
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def run(args: Namespace) -> int:
     from pinwarden.gateway.telling import Telling
 
     settings = _settings(args)
-    project = project_of(args)
+    project = replace(project_of(args), policy=_path(args.policy))
     complete = True
     with state_from(args, project) as state, ExitStack() as showing:
         token = _token_of_this_run(state, settings)
@@ -143,7 +144,6 @@ def _settings(args: Namespace) -> Settings:
     return Settings(
         listening=Listening(host=host, port=port, certificate=_path(args.tls_cert), key=_path(args.tls_key)),
         permissions=Permissions(execute=args.allow_execute, private=args.allow_private, variables=tuple(args.pass_env)),
-        policy=_path(args.policy),
         hosts=tuple(args.allow_host),
         origins=tuple(args.allow_origin),
         when_away=args.when_away,

@@ -14,7 +14,7 @@ from pinwarden.cli.probe_arguments import add_probe_arguments, add_target_argume
 from pinwarden.cli.targets import (
     command_target,
     is_address,
-    options_of,
+    prepared_target,
     probe_target,
     shown_command,
     shown_target,
@@ -51,9 +51,10 @@ def run(args: Namespace) -> int:
         from pinwarden.adapters.probe.session import ClientIdentity
 
         other = ClientIdentity(name=args.compare_client)
-        first, second = probe_as_two_clients(target, options_of(args, typed=typed), other)
+        prepared = prepared_target(args.target, target, args, typed=typed)
+        first, second = probe_as_two_clients(prepared.target, prepared.options, other)
         return emit(compare_clients(first, second, subject), args.format)
-    surface = probe_target(target, args, typed=typed)
+    surface = probe_target(args.target, target, args, typed=typed)
     if args.output:
         from pinwarden.adapters.files import write_atomically
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.cli.streams import say
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
     from pinwarden.flows.project import Project
@@ -65,10 +66,9 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Find out what to start, then start it behind the gateway."""
     project = project_of(args)
-    if args.server is None:
-        behind = _any_command(args, project)
-    else:
-        behind = _locked(args, project)
+    if args.policy:
+        project = replace(project, policy=Path(args.policy))
+    behind = _any_command(args, project) if args.server is None else _locked(args, project)
     if args.show:
         sys.stdout.write("\n".join(behind.command.words) + "\n")
         return 0
@@ -81,14 +81,17 @@ def run(args: Namespace) -> int:
 
 
 def _any_command(args: Namespace, project: Project) -> Behind:
-    from pinwarden.gateway.running import Behind, name_of_command
-    from pinwarden.gateway.server_process import Command
+    from pinwarden.flows.artifacts.running import Started
+    from pinwarden.flows.server_start import prepare_start
+    from pinwarden.gateway.running import Behind, gateway_policy_of, name_of_command
+    from pinwarden.gateway.server_process import command_of
 
     if not args.command:
         raise PinwardenError("USAGE", "name a locked server, or write a command after --")
+    policy = gateway_policy_of(project)
     locked = args.name is not None and _is_approved(project, args.name, args.client)
-    if args.sandbox or (args.client and not locked):
-        raise PinwardenError("USAGE", "--sandbox and --client are for locked servers")
+    if args.client and not locked:
+        raise PinwardenError("USAGE", "--client is for locked servers")
     words = tuple(args.command)
     if args.require_lock and not locked:
         raise PinwardenError(
@@ -96,19 +99,31 @@ def _any_command(args: Namespace, project: Project) -> Behind:
             f"{(args.name or words[0])[:120]!a} is a command that no lock speaks of",
             hint="Give it the name that it has in the lock with --name; pinwarden list shows what is locked.",
         )
-    from pinwarden.adapters.programs import find_program
+    name = args.name or name_of_command(words, str(Path.cwd()))
 
-    program = words[0] if "/" in words[0] else find_program(words[0], os.environ.get("PATH", ""))
-    if program is None:
-        raise PinwardenError("PROGRAM_UNKNOWN", f"there is no program {words[0][:200]!a}")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PINWARDEN_")}
+    def typed() -> Started:
+        program = _program(words[0])
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PINWARDEN_")}
+        return Started(command=(program, *words[1:]), environment=environment)
+
+    prepared = prepare_start(project, name, typed, sandbox=args.sandbox)
     return Behind(
-        server=args.name or name_of_command(words, str(Path.cwd())),
-        command=Command(words=(str(program), *words[1:]), environment=environment),
+        server=name,
+        command=command_of(prepared, name),
         locked=locked,
+        policy=policy,
         client=args.client,
         options=_options(args),
     )
+
+
+def _program(word: str) -> str:
+    from pinwarden.adapters.programs import find_program
+
+    program = word if "/" in word else find_program(word, os.environ.get("PATH", ""))
+    if program is None:
+        raise PinwardenError("PROGRAM_UNKNOWN", f"there is no program {word[:200]!a}")
+    return str(program)
 
 
 def _is_approved(project: Project, name: str, client: str | None) -> bool:
@@ -128,20 +143,13 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
 
 def _locked(args: Namespace, project: Project) -> Behind:
     from pinwarden.documents.lock.record import has_surface
-    from pinwarden.flows.artifacts.running import find_entry, prepare, sandbox_for
-    from pinwarden.gateway.running import Behind, name_of_command
-    from pinwarden.gateway.server_process import Command
+    from pinwarden.flows.artifacts.running import find_entry, is_bundle, prepare
+    from pinwarden.flows.server_start import prepare_start
+    from pinwarden.gateway.running import Behind, gateway_policy_of, name_of_command
+    from pinwarden.gateway.server_process import command_of
 
+    policy = gateway_policy_of(project)
     entry = find_entry(project, args.server, args.client)
-    started = prepare(project, entry, given=args.command, say=say)
-    command = list(started.command)
-    sandbox = sandbox_for(project, args.server, started, wanted=args.sandbox)
-    if started.confined is not None and not _can_confine(args):
-        sandbox = None
-    if sandbox is not None:
-        from pinwarden.adapters.sandbox import sandboxed
-
-        command = sandboxed(tuple(command), dict(started.environment), started.cwd, sandbox)
     locked = has_surface(entry)
     if args.require_lock and not locked:
         raise PinwardenError(
@@ -149,11 +157,19 @@ def _locked(args: Namespace, project: Project) -> Behind:
             f"nothing that {args.server[:120]!a} tells the model is approved in the lock",
             hint=f"Look at it and approve it with pinwarden approve {args.server} --allow-execute.",
         )
+    prepared = prepare_start(
+        project,
+        args.server,
+        lambda: prepare(project, entry, given=args.command, say=say),
+        sandbox=args.sandbox,
+        confine=not is_bundle(entry) or _can_confine(args),
+    )
     name = args.server if locked else name_of_command((args.server, entry.client), str(project.lock.resolve()))
     return Behind(
         server=name,
-        command=Command(words=tuple(command), environment=started.environment, cwd=started.cwd),
+        command=command_of(prepared, name),
         locked=locked,
+        policy=policy,
         client=args.client,
         options=_options(args),
     )
@@ -162,8 +178,7 @@ def _locked(args: Namespace, project: Project) -> Behind:
 def _options(args: Namespace) -> Options:
     from pinwarden.gateway.running import Options
 
-    policy = Path(args.policy) if args.policy else None
-    return Options(policy=policy, database=args.audit, when_away=args.when_away)
+    return Options(database=args.audit, when_away=args.when_away)
 
 
 def _become(behind: Behind) -> None:

@@ -35,7 +35,7 @@ def run(args: Namespace) -> int:
         # Two addresses that differ only in what is not shown are two servers.
         surfaces[f"{shown} ({len(surfaces) + 1})" if shown in surfaces else shown] = surface_of(name, args)
     if args.command:
-        surfaces[shown_command(args.command)] = probe_target(command_target(args.command, args), args)
+        surfaces[shown_command(args.command)] = probe_target(None, command_target(args.command, args), args)
     if not surfaces:
         raise PinwardenError("USAGE", "name a surface to scan, or give a command after --")
     return emit_report(scan_surfaces(surfaces, fail_on_warning=args.fail_on_warning), args, about=args.target)

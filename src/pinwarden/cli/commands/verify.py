@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.fetch_arguments import workshop
 from pinwarden.cli.output import add_format_argument, emit
@@ -22,6 +23,13 @@ from pinwarden.cli.project_arguments import (
     project_of,
 )
 from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinwarden.documents.surface import Surface
+    from pinwarden.documents.target import Target
+    from pinwarden.flows.project import Project
 
 TAKES_COMMAND = True
 
@@ -55,16 +63,22 @@ def run(args: Namespace) -> int:
     from pinwarden.adapters.clock import now
     from pinwarden.flows.lock.verifying import verify_server
 
-    probe = None
-    if args.live:
-        from pinwarden.cli.targets import options_of
-
-        probe = options_of(args)
     project = project_of(args)
     entry = project.registries(offline=args.offline).find(args.server, args.version, args.source)
+    ask = _asking(args, project) if args.live else None
     with workshop(args, project, "fetching") as shop:
-        report = verify_server(entry, now=now(), probe=probe, shop=None if args.offline else shop)
+        report = verify_server(entry, now=now(), ask=ask, shop=None if args.offline else shop)
     return emit(report, args.format)
+
+
+def _asking(args: Namespace, project: Project) -> Callable[[str, Target], Surface]:
+    from pinwarden.cli.targets import options_of
+    from pinwarden.flows.project import load_policies
+    from pinwarden.flows.server_start import ask, prepare_probe
+
+    load_policies(project)  # one that cannot be read is an error of this command, and not of the server
+    options = options_of(args)
+    return lambda name, target: ask(prepare_probe(project, name, target, options))
 
 
 def _against_contract(args: Namespace) -> int:
@@ -76,6 +90,6 @@ def _against_contract(args: Namespace) -> int:
         raise PinwardenError("USAGE", "name one server, or give a command after --")
     target = command_target(args.command, args) if args.command else target_of(args.server, args)
     subject = shown_target(args.server) if args.server else shown_command(args.command)
-    seen = probe_target(target, args, typed=not args.server or is_address(args.server))
+    seen = probe_target(args.server, target, args, typed=not args.server or is_address(args.server))
     keys = tuple(public_keys(args.public_key).values())
     return emit(verify_contract(Path(args.contract), seen, keys, subject), args.format)

@@ -223,35 +223,8 @@ def _filled(word: str, variables: Mapping[str, str]) -> str:
     return fill_in(word, variables) if "${" in word else word
 
 
-def sandbox_for(project: Project, name: str, started: Started, *, wanted: bool) -> Sandbox | None:
-    """How a server is shut in: as it was accepted, as the policy says, or completely if that is wanted; else None."""
-    if started.confined is not None:
-        return started.confined
-    rule = _sandbox_rule(project, name)
-    if rule is None and not wanted:
-        return None
-    from pinwarden.adapters.sandbox import Sandbox
-    from pinwarden.flows.artifacts.writable_folders import writable_folders
-
-    if rule is None:
-        return Sandbox(readable=started.folders)
-    writable = writable_folders(project, tuple(_folder(project, path) for path in rule.write))
-    return Sandbox(
-        readable=(*started.folders, *(_folder(project, path) for path in rule.read)),
-        writable=writable.folders,
-        kept=writable.kept,
-        forbidden=writable.forbidden,
-        network=rule.network,
-    )
-
-
 def _sandbox_rule(project: Project, name: str) -> SandboxRule | None:
     from pinwarden.flows.project import load_policies
 
     own = load_policies(project).own
-    return next((each for each in own.sandboxes if each.servers.matches(name)), None) if own is not None else None
-
-
-def _folder(project: Project, path: str) -> str:
-    named = project.home / path[2:] if path.startswith("~/") else project.root / path
-    return str(named.resolve())
+    return None if own is None else own.sandbox_rule(name)

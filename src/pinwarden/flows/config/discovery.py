@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pinwarden.documents.lock.lockfile import Lock
     from pinwarden.flows.lock.locking import Approver
     from pinwarden.flows.project import Project
-    from pinwarden.flows.verified_start import Asked
+    from pinwarden.flows.server_start import PreparedProbe
 
 _NOT_AGREED = "nobody agreed to ask it (--allow-execute)"
 _LITERAL = re.compile(r"<([^<>\s]*[a-z][^<>\s]*)>")
@@ -195,15 +195,15 @@ def _ask_all(
     found = discovery.found
     if options is None:
         return [replace(each, unasked=_NOT_AGREED) if each.refused is None else each for each in found]
-    from pinwarden.adapters.probe.probe import probe_all
-    from pinwarden.flows.verified_start import showing
+    from pinwarden.flows.project import load_policies
+    from pinwarden.flows.server_start import ask_all
 
+    load_policies(discovery.project)  # one that cannot be read is an error here, and not one of each server
     wanted = [each for each in found if each.refused is None and not each.server.disabled]
     starts = {each.key: _start(discovery, each, options) for each in wanted}
     asked = {key: start for key, start in starts.items() if not isinstance(start, PinwardenError)}
-    outcomes = probe_all(
-        [start.target for start in asked.values()],
-        showing(options, asked.values()),
+    outcomes = ask_all(
+        list(asked.values()),
         on_progress=(lambda step: on_progress(step.done, step.total)) if on_progress else None,
     )
     answers = dict(zip(asked, outcomes, strict=True))
@@ -225,14 +225,15 @@ def _ask_all(
     return result
 
 
-def _start(discovery: Discovery, each: Found, options: ProbeOptions) -> Asked | PinwardenError:
+def _start(discovery: Discovery, each: Found, options: ProbeOptions) -> PreparedProbe | PinwardenError:
     """How one server is started or contacted: from its verified bytes, if they are locked."""
-    from pinwarden.flows.verified_start import verified_start
+    from pinwarden.flows.server_start import prepare_probe
 
     if each.server.target is None:
         return PinwardenError("CONFIG_INVALID", f"its entry cannot be used: {each.server.problem}")
     try:
-        return verified_start(discovery.project, discovery.approved.entry(each.key), each.server.target, options)
+        entry = discovery.approved.entry(each.key)
+        return prepare_probe(discovery.project, each.server.name, each.server.target, options, entry)
     except PinwardenError as err:
         return err
 

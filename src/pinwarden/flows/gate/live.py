@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.adapters.probe.probe import probe_all
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.lock.record import extension_of
@@ -16,7 +15,7 @@ from pinwarden.documents.surface import TOOL, Surface, parse
 from pinwarden.flows.gate.unread import unpinned_rows
 from pinwarden.flows.report import UNCHECKED, Row
 from pinwarden.flows.rows import last_words, row_of
-from pinwarden.flows.verified_start import Asked, locked_start, showing
+from pinwarden.flows.server_start import PreparedProbe, ask_all, prepare_locked_probe
 from pinwarden.rules.drift.surface import compare
 from pinwarden.rules.drift.toolpin_pins import compare_pins, has_pins
 
@@ -31,7 +30,7 @@ class _Question(Record):
     """One entry whose server is asked, and the text that was approved; None where only ToolPin's hashes were."""
 
     entry: Entry
-    asked: Asked
+    asked: PreparedProbe
     approved: Surface | None
 
 
@@ -63,14 +62,13 @@ def live_rows(
                 yield _unchecked(entry, f"was not asked: {held[entry.name]}")
             continue
         try:
-            question = _question(entry, texts, lambda one: locked_start(project, one, files, options))
+            question = _question(entry, texts, lambda one: prepare_locked_probe(project, one, files, options))
         except PinwardenError as err:
             yield _unchecked(entry, f"could not be asked: {err.message}")
             continue
         if question is not None:
             questions.append(question)
-    asked = [question.asked for question in questions]
-    outcomes = probe_all([each.target for each in asked], showing(options, asked))
+    outcomes = ask_all([question.asked for question in questions])
     for question, seen in zip(questions, outcomes, strict=True):
         if isinstance(seen, PinwardenError) and seen.code == "SECRET_REPEATED":
             yield _row(question.entry, "secret_repeated", seen.message)
@@ -90,7 +88,7 @@ def _has_pin(entry: Entry) -> bool:
     return has_pins(entry.manifest) or (extension is not None and extension.surface is not None)
 
 
-def _question(entry: Entry, texts: Mapping[str, bytes], start: Callable[[Entry], Asked]) -> _Question | None:
+def _question(entry: Entry, texts: Mapping[str, bytes], start: Callable[[Entry], PreparedProbe]) -> _Question | None:
     extension = extension_of(entry)
     pin = extension.surface if extension else None
     if pin is not None:

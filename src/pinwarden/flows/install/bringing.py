@@ -144,12 +144,13 @@ def _registry_surface(accepted: Accepted, source: BundleSource) -> Surface | Non
 
 
 def _asked(project: Project, pin: BundlePin, folder: Path) -> Surface:
-    from pinwarden.adapters.probe.probe import ProbeOptions, probe
+    from pinwarden.adapters.probe.probe import ProbeOptions
     from pinwarden.adapters.sandbox import ASKED_ONCE
     from pinwarden.documents.target import StdioTarget
+    from pinwarden.flows.server_start import ask, prepare_probe
 
     command = bundle_environment.start_command(folder, pin, project.variables.get("PATH", ""))
     sandbox, cwd = bundle_sandbox(project, pin, folder)
     bounded = replace(sandbox, limits=ASKED_ONCE)
     options = ProbeOptions(allow_execute=True, sandbox=bounded, timeout=_SECONDS)
-    return probe(StdioTarget(command=command, cwd=cwd), options)
+    return ask(prepare_probe(project, pin.tool, StdioTarget(command=command, cwd=cwd), options))

@@ -89,10 +89,11 @@ def _asked(wanted: ImageInstall, entry: Entry) -> Surface | None:
     """What the image tells the model, started by its digest and never by its tag."""
     if wanted.probe is None:
         return None
-    from pinwarden.adapters.probe.probe import probe
     from pinwarden.documents.target import StdioTarget
+    from pinwarden.flows.server_start import ask, prepare_probe
 
-    return probe(StdioTarget(command=container_line(wanted.project, entry, lambda _: None)), wanted.probe)
+    target = StdioTarget(command=container_line(wanted.project, entry, lambda _: None))
+    return ask(prepare_probe(wanted.project, wanted.name, target, wanted.probe))
 
 
 def _with_surface(project: Project, entry: Entry, seen: Surface) -> Entry:

@@ -189,9 +189,9 @@ class Following:
     def _asked(self, server: ConfiguredServer) -> Surface | None:
         if self._writing.probe is None or server.target is None:
             return None
-        from pinwarden.adapters.probe.probe import probe
+        from pinwarden.flows.server_start import ask, prepare_probe
 
-        return probe(server.target, self._writing.probe)
+        return ask(prepare_probe(self._project, server.name, server.target, self._writing.probe))
 
     def _proved(self, name: str) -> bool:
         if self._shop is None:

@@ -96,7 +96,7 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     5. Write the lock and the approved surface in one step.
     """
     entry = from_value(project.registries(offline=writing.offline).find(wanted.name, wanted.version, wanted.source))
-    asked = _ask(entry, wanted, writing)
+    asked = _ask(project, entry, wanted, writing)
     attacks = _attacks(project, entry.name, asked)
     seen = None if attacks else asked
     artifact = _look_at_bytes(entry, wanted, writing)
@@ -261,12 +261,12 @@ def _surface_digest(entry: lock_entry.Entry) -> str:
     return str(extension.surface.digest) if extension is not None and extension.surface is not None else ""
 
 
-def _ask(entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> Surface | None:
+def _ask(project: Project, entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> Surface | None:
     if writing.probe is None:
         return None
-    from pinwarden.adapters.probe.probe import probe
+    from pinwarden.flows.server_start import ask, prepare_probe
 
-    return probe(target_to_probe(entry, wanted.target), writing.probe)
+    return ask(prepare_probe(project, entry.name, target_to_probe(entry, wanted.target), writing.probe))
 
 
 def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:

@@ -15,21 +15,27 @@ from pinwarden.rules.trust.explanation import explain, own_findings
 from pinwarden.rules.trust.verification import SKIPPED, LiveOutcome, verify_metadata
 
 if TYPE_CHECKING:
-    from pinwarden.adapters.probe.probe import ProbeOptions
+    from collections.abc import Callable
+
+    from pinwarden.documents.surface import Surface
+    from pinwarden.documents.target import Target
     from pinwarden.flows.artifacts.closing import Workshop
 
 
 def verify_server(
-    found: dict[str, Any], *, now: str, probe: ProbeOptions | None = None, shop: Workshop | None = None
+    found: dict[str, Any],
+    *,
+    now: str,
+    ask: Callable[[str, Target], Surface] | None = None,
+    shop: Workshop | None = None,
 ) -> Report:
-    """The report of ``pinwarden verify``. With ``shop`` the bytes are fetched and hashed."""
+    """The report of ``pinwarden verify``. With ``ask`` the live server is asked, with ``shop`` the bytes are
+    fetched and hashed."""
     entry = from_value(found)
     live = SKIPPED
-    if probe is not None:
-        from pinwarden.adapters.probe.probe import probe as ask
-
+    if ask is not None:
         try:
-            seen = ask(target_to_probe(entry), probe)
+            seen = ask(entry.name, target_to_probe(entry))
             live = LiveOutcome(state="listed", tools=tuple(item.value for item in seen.list_of(TOOL)))
         except PinwardenError as err:
             refused = err.code == "CONSENT_REQUIRED"

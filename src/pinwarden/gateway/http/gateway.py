@@ -7,7 +7,6 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters.process_tree import kill_all_trees
@@ -46,8 +45,6 @@ class Settings(Record):
 
     listening: Listening
     permissions: Permissions = Permissions()
-    policy: Path | None = None
-    """A policy file in place of the project's own."""
     hosts: tuple[str, ...] = ()
     """Names under which clients reach the gateway, beyond the address that it listens on."""
     origins: tuple[str, ...] = ()
@@ -83,7 +80,7 @@ class HttpGateway:
         settings = self._settings
         loop = asyncio.get_running_loop()
         clients = self._clients = self._known_clients(one_time_token)
-        self._policy = gateway_policy_of(self._project, settings.policy)
+        self._policy = gateway_policy_of(self._project)
         self._locked.set_policy(self._policy)
         self._tell_mode()
         self._locked.tracing = tracing_of(self._project.variables, self._say)
@@ -170,7 +167,7 @@ class HttpGateway:
             return
         self._stamps = stamps
         try:
-            await self._take_policy(gateway_policy_of(self._project, self._settings.policy))
+            await self._take_policy(gateway_policy_of(self._project))
             locked = await asyncio.get_running_loop().run_in_executor(None, self._locked.read)
             await self._record(Fact(kind=LOCK_CHANGED, reason=f"{len(locked.upstreams)} servers are served"))
         except PinwardenError as err:
@@ -238,7 +235,7 @@ class HttpGateway:
         """Cheap signs of a change."""
         from pinwarden.flows.project import OWN_POLICY
 
-        policy = self._settings.policy or self._project.root / OWN_POLICY
+        policy = self._project.policy or self._project.root / OWN_POLICY
         return tuple(file_stamp(path) for path in (self._project.lock, policy))
 
     def _tell(self, text: str) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from pinwarden.adapters import lock_store
 from pinwarden.adapters.child_environment import child_environment
-from pinwarden.adapters.inside_server import MARK
 from pinwarden.adapters.net.network_guard import NetworkRules
 from pinwarden.adapters.programs import find_program
 from pinwarden.core.digest import Digest
@@ -33,7 +32,7 @@ from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.server_process import Command
+from pinwarden.gateway.server_process import Command, command_of
 
 if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry
@@ -170,26 +169,26 @@ class LockedServers:
 
     def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:
         """What starts the server: its verified bytes, or with permission the command as it is configured."""
-        from pinwarden.flows.artifacts.running import find_entry, prepare, sandbox_for
+        from pinwarden.flows.artifacts.running import Started, find_entry, prepare
+        from pinwarden.flows.server_start import prepare_start
 
-        def verified() -> Command:
-            started = prepare(self._project, find_entry(self._project, name, None), given=(), say=self._say)
-            words = started.command
-            sandbox = sandbox_for(self._project, name, started, wanted=False)
-            if sandbox is not None:
-                from pinwarden.adapters.sandbox import sandboxed
+        def locked() -> Started:
+            return prepare(self._project, find_entry(self._project, name, None), given=(), say=self._say)
 
-                words = tuple(sandboxed(words, dict(started.environment), started.cwd, sandbox))
-            return Command(words=words, environment={**started.environment, MARK: name}, cwd=started.cwd)
-
-        def configured() -> Command:
+        def as_configured() -> Started:
             variables = self._project.variables
             own = {key: fill_in(value, variables) for key, value in target.env.items()}
-            return Command(
-                words=tuple(fill_in(word, variables) for word in target.command),
-                environment={**child_environment(own, variables, self._permissions.variables), MARK: name},
+            return Started(
+                command=tuple(fill_in(word, variables) for word in target.command),
+                environment=child_environment(own, variables, self._permissions.variables),
                 cwd=None if target.cwd is None else fill_in(target.cwd, variables),
             )
+
+        def verified() -> Command:
+            return command_of(prepare_start(self._project, name, locked), name)
+
+        def configured() -> Command:
+            return command_of(prepare_start(self._project, name, as_configured), name)
 
         try:
             verified()
