@@ -114,6 +114,7 @@ def publish_over_http(registry: HttpRegistry, made: Bundle, identity: Identity, 
         "root_cid": made.root_cid,
         "descriptor_cid": made.descriptor_cid,
         "archive_cid": made.archive_cid,
+        "allow_older": True,  # versions of one tool are published at the same time
     }
     value = statement.to_value(identity.log_id, statement.PUBLISH, body, now, nonce)
     request = {

@@ -110,6 +110,25 @@ def test_a_server_goes_from_its_folder_through_the_registry_into_a_sandbox(
 
 
 @pytest.mark.usefixtures("token", "project")
+def test_publishing_an_old_version_again_is_refused_here_and_the_event_that_is_told_is_the_one_that_happened(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archives = [packed(tmp_path, f"0.{number}.0", SERVER + b"# older %d\n" % number) for number in (1, 2)]
+    there = ("--channel", "going-back", *site.publisher)
+    first, second = (answered(capsys, "publish", each, *there) for each in archives)
+    assert problems("publish", first) == []
+    assert second["event"]["log_index"] == second["published"]["log_index"] > first["event"]["log_index"]
+    refused = answered(capsys, "publish", archives[0], *there, code=1)["error"]
+    assert (refused["code"], "--allow-older" in refused["hint"]) == ("VERSION_OLDER", True)
+    assert "refused" not in refused["message"]  # nothing was sent
+    back = answered(capsys, "publish", archives[0], "--allow-older", *there)["event"]
+    assert (back["previous"], back["changed"]) == ("0.2.0", True)
+    assert back["log_index"] > second["event"]["log_index"]
+    assert run("publish", archives[0], *there) == 0
+    assert f"already, since event {back['log_index']} of the log" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("token", "project")
 def test_attack_archives_that_were_tampered_with_where_they_lie_reach_nobody(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,30 @@ def test_a_lost_answer_can_be_asked_for_again_with_the_very_same_request(world: 
     assert log_size(world) == 1
 
 
+def test_publishing_an_old_version_again_does_not_move_the_channel_back(anywhere: World) -> None:
+    old, new = bundle(version="1.0.0"), bundle(version="2.0.0")
+    anywhere.publish(old)
+    anywhere.publish(new)
+    assert code_of(anywhere.publish, old) == "VERSION_OLDER"
+    assert code_of(anywhere.publish, bundle(version="1.0.1")) == "VERSION_OLDER"
+    assert code_of(anywhere.publish, bundle(version="2.0.0-rc.1")) == "VERSION_OLDER"
+    assert as_json(anywhere.files.get("tools/acme.notes.json"))["channels"] == {"stable": "2.0.0"}
+    assert log_size(anywhere) == 2
+    event = anywhere.send_for_event(anywhere.request(old, allow_older=True))
+    assert event.to_json() == {"channel": "stable", "log_index": 2, "previous": "2.0.0", "changed": True}
+    assert event.version.seq == 0
+    again = anywhere.send_for_event(anywhere.request(old))
+    assert again.to_json() == {"channel": "stable", "log_index": 2, "previous": "1.0.0", "changed": False}
+
+
+def test_a_first_version_on_another_channel_and_one_after_a_yank_are_not_older(world: World) -> None:
+    world.publish(bundle(version="2.0.0"))
+    world.publish(bundle(version="1.0.1"), channel="v1")
+    world.change(YANK, tool="acme.notes", version="2.0.0")
+    world.publish(bundle(version="1.0.2"))
+    assert as_json(world.files.get("tools/acme.notes.json"))["channels"] == {"stable": "1.0.2", "v1": "1.0.1"}
+
+
 def test_the_same_version_with_other_content_is_refused(anywhere: World) -> None:
     anywhere.publish(bundle())
     assert code_of(anywhere.publish, bundle(content=b"import os\n")) == "VERSION_EXISTS"
@@ -356,7 +380,7 @@ def test_a_database_of_another_registry_is_refused(tmp_path: Path) -> None:
 def test_publishers_at_the_same_time_wait_for_each_other_and_none_is_turned_away(anywhere: World) -> None:
     made = [bundle(name=f"acme.t{number % 3}", version=f"1.0.{number}") for number in range(12)]
     with ThreadPoolExecutor(6) as pool:
-        published = list(pool.map(anywhere.publish, made))
+        published = list(pool.map(lambda each: anywhere.publish(each, allow_older=True), made))
     assert sorted(each.seq for each in published) == list(range(12))
     assert log_size(anywhere) == 12
 
@@ -364,7 +388,7 @@ def test_publishers_at_the_same_time_wait_for_each_other_and_none_is_turned_away
 def test_search_finds_names_and_descriptions_and_nothing_by_wildcards(anywhere: World) -> None:
     anywhere.publish(bundle())
     anywhere.publish(bundle(version="1.10.0"))
-    anywhere.publish(bundle(version="1.9.0"))
+    anywhere.publish(bundle(version="1.9.0"), allow_older=True)
     anywhere.publish(bundle(name="acme.weather"))
     assert [row["tool"] for row in search_tools(anywhere.registry, "NOTES does")["tools"]] == ["acme.notes"]
     assert search_tools(anywhere.registry, "acme.notes")["tools"][0]["latest"] == "1.10.0"

@@ -207,7 +207,7 @@ def test_a_large_archive_is_sent_whole(site: Site, tmp_path: Path, capsys: pytes
 def test_a_refusal_is_told_with_its_code_and_without_a_token_nothing_is_read(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    archive = packed(tmp_path, "3.0.0")
+    archive = packed(tmp_path, "30.0.0")
     monkeypatch.setenv("PINWARDEN_REGISTRY_TOKEN", "pwt_wrong")
     assert answered(capsys, "publish", archive, *site.publisher, code=1)["error"]["code"] == "PUBLISHER_UNKNOWN"
     monkeypatch.delenv("PINWARDEN_REGISTRY_TOKEN")

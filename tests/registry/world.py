@@ -26,7 +26,7 @@ from pinwarden.flows.registry import operating
 from pinwarden.flows.registry.authorizing import caller_of
 from pinwarden.flows.registry.changing import Done, carry_out
 from pinwarden.flows.registry.opening import RegistrySettings, open_registry
-from pinwarden.flows.registry.publishing import keep_archive, publish
+from pinwarden.flows.registry.publishing import Published, keep_archive, publish
 from pinwarden.flows.registry.reading import find
 from pinwarden.flows.registry.registry import Registry
 
@@ -159,6 +159,9 @@ class World:
     def send(self, request: bytes, made: Bundle | None = None, *, token: str | None = None) -> PublishedVersion:
         if made is not None:
             keep_archive(self.registry, made.archive, made.archive_cid)
+        return self.send_for_event(request, token=token).version
+
+    def send_for_event(self, request: bytes, *, token: str | None = None) -> Published:
         return publish(self.registry, caller_of(self.registry, token or self.token, "publish"), request)
 
     def change(self, action: str, *, key: PrivateKey | None = None, token: str | None = None, **body: Any) -> Done:

@@ -49,7 +49,9 @@ def published_version() -> Schema:
 
 
 def publish() -> Schema:
-    return output("publish", exactly({"registry": TEXT, "channel": TEXT, "published": published_version()}))
+    event = exactly({"channel": TEXT, "log_index": COUNT, "previous": or_null(TEXT), "changed": TRUTH})
+    members = {"registry": TEXT, "channel": TEXT, "published": published_version(), "event": or_null(event)}
+    return output("publish", exactly(members))
 
 
 def registry_export() -> Schema:

@@ -749,6 +749,14 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Start every replica with the key file of the first one (--key), or name another database.",
     ),
     ErrorCode(
+        "REGISTRY_LOG_BEHIND",
+        EXIT_UNCHECKED,
+        "The log in a registry's database is shorter than the checkpoint that the registry signed last and keeps "
+        "beside its key, or is another log. To append to it would fork the log.",
+        "Restore the newest copy of the database; copy it after the registry was stopped. If it is lost, begin a new "
+        "registry in another folder, with a new key.",
+    ),
+    ErrorCode(
         "PUBLISHER_UNKNOWN",
         EXIT_REFUSED,
         "A request to a registry carries no token, or one that is unknown, expired or revoked.",
@@ -765,6 +773,12 @@ CODES: Mapping[str, ErrorCode] = _table(
         EXIT_REFUSED,
         "The registry has this version already, with other content. A version never changes.",
         "Publish the changed bundle under a new version.",
+    ),
+    ErrorCode(
+        "VERSION_OLDER",
+        EXIT_REFUSED,
+        "To publish this version would move its channel back from a newer one.",
+        "Publish on another channel (--channel), or say that it is meant: --allow-older.",
     ),
     ErrorCode(
         "VERSION_YANKED",

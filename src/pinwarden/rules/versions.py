@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from pinwarden.core.errors import PinwardenError
+
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _PART = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _SEMVER = re.compile(
@@ -32,6 +34,16 @@ def compare_versions(one: str, other: str) -> int:
 def comparable(one: str, other: str) -> bool:
     """Whether the comparison of two versions says anything."""
     return _SEMVER.fullmatch(one) is not None and _SEMVER.fullmatch(other) is not None
+
+
+def refuse_older(tool: str, version: str, channel: str, present: str | None) -> None:
+    """Raises ``VERSION_OLDER`` if a channel that points to ``present`` would go back to an older version."""
+    if present is not None and compare_versions(version, present) < 0:
+        raise PinwardenError(
+            "VERSION_OLDER",
+            f"{tool} on {channel} is {present}, and {version} is older",
+            data={"channel": channel, "version": version, "present": present},
+        )
 
 
 def floats_for_toolpin(version: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -99,7 +99,18 @@ class _Sqlite(Database):
         self._limits = limits
         self._is_counted = False
 
+    def flush(self) -> None:
+        """Move what is committed from the journal to the database's file, as far as no reader needs the journal."""
+        with self._told():
+            self._connection().execute("PRAGMA wal_checkpoint(PASSIVE)")
+
     def close(self) -> None:
+        """Empty the journal, then close: whoever copies the file of a stopped registry has all of it."""
+        present = getattr(self._local, "connection", None)
+        if present is not None and not self._is_lost(present):
+            with suppress(sqlite3.Error):  # nothing is lost: it stays in the journal
+                present.execute("PRAGMA busy_timeout = 1000")
+                present.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         super().close()
         if self._is_counted:
             self._is_counted = False

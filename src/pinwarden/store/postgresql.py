@@ -58,6 +58,9 @@ class Postgres(Database):
     def __str__(self) -> str:
         return self._name
 
+    def flush(self) -> None:
+        """Nothing to do: the server keeps its own files."""
+
     def _connect(self) -> psycopg.Connection[Row]:
         import psycopg
 

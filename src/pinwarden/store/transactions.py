@@ -123,6 +123,10 @@ class Database(ABC):
         self._connection()
         return self._opened
 
+    @abstractmethod
+    def flush(self) -> None:
+        """Have what is committed in the file that people copy. Nothing to do where there is no such file."""
+
     def close(self) -> None:
         """Close what every thread has open. No thread may be inside a transaction."""
         with self._guard:

@@ -22,6 +22,9 @@ def configure(parser: ArgumentParser) -> None:
     add_signer_arguments(parser)
     parser.add_argument("--channel", default="stable", metavar="NAME", help="the channel that points to it (stable)")
     parser.add_argument(
+        "--allow-older", action="store_true", help="let the channel go back from a newer version to this one"
+    )
+    parser.add_argument(
         "--attestation", nargs="+", action="extend", default=[], metavar="FILE", help="attestations to send along"
     )
     add_publisher_arguments(parser)
@@ -40,6 +43,7 @@ def run(args: Namespace) -> int:
             signer=signer_of(args),
             attestations=tuple(Path(each) for each in args.attestation),
             channel=args.channel,
+            allow_older=args.allow_older,
             registry_key=registry_key_of(args),
         )
         return emit(publish_bundle(publishing), args.format)

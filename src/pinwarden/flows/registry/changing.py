@@ -19,6 +19,7 @@ from pinwarden.documents.registry.names import check_namespace as check_namespac
 from pinwarden.documents.registry.statement import KEYS, POINT, UNYANK, YANK, Statement
 from pinwarden.documents.registry.version import PublishedVersion
 from pinwarden.flows.registry.authorizing import Caller, check_namespace, checked_statement, record, spend
+from pinwarden.flows.registry.checkpoint import appending
 from pinwarden.flows.registry.events import Change, log_changes
 from pinwarden.flows.registry.publishing import checked_attestation
 from pinwarden.flows.registry.registry import Registry
@@ -43,7 +44,7 @@ def carry_out(registry: Registry, caller: Caller, request: bytes) -> Done:
     if run is None or not isinstance(action, str):
         raise PinwardenError("DOCUMENT_INVALID", "the request names no action that is known")
     statement = checked_statement(registry, document, action)
-    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+    with appending(registry) as step:
         done = run(step, registry, caller, statement)
         # One that changed nothing is spent too, or it could be shown again once it would; to ask again for what is so
         # already is no harm.

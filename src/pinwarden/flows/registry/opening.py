@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
+from pinwarden.adapters.file_lock import try_lock
 from pinwarden.adapters.key_files import create_key_file, generate_key, load_key_file
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.documents.registry.version import Identity
+from pinwarden.flows.registry.checkpoint import CHECKPOINT_FILE, keep_checkpoint
 from pinwarden.flows.registry.examining import AUTO
 from pinwarden.flows.registry.registry import (
     SCHEMA_NAME,
@@ -19,6 +24,7 @@ from pinwarden.flows.registry.registry import (
     identity_in,
     settle_identity,
 )
+from pinwarden.store import pointer_log
 from pinwarden.store.database import Database, open_database, schema_of
 
 if TYPE_CHECKING:
@@ -30,6 +36,7 @@ DATABASE_VARIABLE = "PINWARDEN_REGISTRY_DATABASE"
 KEY_FILE = "registry.key"
 NEXT_KEY_FILE = "registry.key.next"
 DEFAULT_NAME = "Pinwarden registry"
+_OPENING_SECONDS = 60.0
 
 
 class RegistrySettings(Record):
@@ -68,22 +75,58 @@ def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> R
         settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{settings.folder}: {err.strerror}") from err
-    database = database_of(settings)
-    held = signer or _own_key(settings.folder, database)
-    wanted = Identity(
-        name=settings.name, log_id=settings.log_id or default_log_id(held.public_key), key=held.public_key
-    )
-    wanted.note_key  # noqa: B018 - a name that cannot stand in a checkpoint is refused now, not at the first publish
+    database, blobs = database_of(settings), blobs_of(settings)
+    try:
+        return _open(settings, signer, database, blobs)
+    except BaseException:
+        database.close()
+        blobs.close()
+        raise
+
+
+def _open(settings: RegistrySettings, signer: Signer | None, database: Database, blobs: Blobs) -> Registry:
+    checkpoint = settings.folder / CHECKPOINT_FILE
+    with _opened_by_one(settings.folder):
+        new_key = signer is not None or not (settings.folder / KEY_FILE).exists()
+        held = signer or _own_key(settings.folder, database)
+        wanted = Identity(
+            name=settings.name, log_id=settings.log_id or default_log_id(held.public_key), key=held.public_key
+        )
+        wanted.note_key  # noqa: B018 - a name that cannot stand in a checkpoint is refused now
+        identity = settle_identity(database, wanted, held, checkpoint, new_key=new_key)
+        with database.transaction() as step:
+            head = pointer_log.head_of(step)
+        if head is not None:
+            keep_checkpoint(checkpoint, head)
     return Registry(
-        identity=settle_identity(database, wanted, held),
+        identity=identity,
         signer=held,
         database=database,
-        blobs=blobs_of(settings),
+        blobs=blobs,
+        checkpoint=checkpoint,
         limits=settings.limits,
         probing=settings.probing,
         witnesses=settings.witnesses,
         public_url=settings.public_url,
     )
+
+
+@contextmanager
+def _opened_by_one(folder: Path) -> Iterator[None]:
+    """One process at a time: a second one must not see a key whose database is about to be made."""
+    path, deadline = folder / "registry.lock", monotonic() + _OPENING_SECONDS
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror}") from err
+    try:
+        while not try_lock(descriptor):
+            if monotonic() > deadline:
+                raise PinwardenError("DATABASE_UNAVAILABLE", f"another process has been opening {folder} for a minute")
+            sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def next_key(folder: Path) -> Signer:

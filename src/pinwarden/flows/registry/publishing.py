@@ -20,14 +20,33 @@ from pinwarden.documents.registry.names import check_channel, check_tool, check_
 from pinwarden.documents.registry.statement import PUBLISH, Statement
 from pinwarden.documents.registry.version import PublishedVersion
 from pinwarden.flows.registry.authorizing import Caller, check_namespace, checked_statement, record, spend
+from pinwarden.flows.registry.checkpoint import appending
 from pinwarden.flows.registry.events import Change, log_changes
 from pinwarden.flows.registry.examining import Examined, examine
 from pinwarden.flows.registry.registry import Registry
 from pinwarden.rules.acceptance.bundle import check_documents
+from pinwarden.rules.versions import refuse_older
 from pinwarden.store import pointer_log, publications
 from pinwarden.store.database import Transaction
 
 _MANIFEST_MEMBERS = ("schema_version", "cid_profile", "entries", "descriptor_cid", "root_cid")
+
+
+class Published(Record):
+    """What a request to publish came to."""
+
+    version: PublishedVersion
+    channel: str
+    seq: int
+    """The index of the event that let the channel point to the version."""
+    previous: str | None
+    """The version that the channel pointed to before; None if it pointed nowhere."""
+    changed: bool
+    """False if the channel pointed to this version already."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The event as a registry answers it."""
+        return {"channel": self.channel, "log_index": self.seq, "previous": self.previous, "changed": self.changed}
 
 
 class Submitted(Record):
@@ -36,6 +55,8 @@ class Submitted(Record):
     statement: Statement
     channel: str
     archive_cid: str
+    allow_older: bool
+    """Whether the channel may go back from a newer version to this one."""
     descriptor: Descriptor
     descriptor_cid: str
     manifest: Manifest
@@ -47,14 +68,15 @@ class Submitted(Record):
         return f"{self.descriptor.name} {self.descriptor.version}"
 
 
-def publish(registry: Registry, caller: Caller, request: bytes) -> PublishedVersion:
+def publish(registry: Registry, caller: Caller, request: bytes) -> Published:
     """Carry out a request to publish.
 
     1. The documents belong together, and the request is signed for them.
     2. Caller and signer belong to the namespace.
     3. The archive holds exactly the files of the manifest; its content hash is computed.
     4. The server is asked for its surface, in a sandbox.
-    5. Version, event and head of the log are written in one transaction.
+    5. The channel does not go back to an older version, unless the request says so.
+    6. Version, event and head of the log are written in one transaction.
     """
     submitted = _read(registry, request)
     with registry.database.transaction() as step:
@@ -65,7 +87,7 @@ def publish(registry: Registry, caller: Caller, request: bytes) -> PublishedVers
         examined = None
     else:
         examined = examine(registry, submitted.descriptor, submitted.manifest, submitted.archive_cid)
-    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+    with appending(registry) as step:
         return _write(step, registry, caller, submitted, examined)
 
 
@@ -90,6 +112,7 @@ def _read(registry: Registry, request: bytes) -> Submitted:
         statement=statement,
         channel=check_channel(asked.text("channel")),
         archive_cid=asked.cid("archive_cid", BLOB_CID),
+        allow_older=asked.flag("allow_older", default=False),
         descriptor=descriptor,
         descriptor_cid=documents.descriptor_cid,
         manifest=manifest_document.of({member: manifest_value.get(member) for member in _MANIFEST_MEMBERS}),
@@ -141,31 +164,43 @@ def _refuse_other_content(present: PublishedVersion, submitted: Submitted) -> No
 
 def _write(
     step: Transaction, registry: Registry, caller: Caller, submitted: Submitted, examined: Examined | None
-) -> PublishedVersion:
+) -> Published:
     descriptor = submitted.descriptor
     # Asked again, now that nobody else can change the answer.
     namespace = check_namespace(step, caller, submitted.statement, descriptor.name)
     present = publications.version_of(step, descriptor.name, descriptor.version)
+    channel = publications.channel_of(step, descriptor.name, submitted.channel)
+    previous = channel.version if channel is not None else None
     if present is not None:
         _refuse_other_content(present, submitted)
-        channel = publications.channel_of(step, descriptor.name, submitted.channel)
-        if channel is not None and channel.version == present.version:
-            spend(step, registry, submitted.statement, again=True)
-            return present  # the same again, perhaps after an answer that was lost
+        if channel is not None and previous == present.version:
+            spend(step, registry, submitted.statement, again=True)  # perhaps after an answer that was lost
+            return Published(
+                version=present, channel=submitted.channel, seq=channel.seq, previous=previous, changed=False
+            )
         if present.yanked is not None:
-            raise PinwardenError("VERSION_YANKED", f"{submitted.subject} was taken back: {present.yanked}")
-        published = present
-    elif examined is None:
-        raise PinwardenError("DATABASE_CORRUPT", f"{submitted.subject} was published a moment ago and is gone")
-    else:
-        head = pointer_log.head_of(step)
-        published = _version(registry, submitted, examined, namespace, head.size if head else 0)
-        _keep(step, submitted, examined, published)
+            raise PinwardenError("VERSION_YANKED", f"{submitted.subject} was yanked: {present.yanked}")
     spend(step, registry, submitted.statement)
-    change = Change(tool=descriptor.name, channel=submitted.channel, version=published, reason="publish")
-    log_changes(step, registry, [change])
+    if not submitted.allow_older:
+        refuse_older(descriptor.name, descriptor.version, submitted.channel, previous)
+    published = present or _new_version(step, registry, submitted, examined, namespace)
+    reason = "publish" if present is None else "point"
+    change = Change(tool=descriptor.name, channel=submitted.channel, version=published, reason=reason)
+    seq = log_changes(step, registry, [change])
     record(step, registry, caller, submitted.statement, submitted.subject)
-    return publications.version_of(step, descriptor.name, descriptor.version) or published
+    written = publications.version_of(step, descriptor.name, descriptor.version) or published
+    return Published(version=written, channel=submitted.channel, seq=seq, previous=previous, changed=True)
+
+
+def _new_version(
+    step: Transaction, registry: Registry, submitted: Submitted, examined: Examined | None, namespace: str
+) -> PublishedVersion:
+    if examined is None:
+        raise PinwardenError("DATABASE_CORRUPT", f"{submitted.subject} was published a moment ago and is gone")
+    head = pointer_log.head_of(step)
+    published = _version(registry, submitted, examined, namespace, head.size if head else 0)
+    _keep(step, submitted, examined, published)
+    return published
 
 
 def _keep(step: Transaction, submitted: Submitted, examined: Examined, published: PublishedVersion) -> None:

@@ -17,8 +17,8 @@ from pinwarden.documents.bundle.checkpoint import PointerLogCheckpoint
 from pinwarden.documents.bundle.signatures import signed, to_bytes
 from pinwarden.documents.registry.key_change import list_value
 from pinwarden.documents.registry.version import SIGNED_FIELDS, identity_value, version_value
+from pinwarden.flows.registry.checkpoint import key_changes
 from pinwarden.flows.registry.registry import Registry, check_key
-from pinwarden.flows.registry.rotating import key_changes
 from pinwarden.rules.attestation_renewal import in_force
 from pinwarden.store import pointer_log, publications
 from pinwarden.store.database import Transaction

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters.clock import present
@@ -13,6 +14,7 @@ from pinwarden.core.note import Checkpoint
 from pinwarden.core.record import Record, field
 from pinwarden.core.tlog import EMPTY_ROOT
 from pinwarden.documents.registry.version import Identity
+from pinwarden.flows.registry.checkpoint import check_log
 from pinwarden.store import pointer_log
 from pinwarden.store.database import Database, Transaction
 
@@ -57,6 +59,8 @@ class Registry(Record):
     database: Database
     blobs: Blobs
     limits: RegistryLimits = field(default_factory=RegistryLimits)
+    checkpoint: Path | None = None
+    """The file with the last signed checkpoint: no log that is shorter, or another one, is appended to."""
     probing: str = "auto"
     """Whether servers are started to learn their surface: auto, required or never. Always in a sandbox."""
     witnesses: tuple[str, ...] = ()
@@ -90,11 +94,22 @@ def default_log_id(key: PublicKey) -> str:
     return f"pinwarden-registry/{key.did.removeprefix('did:key:')[:20]}"
 
 
-def settle_identity(database: Database, wanted: Identity, signer: Signer) -> Identity:
-    """Write down who this registry is, or make sure that the database belongs to the same one."""
+def settle_identity(
+    database: Database, wanted: Identity, signer: Signer, checkpoint: Path | None, *, new_key: bool
+) -> Identity:
+    """Write down who this registry is, or make sure that the database belongs to the same one.
+
+    A key that is not new has signed a log, if neither the database nor the file of the checkpoint says otherwise.
+    """
     with database.transaction(alone=pointer_log.ALONE) as step:
         found = identity_in(step)
+        if found is None or found.key == wanted.key:
+            check_log(step, checkpoint, (found or wanted).log_id, wanted.key)
         if found is None:
+            if not new_key and (checkpoint is None or not checkpoint.exists()):
+                raise PinwardenError(
+                    "REGISTRY_LOG_BEHIND", f"the database {database} is empty, and the key was there before it"
+                )
             values = (_IDENTITY, wanted.name, wanted.log_id, wanted.key.did)
             step.run("INSERT INTO identity (id, name, log_id, key_id) VALUES (?, ?, ?, ?)", values)
             note = Checkpoint(origin=wanted.log_id, size=0, root=EMPTY_ROOT).note()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.note import Checkpoint
 from pinwarden.core.record import replace
@@ -13,6 +12,7 @@ from pinwarden.documents.bundle.shape import read
 from pinwarden.documents.bundle.signatures import signed, to_bytes
 from pinwarden.documents.registry import key_change
 from pinwarden.documents.registry.key_change import KeyChange
+from pinwarden.flows.registry.checkpoint import KEYS, NO_TOOL, appending, key_changes
 from pinwarden.flows.registry.registry import Registry, check_key, set_key
 from pinwarden.flows.report import Report, counted
 from pinwarden.store import pointer_log, publications
@@ -22,14 +22,7 @@ if TYPE_CHECKING:
     from pinwarden.core.keys import Signer
     from pinwarden.store.database import Transaction
 
-NOBODY, KEYS = "", "registry-key"
-"""How the log's table names entries that are about no tool. Tools have names."""
 _MAX_REASON = 500
-
-
-def key_changes(step: Transaction) -> list[KeyChange]:
-    """Every change of the registry's key, in the order of the log."""
-    return [key_change.of(strict_json.parse(each)) for each in pointer_log.entries_of(step, NOBODY, KEYS)]
 
 
 def rotate(registry: Registry, new: Signer, reason: str) -> tuple[Registry, KeyChange, int]:
@@ -41,7 +34,7 @@ def rotate(registry: Registry, new: Signer, reason: str) -> tuple[Registry, KeyC
     """
     if not reason or len(reason) > _MAX_REASON:
         raise PinwardenError("USAGE", f"a reason is text of up to {_MAX_REASON} characters")
-    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+    with appending(registry) as step:
         check_key(step, registry)
         earlier = {each.old for each in key_changes(step)} | {registry.identity.key}
         if new.public_key in earlier:
@@ -67,7 +60,7 @@ def _logged(step: Transaction, old: Registry, renewed: Registry, reason: str) ->
         issued_at_utc=old.now(),
     )
     change = key_change.made(change, old.signer, renewed.signer)
-    edge = pointer_log.append(step, head.edge, NOBODY, KEYS, change.leaf)
+    edge = pointer_log.append(step, head.edge, NO_TOOL, KEYS, change.leaf)
     note = Checkpoint(origin=log_id, size=edge.size, root=edge.root).note().signed(log_id, renewed.signer)
     pointer_log.move_head(step, head.edge, edge, bytes(note))
     return change

@@ -27,6 +27,7 @@ from pinwarden.documents.registry.version import (
 )
 from pinwarden.flows.bundle.files import BundleFiles, OpenedBundle, open_files
 from pinwarden.flows.report import Report, counted
+from pinwarden.rules.versions import refuse_older
 
 _JSON = "application/json"
 
@@ -39,6 +40,8 @@ class Publishing(Record):
     signer: Signer
     attestations: tuple[Path, ...] = ()
     channel: str = DEFAULT_CHANNEL
+    allow_older: bool = False
+    """Whether the channel may go back from a newer version to this one."""
     registry_key: PublicKey | None = None
     """The registry's key, if it is known. A request is signed for one log, so it is of no use to another."""
 
@@ -56,6 +59,9 @@ def publish_bundle(publishing: Publishing) -> Report:
     check_version(descriptor.version)
     registry = publishing.registry
     identity = known_identity(registry, publishing.registry_key)
+    if not publishing.allow_older:  # the registry refuses it too, unless it is of an older release
+        present = _channel_version(registry, descriptor.name, publishing.channel)
+        refuse_older(descriptor.name, descriptor.version, publishing.channel, present)
     archive_cid = str(blob_cid(opened.archive))
     registry.send("PUT", f"api/blobs/{archive_cid}", opened.archive, "application/octet-stream")
     body = {
@@ -65,6 +71,7 @@ def publish_bundle(publishing: Publishing) -> Report:
         "root_cid": documents.root_cid,
         "descriptor_cid": documents.descriptor_cid,
         "archive_cid": archive_cid,
+        **({"allow_older": True} if publishing.allow_older else {}),
     }
     request = {
         "statement": signed_request(identity, statement.PUBLISH, body, publishing.signer),
@@ -72,9 +79,39 @@ def publish_bundle(publishing: Publishing) -> Report:
         "manifest": dict(documents.manifest.document),
         "attestations": [read(read_file(path, LIMITS.max_bytes)) for path in publishing.attestations],
     }
-    version = published_version(registry.send("POST", "api/publish", to_bytes(request), _JSON))
+    answer = registry.send("POST", "api/publish", to_bytes(request), _JSON)
+    version = published_version(answer)
     _check_published(version, opened, archive_cid, registry)
-    return _published(registry, publishing, version)
+    return _published(registry, publishing, version, _event(answer))
+
+
+def _channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | None:
+    """The version that a channel points to, as the registry says; None if it points nowhere."""
+    found = registry.find(layout.tool_path(tool))
+    if found is None:
+        return None
+    try:
+        document = read(found)
+    except PinwardenError as err:
+        raise PinwardenError("DOCUMENT_INVALID", f"what {registry} says of {tool} cannot be read") from err
+    channels = Shape(document, "tool").value.get("channels")
+    version = channels.get(channel) if isinstance(channels, dict) else None
+    return version if isinstance(version, str) else None
+
+
+def _event(answer: Any) -> dict[str, Any] | None:
+    """What the registry says that it did; None of a registry of an older release, which does not say it."""
+    shape = Shape(answer, "answer")
+    if "event" not in shape.value:
+        return None
+    event = shape.inside("event")
+    previous = event.value.get("previous")
+    return {
+        "channel": event.text("channel"),
+        "log_index": event.number("log_index"),
+        "previous": None if previous is None else event.text("previous"),
+        "changed": event.flag("changed"),
+    }
 
 
 def _check_published(version: PublishedVersion, opened: OpenedBundle, archive_cid: str, registry: HttpRegistry) -> None:
@@ -90,19 +127,36 @@ def _check_published(version: PublishedVersion, opened: OpenedBundle, archive_ci
         )
 
 
-def _published(registry: HttpRegistry, publishing: Publishing, version: PublishedVersion) -> Report:
+def _published(
+    registry: HttpRegistry, publishing: Publishing, version: PublishedVersion, event: dict[str, Any] | None
+) -> Report:
     told = f"API surface {version.api_surface}" if version.api_surface else "its surface is not known"
     name = f"{version.tool} {version.version}"
     return Report(
         command="publish",
         subject=name,
-        summary=f"{name} is on {publishing.channel} of {registry}, event {version.seq} of its log; {told}",
+        summary=f"{name} {_done(publishing, version, event)} of {registry}; {told}",
         exit_code=EXIT_CLEAN,
         notes=(f"the registry did not learn the surface: {version.surface_problem}",)
         if version.surface_problem
         else (),
-        facts={"registry": str(registry), "channel": publishing.channel, "published": version_value(version)},
+        facts={
+            "registry": str(registry),
+            "channel": publishing.channel,
+            "published": version_value(version),
+            "event": event,
+        },
     )
+
+
+def _done(publishing: Publishing, version: PublishedVersion, event: dict[str, Any] | None) -> str:
+    if event is None:
+        return f"is on {publishing.channel}"
+    if not event["changed"]:
+        return f"was on {event['channel']} already, since event {event['log_index']} of the log"
+    moved = f", which was at {event['previous']}" if event["previous"] else ""
+    again = " again" if event["log_index"] != version.seq else ""
+    return f"is{again} on {event['channel']}{moved}, event {event['log_index']} of the log"
 
 
 def known_identity(registry: HttpRegistry, key: PublicKey | None) -> Identity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 
 import uvicorn
@@ -41,4 +42,8 @@ def serve(registry: Registry, listening: socket.socket) -> None:
         http=bounded_protocol(),
         h11_max_incomplete_event_size=MOST_HEAD,
     )
+    # uvicorn raises the signal that ended it once more, for the handler that was there before: with the usual one the
+    # process would be gone before the registry is closed.
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda _number, _frame: None)
     uvicorn.Server(config).run(sockets=[listening])

@@ -64,7 +64,8 @@ def _upload(registry: Registry, _caller: Caller, request: Request, body: bytes) 
 
 
 def _publish(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
-    return version_value(publish(registry, caller, body))
+    published = publish(registry, caller, body)
+    return {**version_value(published.version), "event": published.to_json()}
 
 
 def _change(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
