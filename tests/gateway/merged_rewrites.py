@@ -139,6 +139,9 @@ class Expected:
             if self._about[slug][0] and not self._modern:
                 self.rewrites.add("merged-eras")
                 frame = self._with_meta(frame, message)
+            elif self._modern and not self._about[slug][0]:
+                self.rewrites.add("merged-eras")
+                frame = _without_meta(frame, message)
             self.up[slug].append(frame)
 
     def _target(self, message: Any) -> tuple[str, str]:
@@ -165,7 +168,8 @@ class Expected:
                 return b""
             if self._modern and not self._about[slug][0] and "result" in message:
                 self.rewrites.add("merged-eras")
-                return _added(frame, "result", b'"resultType":"complete"')
+                read = self._asked.get(number, {}).get("method") == "resources/read"
+                return _added(frame, "result", _FRESH if read else b'"resultType":"complete"')
             return frame
         subscription = message.get("params", {}).get("_meta", {}).get(f"{META}subscriptionId")
         if str(subscription).startswith(OWN):
@@ -238,6 +242,18 @@ class Expected:
             return {"protocolVersion": message["params"]["protocolVersion"], "serverInfo": info, **said}
         stamp = {"_meta": {f"{META}serverInfo": info}}
         return {"supportedVersions": [NEWEST], **said, **stamp, **json.loads(b"{" + _FRESH + b"}")}
+
+
+def _without_meta(frame: bytes, message: Any) -> bytes:
+    """What a client of the newest revision says about itself is said in the handshake."""
+    said = {f"{META}protocolVersion", f"{META}clientInfo", f"{META}clientCapabilities"}
+    text, kept = frame.decode(), message["params"]["_meta"].keys() - said
+    parent, gone = (("params", "_meta"), said) if kept else (("params",), {"_meta"})
+    start, end = _place(text, parent)
+    members = [
+        json.dumps(name) + ":" + text[begin:stop] for name, begin, stop in _members(text, start) if name not in gone
+    ]
+    return (text[:start] + "{" + ",".join(members) + "}" + text[end:]).encode()
 
 
 def _path(message: Any) -> tuple[str, ...]:

@@ -154,12 +154,14 @@ def test_a_server_that_begins_slowly_is_not_begun_with_twice(monkeypatch: pytest
         hub = SimpleNamespace(limits=limits, clock=lambda: now, upstreams=upstreams)
         merged = Merged(cast(Hub, hub), Client(name="tester"))
         for _ in range(3):
-            await merged._opened()
+            for upstream in merged._seen().values():
+                merged._open(upstream)
+            await merged._wait_for(*upstreams)
             await asyncio.sleep(0)
             now += limits.merged_again_seconds
         merged.close("")
 
-    monkeypatch.setattr("pinwarden.gateway.http.merged.Backend", Slow)
+    monkeypatch.setattr("pinwarden.gateway.http.bridge.Backend", Slow)
     asyncio.run(scene())
     assert sorted(begun) == ["quick", "slow"]
 

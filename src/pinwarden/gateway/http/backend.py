@@ -23,11 +23,15 @@ from pinwarden.documents.protocol import (
 )
 from pinwarden.gateway import splice
 from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.hub import Conversing, Hub, Upstream
+from pinwarden.gateway.http.hub import HANDSHAKE, STATELESS, Conversing, Hub, Upstream
 from pinwarden.gateway.http.messages import Frame, Id, encoded
+from pinwarden.gateway.messages import LIST_METHODS, META_KEYS
 
 _MOST_PAGES = 200
 _OWN = "pinwarden-merged-"
+_CACHE = {"ttlMs": 0, "cacheScope": "private"}
+_CACHEABLE = frozenset({*LIST_METHODS, "resources/read"})
+"""Methods whose results say in the newest revision for how long they may be kept."""
 
 
 class BackendError(Exception):
@@ -37,6 +41,10 @@ class BackendError(Exception):
         super().__init__(why)
         self.code = code
         self.why = why
+
+
+class RefusedUnreadError(BackendError):
+    """A server that did not execute a request, because it does not know the session."""
 
 
 class Answer:
@@ -67,8 +75,13 @@ class Answer:
         if not self._future.done():
             self._future.set_exception(BackendError(code, why))
 
+    def refused_unread(self, why: str) -> None:
+        """There will be none in this session, and the server did not execute the request."""
+        if not self._future.done():
+            self._future.set_exception(RefusedUnreadError(SERVER_AWAY, why))
+
     def dropped(self) -> None:
-        """There will be none, and whoever asked does not wait any more."""
+        """There will be none, and the client does not wait any more."""
         self.failed(SERVER_AWAY, "the request was cancelled")
 
     def __await__(self) -> Any:
@@ -81,7 +94,7 @@ class Backend:
     def __init__(self, hub: Hub, upstream: Upstream, client: Client, hear: Callable[[Backend, Frame], None]) -> None:
         self.slug = upstream.slug
         self._hub = hub
-        self._upstream = upstream
+        self.upstream = upstream
         self._client = client
         self._hear = hear
         self.conversation: Conversing | None = None
@@ -92,19 +105,21 @@ class Backend:
 
     async def open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
         """Find the era of the server, and begin. What a client of the other era can do is of no use to the server."""
-        shared = self._hub.shared(self._upstream, self._client)
-        meta = {
-            VERSION_META: STATELESS_VERSIONS[0],
-            CLIENT_META: info,
-            CAPABILITIES_META: capabilities if for_modern_client else {},
-        }
-        answer = await self._ask(shared, "server/discover", {"_meta": meta})
-        result = answer.members.get("result")
-        if isinstance(result, dict):
-            self.conversation, self.modern, self.about = shared, True, result
-            self._upstream.failing = False
-            return
-        conversation = self._hub.conversation(self._upstream, self._client)
+        upstream = self.upstream
+        if upstream.era != HANDSHAKE:
+            shared = self._hub.shared(upstream, self._client)
+            meta = {
+                VERSION_META: STATELESS_VERSIONS[0],
+                CLIENT_META: info,
+                CAPABILITIES_META: capabilities if for_modern_client else {},
+            }
+            answer = await self._ask(shared, "server/discover", {"_meta": meta})
+            result = answer.members.get("result")
+            if isinstance(result, dict):
+                self.conversation, self.modern, self.about = shared, True, result
+                upstream.era, upstream.failing = STATELESS, False
+                return
+        conversation = self._hub.conversation(self.upstream, self._client)
         try:
             hello = {
                 "protocolVersion": HANDSHAKE_VERSIONS[0],
@@ -125,21 +140,24 @@ class Backend:
         conversation.tell(Frame(data=encoded(note), message=note))
         conversation.listen(_Ear(self, self._hear))
         self.conversation, self.about = conversation, result
-        self._upstream.failing = False
+        upstream.era, upstream.failing = HANDSHAKE, False
 
     @property
     def failing(self) -> bool:
         """Whether the server did not even begin the last time."""
-        return self._upstream.failing
+        return self.upstream.failing
 
     def did_not_begin(self) -> None:
         """It took too long: nobody else waits for it, until it begins after all."""
-        self._upstream.failing = True
+        self.upstream.failing = True
 
     @property
     def open_now(self) -> bool:
         """Whether the server can be asked."""
-        return self.conversation is not None and not self.conversation.closed
+        conversation = self.conversation
+        if conversation is None or conversation.closed or conversation.ended:
+            return False
+        return not self.modern or self.upstream.era == STATELESS
 
     def offers(self, capability: str) -> bool:
         """Whether the server says that it can do something."""
@@ -241,14 +259,34 @@ def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
     return Frame(data=data, message=message)
 
 
-def with_result_type(frame: Frame) -> Frame:
-    """An answer of an older server as the newest revision wants it."""
-    result = frame.members.get("result")
-    if not isinstance(result, dict) or "resultType" in result:
+def without_meta(frame: Frame) -> Frame:
+    """A request of a client of the newest revision as older servers want it: who asks was said in the handshake."""
+    if not any(name in frame.meta for name in META_KEYS):
         return frame
     text = frame.data.decode()
-    span = splice.member(text, 0, "result")
+    kept = {name: value for name, value in frame.meta.items() if name not in META_KEYS}
+    params = splice.member(text, 0, "params")
+    meta = None if params is None else splice.member(text, params.start, "_meta")
+    if params is None or meta is None:
+        raise PinwardenError("JSON_PARSE_ERROR", "there is no member _meta")
+    if kept:
+        edits = splice.without_members(text, meta.start, META_KEYS)
+        message = {**frame.members, "params": {**frame.params, "_meta": kept}}
+    else:
+        edits = splice.without_members(text, params.start, ("_meta",))
+        message = {**frame.members, "params": {name: value for name, value in frame.params.items() if name != "_meta"}}
+    return Frame(data=splice.edited(text, edits).encode(), message=message)
+
+
+def as_stateless(frame: Frame, method: str) -> Frame:
+    """An answer of a server with a handshake as the newest revision wants it: with what it demands of results."""
+    result = frame.members.get("result")
+    wanted = {"resultType": "complete", **(_CACHE if method in _CACHEABLE else {})}
+    added = {name: value for name, value in wanted.items() if isinstance(result, dict) and name not in result}
+    text = frame.data.decode()
+    span = splice.member(text, 0, "result") if added else None
     if span is None:
         return frame
-    edit = splice.with_member(text, span.start, "resultType", '"complete"')
-    return Frame(data=splice.edited(text, [edit]).encode(), message=frame.message)
+    place, end, _ = splice.with_member(text, span.start, "", "")
+    members = encoded(added).decode()[1:-1] + ("," if result else "")
+    return Frame(data=splice.edited(text, [(place, end, members)]).encode(), message=frame.message)

@@ -98,6 +98,10 @@ class Call:
         """There will be no answer."""
         self._general().failed(code, why)
 
+    def refused_unread(self, why: str) -> None:
+        """There will be no answer in this session."""
+        self._general().refused_unread(why)
+
     def dropped(self) -> None:
         """There will be no answer, and nobody waits for one."""
         self._general().dropped()

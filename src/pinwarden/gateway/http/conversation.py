@@ -7,7 +7,7 @@ id at once, and the second one gets another id on the way to the server.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import Executor
 from functools import partial
 from math import inf
@@ -54,6 +54,7 @@ class Conversation:
         self._plain = session.plain
         self._notes = recording.notes
         self.link: Link | None = None
+        self.on_not_understood: Callable[[], None] = lambda: None
         self._recording = recording
         self._limits = limits
         self._json = Limits(max_bytes=limits.max_answer_bytes)
@@ -71,6 +72,8 @@ class Conversation:
         )
         self._take = self._effects.take
         self.closed = False
+        self.ended = False
+        """Whether the server does not know the session any more: it takes no more requests."""
         self.answered_once = False
         """Whether the server ever said anything."""
         self.used = clock()
@@ -96,6 +99,9 @@ class Conversation:
         if self.closed or self._open.full:
             waiting.failed(SERVER_AWAY, "too many requests wait for this server" if not self.closed else "closed")
             return None
+        if self.ended:
+            waiting.refused_unread("the server ended the session")
+            return None
         number = frame.id
         if number is None:
             waiting.failed(INVALID_REQUEST, "the id of a request is a number or a text")
@@ -120,7 +126,7 @@ class Conversation:
     ) -> bool:
         """A call of a tool without a token for progress. False if it has to be a request as any other."""
         link, own = self.link, message["id"]
-        if self.closed or link is None or self._open.full:
+        if self.closed or self.ended or link is None or self._open.full:
             return False
         number: Id = (int, own)
         if self._open.taken(number):
@@ -293,6 +299,30 @@ class Conversation:
     def _if_not_answered(self, asked: Id | None, answers: bool) -> None:
         if asked is not None and not answers:
             self.unanswered(asked, "no answer came")
+
+    def not_understood(self) -> None:
+        """The server may be of another era than it was."""
+        self.on_not_understood()
+
+    def refused_unread(self, number: Id, why: str) -> None:
+        """The server does not know the session, and so has not executed a request."""
+        self._turns.do(partial(self._refused_unread, number, why))
+
+    def _refused_unread(self, number: Id, why: str) -> None:
+        pending = None if self.closed else self._open.forget(number)
+        if pending is None:
+            return
+        self.session.abandon(number[1])
+        if self._open.is_cancelled(pending):
+            pending.waiting.dropped()
+        else:
+            pending.waiting.refused_unread(why)
+
+    def session_ended(self, sent: Set[Id], why: str) -> None:
+        """The server does not know the session: what was not sent to it may be sent in another session."""
+        self.ended = True
+        for number in [each for each in self._pending if each not in sent]:
+            self.refused_unread(number, why)
 
     def server_lost(self, why: str) -> None:
         """Nothing more will come: everything that is open is answered, and the conversation is over."""

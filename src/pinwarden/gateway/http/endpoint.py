@@ -20,6 +20,7 @@ from pinwarden.documents.protocol import (
     VERSION_META,
 )
 from pinwarden.gateway.http.access import Access, Client, Denied
+from pinwarden.gateway.http.bridge import initialize, learning_era, stateless_place
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.cross_origin import is_preflight, preflight, readable_by
 from pinwarden.gateway.http.exchange import HttpExchange
@@ -232,10 +233,10 @@ class Endpoint:
             # The revision has no notifications from clients over HTTP, and nothing that one could belong to.
             reply.send(202)
             return
-        conversation = self._hub.shared(place, client)
+        conversation = self._hub.shared(stateless_place(place, frame), client)
         self._remember(request, place, conversation, frame, modern=True)
         exchange = HttpExchange(reply, frame.members.get("id"), modern=True)
-        number = conversation.request(frame, exchange, request.parameters)
+        number = conversation.request(frame, learning_era(place, frame, exchange), request.parameters)
         if number is not None and reply.open:
             reply.on_gone = lambda: conversation.give_up(number)
 
@@ -250,7 +251,7 @@ class Endpoint:
                 reply.send(503, _refusal(SERVER_AWAY, "too many sessions"), headers={"retry-after": "5"})
                 return
             exchange = HttpExchange(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
-            session.conversation.request(frame, exchange, request.parameters)
+            initialize(self._hub, session, frame, exchange, request.parameters)
             return
         if not number:
             reply.send(400, _refusal(INVALID_REQUEST, "the header mcp-session-id is missing"))

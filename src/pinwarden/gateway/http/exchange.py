@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from pinwarden.documents.protocol import SERVER_AWAY
 from pinwarden.gateway.http.messages import Frame, error_frame, status_of
 from pinwarden.gateway.http.reply import Reply
 
@@ -23,6 +24,9 @@ class Waiting(Protocol):
 
     def failed(self, code: int, why: str) -> None:
         """There will be no answer."""
+
+    def refused_unread(self, why: str) -> None:
+        """There will be no answer in this session, and the server did not execute the request."""
 
     def dropped(self) -> None:
         """There will be no answer, and the client said that it waits for none."""
@@ -71,6 +75,13 @@ class HttpExchange:
         else:
             # A status of its own would make older clients forget the reason.
             self._reply.send(200, data, headers=self._headers)
+
+    def refused_unread(self, why: str) -> None:
+        """Tell it with the status by which clients of a session know that they have to begin another one."""
+        if self._modern or self._reply.streaming:
+            self.failed(SERVER_AWAY, why)
+        else:
+            self._reply.send(404, error_frame(self._id, SERVER_AWAY, why), headers=self._headers)
 
     def dropped(self) -> None:
         """End it without a word, as servers do that were told to cancel."""

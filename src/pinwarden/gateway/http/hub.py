@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 from pinwarden.core.errors import PinwardenError
@@ -26,6 +27,10 @@ from pinwarden.gateway.step import Step
 
 T = TypeVar("T")
 Opener = Callable[[LinkOwner], Link]
+HANDSHAKE = "handshake"
+"""Revisions in which a client begins a session with initialize."""
+STATELESS = "stateless"
+"""Revisions in which every request stands for itself."""
 _SHUT_OUT = "the token is good no more"
 
 
@@ -33,6 +38,8 @@ class Conversing(Protocol):
     """What a client can do with a conversation, whether one server is behind it or several."""
 
     closed: bool
+    ended: bool
+    """Whether the server does not know the session any more, so that requests have to go into another one."""
     used: float
 
     def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
@@ -84,6 +91,8 @@ class Upstream:
         self.open = opener
         self.requests = 0
         self.losses = 0
+        self.era = ""
+        """Which requests the server takes, as far as is known: `HANDSHAKE` or `STATELESS`."""
         self.failing = False
         """Whether the last conversation ended before the server said anything."""
 
@@ -97,9 +106,16 @@ class Upstream:
             self.failing = not made.answered_once
 
         made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.threads, hub.room)
+        made.on_not_understood = partial(self._doubt_era, hub)
         self._record(STARTED, session, "")
         made.link = self.open(made)
         return made
+
+    def _doubt_era(self, hub: Hub) -> None:
+        """Find out again of which era the server is: another release of it may have been started."""
+        if self.era == STATELESS:
+            self.era = ""
+            hub.turn += 1  # what leads straight to the server does not any more
 
     def _record(self, kind: str, session: Session, why: str) -> None:
         fact = Fact(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
@@ -158,9 +174,9 @@ class Hub:
     def session(self, number: str, client: Client, place: Place) -> ClientSession | None:
         """A session, if it is this client's."""
         found = self._sessions.get(number)
-        if found is None or found.client != client or found.place.slug != place.slug or found.conversation.closed:
+        if found is None or found.client != client or found.place.slug != place.slug:
             return None
-        return found
+        return None if found.conversation.closed or found.conversation.ended else found
 
     def end_session(self, session: ClientSession) -> None:
         """The client ends its session."""

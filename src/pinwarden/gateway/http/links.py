@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.gateway.http.messages import Frame, Id
@@ -59,6 +59,15 @@ class LinkOwner(Protocol):
 
     def unanswered(self, number: Id, why: str) -> None:
         """The server ended its answer to a request without answering it."""
+
+    def not_understood(self) -> None:
+        """The server refused a request of the stateless era without having read it: it may be of another era."""
+
+    def refused_unread(self, number: Id, why: str) -> None:
+        """The server did not execute a request, because it does not know the session that it belongs to."""
+
+    def session_ended(self, sent: Set[Id], why: str) -> None:
+        """The server does not know the session any more. All requests but these were never sent to it."""
 
     def server_lost(self, why: str) -> None:
         """Nothing more will come from this server."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
-from pinwarden.documents.protocol import INITIALIZED, STATELESS_VERSIONS, VERSION_META
+from pinwarden.documents.protocol import CANCELLED, INITIALIZED, STATELESS_VERSIONS, VERSION_META
 from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import LinkOwner
@@ -30,6 +30,9 @@ _REMEMBERED = 256  # headers of methods and names that were sent before
 _LONGEST = 2048  # bytes of such headers
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_SESSION_ENDED = "the server ended the session"
+_PING = encoded({"jsonrpc": "2.0", "id": "pinwarden/session", "method": "ping"})
+_BAD_REQUEST, _NOT_FOUND = 400, 404
 _OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-encoding", "connection"})
 
 
@@ -70,6 +73,11 @@ class RemoteLink:
         self.json = Limits(max_bytes=limits.max_answer_bytes)
         self._session = b""
         self._version = b""
+        self._handshaken = False
+        """Whether the server answered initialize, so that later messages belong to a session, named or not."""
+        self._session_ended = False
+        self._doubted: list[_Post] = []
+        """Posts that the server refused in a way that may mean that it does not know the session."""
         self._heads: dict[tuple[str, str | None], bytes] = {}
         self._calls: dict[tuple[str, bytes, str], bytes] = {}
         self._posts: dict[Id, tuple[Sending, float]] = {}
@@ -103,6 +111,10 @@ class RemoteLink:
         if self._closed:
             return
         number = frame.id if frame.is_request else None
+        if self._session_ended:
+            if number is not None:
+                self._soon(self._owner.refused_unread, number, _SESSION_ENDED)
+            return
         post = _Post(self, self._owner, number, initialize=frame.method == "initialize")
         head = self._post + self._headers_of(frame) + parameters
         data = head + b"content-length: %d\r\n\r\n" % len(frame.data) + frame.data
@@ -134,6 +146,9 @@ class RemoteLink:
     def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
         """Post a call. Its head is the one of the last call of the same tool."""
         if self._closed:
+            return
+        if self._session_ended:
+            self._soon(self._owner.refused_unread, call.number, _SESSION_ENDED)
             return
         meta = message["params"].get("_meta")
         key = name, call.parameters, "" if meta is None else meta.get(VERSION_META, "")
@@ -168,10 +183,13 @@ class RemoteLink:
                 self._server.pool.start(each)
 
     def cancel(self, number: Id) -> None:
-        """Hang up: that is how the newest revision cancels; the older ones also get a message from the client."""
+        """Hang up, which cancels a request of the newest revision. Older servers go on without a notification."""
         sent = self._posts.pop(number, None)
         if sent is not None:
             sent[0].give_up()
+            if self._handshaken:
+                note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": number[1]}}
+                self.send(Frame(encoded(note), note), b"")
 
     def expire(self, before: float, keep: Container[Id]) -> None:
         """Hang up on questions of our own that are not answered."""
@@ -201,6 +219,8 @@ class RemoteLink:
     def answered(self, number: Id) -> None:
         """The answer to a post is complete."""
         self._posts.pop(number, None)
+        if self._session_ended and not self._posts:
+            self._over()
 
     def taken(self, post: _Post) -> None:
         """The server has what it was told, or nobody waits until it does."""
@@ -246,15 +266,78 @@ class RemoteLink:
             self._version = f"mcp-protocol-version: {version}\r\n".encode("latin-1")
             self._calls.clear()
 
-    def session_gone(self) -> None:
-        """The server does not know our session any more."""
-        self._session = b""
-        self._owner.server_lost("the server ended the session")
+    def refused_early(self) -> None:
+        """The server refused a request that it did not read."""
+        if not self._handshaken:
+            self._owner.not_understood()
+
+    def handshaken(self) -> None:
+        """The server answered initialize with a result."""
+        self._handshaken = True
+
+    def may_be_unknown(self, post: _Post, status: int) -> bool:
+        """Whether a status may mean that the server does not know the session. The post is told when it is known.
+
+        Revisions with sessions want 404 for that. Many servers answer 400, as they do for other reasons; and the same
+        server answers a ping in a session that it knows.
+        """
+        if not self._handshaken or status not in (_BAD_REQUEST, _NOT_FOUND):
+            return False
+        if self.has_session and status == _NOT_FOUND:
+            post.session_is(known=False)
+            return True
+        self._doubted.append(post)
+        if len(self._doubted) == 1:
+            head = self._post + self._session + self._version
+            data = head + b"content-length: %d\r\n\r\n" % len(_PING) + _PING
+            ping = self._server.pool.send(data, _Ping(self), self._owner.client)
+            self._later(self._longest_hold, self._not_answered, ping)
+        return True
+
+    def _not_answered(self, ping: Outgoing) -> None:
+        if not ping.given_up and self._doubted:
+            ping.give_up()
+            self.session_is(known=True)
+
+    def session_is(self, *, known: bool) -> None:
+        """Whether the server knows the session."""
+        doubted, self._doubted = self._doubted, []
+        for post in doubted:
+            post.session_is(known=known)
+
+    def session_ended(self, number: Id | None) -> None:
+        """The server does not know our session, and has not executed the request that it refused with that.
+
+        Other requests that were sent may have been executed. They are waited for a moment, as the server will refuse
+        them in the same way; what was not sent yet is refused here.
+        """
+        if self._closed:
+            return
+        if not self._session_ended:
+            self._session_ended = True
+            self._session = b""
+            self._beginning = None
+            held, self._held = self._held, []
+            for unsent in [each for each, (outgoing, _) in self._posts.items() if outgoing in held]:
+                del self._posts[unsent]
+            if self._stream is not None:
+                self._stream.give_up()
+            self._owner.session_ended(frozenset(self._posts), _SESSION_ENDED)
+            self._later(self._grace, self._over)
+        if number is not None:
+            self._posts.pop(number, None)
+            self._owner.refused_unread(number, _SESSION_ENDED)
+        if not self._posts:
+            self._over()
+
+    def _over(self) -> None:
+        if not self._closed:
+            self._owner.server_lost(_SESSION_ENDED)
 
     @property
     def has_session(self) -> bool:
         """Whether the server named a session."""
-        return bool(self._session)
+        return bool(self._session) or self._session_ended
 
     def _headers_of(self, frame: Frame) -> bytes:
         version = frame.meta.get(VERSION_META)
@@ -287,10 +370,27 @@ class RemoteLink:
         self._stream = self._server.pool.send(data, _Stream(self._owner), self._owner.client, stream=True)
 
 
+class _Ping(SilentListener):
+    """Waits for the status of a ping, which says whether the server knows the session."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: RemoteLink) -> None:
+        self._link = link
+
+    def on_head(self, status: int, session: str) -> None:
+        del session
+        self._link.session_is(known=status not in (_BAD_REQUEST, _NOT_FOUND))
+
+    def on_lost(self, why: str, *, sent: bool) -> None:
+        del why, sent
+        self._link.session_is(known=True)
+
+
 class _Post(SilentListener):
     """Waits for the answer to one message."""
 
-    __slots__ = ("_answered", "_initialize", "_link", "_number", "_owner", "_parts", "_status", "_why")
+    __slots__ = ("_answered", "_initialize", "_link", "_number", "_owner", "_parts", "_refusal", "_status", "_why")
 
     def __init__(self, link: RemoteLink, owner: LinkOwner, number: Id | None, *, initialize: bool) -> None:
         self._link = link
@@ -298,6 +398,8 @@ class _Post(SilentListener):
         self._number = number
         self._initialize = initialize
         self._status = 0
+        self._refusal = b""
+        """What came with a status that may mean that the session is not known."""
         self._answered = False
         self._parts = 0
         """Messages of which it is not known yet whether they are the answer."""
@@ -306,15 +408,19 @@ class _Post(SilentListener):
 
     def on_head(self, status: int, session: str) -> None:
         self._status = status
-        if self._number is None and status != 404:  # which may be the end of the session
+        if self._number is None and status != _NOT_FOUND:  # which may be the end of the session
             self._link.begun(self)
         elif self._initialize and status < 300:
             self._link.named_session(session)
 
     def on_frame(self, frame: bytes) -> None:
+        if self._status in (_BAD_REQUEST, _NOT_FOUND):
+            self._refusal = self._refusal or frame
+        else:
+            self._take(frame)
+
+    def _take(self, frame: bytes) -> None:
         number = self._number
-        if self._status == 404 and self._link.has_session:
-            return
         if number is None:
             if self._status < 300:
                 self._owner.from_server(frame)
@@ -329,10 +435,23 @@ class _Post(SilentListener):
         self._owner.part_from_server(frame, number, self._status if self._status >= 400 else 0, self._told)
 
     def on_end(self) -> None:
+        if self._number is None and self._status != _NOT_FOUND:
+            self._link.taken(self)
+        elif self._initialize or not self._link.may_be_unknown(self, self._status):
+            self._complete()
+
+    def session_is(self, *, known: bool) -> None:
+        """Whether the server refused the message because it does not know the session."""
+        if known:
+            self._complete()
+        else:
+            self._link.session_ended(self._number)
+
+    def _complete(self) -> None:
         number = self._number
-        if self._status == 404 and self._link.has_session:
-            self._link.session_gone()
-        elif number is None:
+        if self._refusal:
+            self._take(self._refusal)
+        if number is None:
             self._link.taken(self)
         else:
             self._link.answered(number)
@@ -365,6 +484,7 @@ class _Post(SilentListener):
         """The revision, for the header that every later request has."""
         result = Frame(data, read_server(data, self._link.json)).members.get("result")
         if isinstance(result, dict):
+            self._link.handshaken()
             self._link.negotiated(result.get("protocolVersion"))
 
     def _as_answer(self, data: bytes) -> bytes:
@@ -374,6 +494,7 @@ class _Post(SilentListener):
             return b""
         if frame.id == self._number:
             return data
+        self._link.refused_early()
         number = None if self._number is None else self._number[1]
         return encoded({"jsonrpc": "2.0", "id": number, "error": frame.members["error"]})
 

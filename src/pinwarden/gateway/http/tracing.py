@@ -80,6 +80,11 @@ class Traced:
         self._end(str(code))
         self._waiting.failed(code, why)
 
+    def refused_unread(self, why: str) -> None:
+        """There will be no answer in this session."""
+        self._end("session_ended")
+        self._waiting.refused_unread(why)
+
     def dropped(self) -> None:
         """There will be no answer, and nobody waits for one."""
         self._end("cancelled")

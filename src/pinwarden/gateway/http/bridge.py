@@ -1,0 +1,517 @@
+"""A conversation between a client of one protocol era and servers of either.
+
+A client of the stateless era sends requests that stand for themselves; a server of the handshake era wants `initialize`
+first, and may name a session. The gateway does the handshake in place of such a client, and adds what a stateless
+server wants to the requests of a client that did one. A request that a server refuses unread, because it does not know
+the session (HTTP 400 or 404), goes once more into a new session. No other request is ever sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from pinwarden.documents.protocol import (
+    CANCELLED,
+    CAPABILITIES_META,
+    CLIENT_META,
+    HANDSHAKE_VERSIONS,
+    INITIALIZED,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    PROGRESS,
+    SERVER_AWAY,
+    SERVER_META,
+    STATELESS_VERSIONS,
+    VERSION_META,
+)
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.backend import (
+    Answer,
+    Backend,
+    BackendError,
+    RefusedUnreadError,
+    as_stateless,
+    with_meta,
+    without_meta,
+)
+from pinwarden.gateway.http.ears import Ears, Hearing
+from pinwarden.gateway.http.exchange import Waiting
+from pinwarden.gateway.http.hub import STATELESS, ClientSession, Hub, Place, Upstream
+from pinwarden.gateway.http.messages import Frame, Id, encoded, key_of, with_value
+from pinwarden.gateway.http.questions import Questions, refuse
+from pinwarden.gateway.messages import LISTEN
+
+SUBSCRIPTIONS = frozenset({"resources/subscribe", "resources/unsubscribe"})
+OPENINGS = frozenset({"initialize", "server/discover"})
+_LISTS = ("tools", "prompts", "resources")
+
+
+class Bridge:
+    """A conversation of one client with servers of either era. Which of them a request goes to, others decide."""
+
+    def __init__(self, hub: Hub, client: Client) -> None:
+        self._hub = hub
+        self._limits = hub.limits
+        self._client = client
+        self.closed = False
+        self.ended = False
+        self.used = hub.clock()
+        self._backends: dict[str, Backend] = {}
+        self._openings: dict[str, _Opening] = {}
+        self._tried: dict[str, float] = {}
+        """When it was last tried to begin with a server."""
+        self._failures: dict[str, str] = {}
+        """Why it did not begin."""
+        self._again_seconds = hub.limits.merged_again_seconds
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ears = Ears(hub.limits)
+        self._questions = Questions(hub.limits.max_in_flight)
+        self._work: dict[Id, Work] = {}
+        """By a number of our own: programs of one client may use the same id at once."""
+        self._numbers = 0
+        self._info: Any = {"name": client.name, "version": "0"}
+        self._capabilities: Any = {}
+        self._modern = False
+        """Whether the client is of the stateless era."""
+
+    # What clients do
+
+    def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
+        """A request, answered by us or by a server."""
+        self.used = self._hub.clock()
+        self._numbers += 1
+        number: Id = (Work, self._numbers)
+        work = self._work[number] = Work(frame)
+        work.task = self._begin(self._answer(frame, waiting, parameters, work))
+        work.task.add_done_callback(lambda _: self._work.pop(number, None))
+        return number
+
+    def tell(self, frame: Frame) -> None:
+        """A notification goes to all servers, an answer to the one that asked."""
+        self.used = self._hub.clock()
+        if frame.is_answer:
+            self._questions.answer(frame)
+        elif frame.method == CANCELLED:
+            self._cancelled(frame)
+        elif frame.method != INITIALIZED:
+            for backend in self._backends.values():
+                backend.tell(frame)
+
+    def give_up(self, number: Id | None) -> None:
+        """The client of one request hung up."""
+        work = self._work.pop(number, None) if number is not None else None
+        if work is not None:
+            work.give_up()
+
+    def listen(self, reply: Hearing) -> None:
+        """Open the stream for what belongs to no request."""
+        self._ears.listen(reply)
+
+    def tick(self) -> None:
+        """The conversations with the servers keep their own time."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is open and no stream is read."""
+        return not self._tasks and not self._ears.open
+
+    def end_stream(self) -> None:
+        """End the stream that belongs to no request."""
+        self._ears.end()
+
+    def close(self, why: str) -> None:
+        """End it, and what was opened for it."""
+        del why
+        if not self.closed:
+            self.closed = True
+            self.end_stream()
+            for backend in self._backends.values():
+                backend.close()
+            for task in (*self._tasks, *(each.task for each in self._openings.values())):
+                task.cancel()
+
+    # Answering
+
+    async def _respond(self, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> None:
+        """Answer a request."""
+        raise NotImplementedError
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _answer(self, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> None:
+        try:
+            self._introduce(frame)
+            if frame.method == "ping":
+                self._reply(frame, waiting, {})
+            else:
+                await self._respond(frame, waiting, parameters, work)
+        except BackendError as err:
+            if work.cancelled:
+                waiting.dropped()  # a client that cancelled a request is owed no answer
+            else:
+                waiting.failed(err.code, err.why)
+        except asyncio.CancelledError:
+            if work.cancelled:
+                waiting.dropped()
+            else:
+                waiting.failed(SERVER_AWAY, "the session was ended")
+            raise
+        except Exception as err:
+            waiting.failed(INTERNAL_ERROR, f"the gateway failed ({type(err).__name__})")
+            raise
+
+    def _introduce(self, frame: Frame) -> None:
+        """What the client says about itself, for the servers."""
+        if frame.method == "initialize":
+            self._info = frame.params.get("clientInfo", self._info)
+            self._capabilities = frame.params.get("capabilities", {})
+        elif VERSION_META in frame.meta:
+            self._modern = True
+            self._info = frame.meta.get(CLIENT_META, self._info)
+            self._capabilities = frame.meta.get(CAPABILITIES_META, {})
+
+    def _reply(self, frame: Frame, waiting: Waiting, result: dict[str, Any]) -> None:
+        message = {"jsonrpc": "2.0", "id": frame.members["id"], "result": result}
+        waiting.answered(Frame(data=encoded(message), message=message), 0)
+
+    # Sessions with servers
+
+    def _open(self, upstream: Upstream) -> None:
+        """Begin with a server, unless that is done or was just tried.
+
+        The first try is waited for, and the one after a session was lost. A server that does not answer is left out,
+        and tried again now and then.
+        """
+        slug = upstream.slug
+        backend = self._backends.get(slug)
+        if slug in self._openings or (backend is not None and backend.open_now):
+            return
+        again = backend is not None
+        if again:
+            del self._backends[slug]
+            self._tried.pop(slug, None)
+        now = self._hub.clock()
+        if slug in self._tried and now - self._tried[slug] < self._again_seconds:
+            return
+        waited_for = slug not in self._tried and not upstream.failing
+        self._tried[slug] = now
+        made = Backend(self._hub, upstream, self._client, self._heard)
+        task = asyncio.get_running_loop().create_task(self._opened(made, again=again))
+        self._openings[slug] = _Opening(task, waited_for=waited_for)
+        task.add_done_callback(lambda _: self._openings.pop(slug, None))
+
+    async def _opened(self, backend: Backend, *, again: bool) -> None:
+        try:
+            async with asyncio.timeout(self._limits.merged_opening_seconds):
+                await backend.open(self._info, self._capabilities, for_modern_client=self._modern)
+        except BackendError as err:
+            self._failures[backend.slug] = err.why
+            return
+        except TimeoutError:
+            self._failures[backend.slug] = "it did not answer in time"
+            backend.did_not_begin()
+            return
+        self._backends[backend.slug] = backend
+        if again:
+            self._tell_of_new_session(backend)
+
+    def _tell_of_new_session(self, backend: Backend) -> None:
+        """Another release may have been started: clients with a stream list again."""
+        for capability in _LISTS:
+            if not self._modern and backend.offers(capability):
+                note = {"jsonrpc": "2.0", "method": f"notifications/{capability}/list_changed"}
+                self._ears.hear(encoded(note))
+
+    async def _wait_for(self, *slugs: str) -> None:
+        """Wait until it is known whether these servers began."""
+        waited_for = [each.task for slug in slugs if (each := self._openings.get(slug)) and each.waited_for]
+        if waited_for:
+            await asyncio.wait(waited_for)
+
+    async def _backend(self, upstream: Upstream) -> Backend:
+        """A session with a server."""
+        self._open(upstream)
+        opening = self._openings.get(upstream.slug)
+        if opening is not None:
+            await asyncio.wait([opening.task])
+        backend = self._backends.get(upstream.slug)
+        if backend is None or not backend.open_now:
+            why = self._failures.get(upstream.slug, "its session ended")
+            raise BackendError(SERVER_AWAY, f"the server {upstream.slug} is not there: {why}")
+        return backend
+
+    # Requests that a server answers
+
+    async def _relay(self, upstream: Upstream, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> None:
+        """Let a server answer a request, in the server's era; the answer is in the client's."""
+        try:
+            made = await self._send(await self._backend(upstream), frame, waiting, parameters, work)
+        except RefusedUnreadError:
+            made = await self._send(await self._backend(upstream), frame, waiting, parameters, work)
+        result = made.members.get("result")
+        if not self._modern and isinstance(result, dict) and result.get("resultType") == "input_required":
+            raise BackendError(INVALID_PARAMS, "the server wants input in a way that this client's revision has not")
+        waiting.answered(as_stateless(made, frame.method) if self._modern else made, 0)
+
+    async def _send(self, backend: Backend, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> Frame:
+        if frame.method in SUBSCRIPTIONS and (self._modern or backend.modern):
+            # In the newest revision a subscription is a request with a stream of its own.
+            raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(backend))
+        if backend.modern and not self._modern:
+            meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: self._info, CAPABILITIES_META: {}}
+            frame = with_meta(frame, meta)
+        elif self._modern and not backend.modern:
+            frame = without_meta(frame)
+        answer = Answer(partial(self._on_the_way, backend, waiting))
+        work.backend, work.inner = backend, backend.relay(frame, answer, parameters)
+        made: Frame = await answer
+        return made
+
+    def _no_subscriptions(self, backend: Backend) -> str:
+        return f"subscriptions to {backend.slug} are not served here, but on the server's own address"
+
+    def _cancelled(self, frame: Frame) -> None:
+        """A client of the handshake era cancels a request of its session."""
+        number = key_of(frame.params.get("requestId"))
+        for work in [each for each in self._work.values() if number is not None and each.own == number]:
+            work.cancelled = True
+            if work.backend is None or work.backend.modern:
+                work.give_up()
+            elif work.inner is not None:
+                own = work.inner[1]
+                data = with_value(frame.data, ("params", "requestId"), encoded(own))
+                work.backend.tell(Frame(data, {**frame.members, "params": {**frame.params, "requestId": own}}))
+
+    # What servers tell
+
+    def _heard(self, backend: Backend, frame: Frame) -> None:
+        """A message of a server that belongs to no request."""
+        if self._ears.open:
+            told = self._told(backend, frame)
+            if told is not None:
+                self._ears.hear(told.data)
+        elif frame.is_request:
+            refuse(backend, frame, "the client does not listen")
+
+    def _on_the_way(self, backend: Backend, waiting: Waiting, frame: Frame) -> None:
+        """A message of a server before its answer to a request."""
+        told = self._told(backend, frame)
+        if told is not None:
+            waiting.message(told)
+
+    def _told(self, backend: Backend, frame: Frame) -> Frame | None:
+        """A message of a server as the client gets it, on whichever stream; None if it gets none."""
+        if frame.is_request:
+            if self._modern or backend.modern:
+                refuse(backend, frame, "the newest revision has no questions of this kind")
+                return None
+            return self._questions.asked(backend, frame)
+        if frame.method == CANCELLED:
+            return self._questions.withdrawn(backend, frame)
+        if frame.method == PROGRESS:
+            own = any(each.backend is backend and each.token == frame.progress_token for each in self._work.values())
+            return frame if own else None  # of a call that another server answers, it has nothing to tell
+        return frame
+
+
+class BridgedServer(Bridge):
+    """A conversation of one client with one server of the other era, on the server's own address."""
+
+    def __init__(self, hub: Hub, client: Client, upstream: Upstream) -> None:
+        super().__init__(hub, client)
+        self._upstream = upstream
+        self._again_seconds = 0.0  # each request may be the first after the server came back
+
+    async def _respond(self, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> None:
+        if frame.method in OPENINGS:
+            self._reply(frame, waiting, self._about(frame, await self._backend(self._upstream)))
+        elif frame.method == LISTEN and not (await self._backend(self._upstream)).modern:
+            raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(await self._backend(self._upstream)))
+        elif frame.method == "logging/setLevel" and (await self._backend(self._upstream)).modern:
+            self._reply(frame, waiting, {})  # the newest revision wants the level with each request
+        else:
+            await self._relay(self._upstream, frame, waiting, parameters, work)
+
+    def _about(self, frame: Frame, backend: Backend) -> dict[str, Any]:
+        """What the server says of itself, as far as it was approved, in the client's era."""
+        about = backend.about
+        meta = about.get("_meta")
+        info = about.get("serverInfo", meta.get(SERVER_META) if isinstance(meta, dict) else None)
+        capabilities = about.get("capabilities")
+        result: dict[str, Any] = {"capabilities": capabilities if isinstance(capabilities, dict) else {}}
+        if frame.method == "initialize" and backend.modern:
+            # Notices and subscriptions of the newest revision have streams of their own.
+            result["capabilities"] = {
+                name: {} if name in _LISTS else value for name, value in result["capabilities"].items()
+            }
+        if isinstance(about.get("instructions"), str):
+            result["instructions"] = about["instructions"]
+        if frame.method == "initialize":
+            return {"protocolVersion": handshake_version(frame), "serverInfo": info, **result}
+        return {"supportedVersions": list(STATELESS_VERSIONS), **result, "_meta": {SERVER_META: info}, **fresh()}
+
+    def _no_subscriptions(self, backend: Backend) -> str:
+        return (
+            f"{backend.slug} speaks another revision of the protocol than the client, so it has no subscriptions here"
+        )
+
+
+class BridgedPlace:
+    """A server's own address, for clients of the other era."""
+
+    requests = 0
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.name = upstream.name
+        self.slug = f"{upstream.slug}/bridged"
+        self._upstream = upstream
+
+    def converse(self, hub: Hub, client: Client) -> BridgedServer:
+        """A conversation with the server, in whichever era it speaks."""
+        return BridgedServer(hub, client, self._upstream)
+
+
+def stateless_place(place: Place, frame: Frame) -> Place:
+    """Where a request of the stateless era goes: to the server itself, if it is of that era or is asked for its era."""
+    if not isinstance(place, Upstream) or place.era == STATELESS or frame.method == "server/discover":
+        return place
+    return place if frame.method == LISTEN and not place.era else BridgedPlace(place)
+
+
+def learning_era(place: Place, frame: Frame, waiting: Waiting) -> Waiting:
+    """The same, but the era of the server is known when it answers who it is."""
+    return _Discovery(waiting, place) if isinstance(place, Upstream) and frame.method == "server/discover" else waiting
+
+
+def initialize(hub: Hub, session: ClientSession, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
+    """Begin a session of a client. A server that refuses the handshake may be one of the stateless era."""
+    if isinstance(session.place, Upstream):
+        waiting = _Handshake(waiting, hub, session, frame)
+    session.conversation.request(frame, waiting, parameters)
+
+
+class _Passing:
+    """Hands everything on."""
+
+    def __init__(self, waiting: Waiting) -> None:
+        self._waiting = waiting
+
+    @property
+    def open(self) -> bool:
+        return self._waiting.open
+
+    def message(self, frame: Frame) -> None:
+        self._waiting.message(frame)
+
+    def answered(self, frame: Frame, status: int) -> None:
+        self._waiting.answered(frame, status)
+
+    def failed(self, code: int, why: str) -> None:
+        self._waiting.failed(code, why)
+
+    def refused_unread(self, why: str) -> None:
+        self._waiting.refused_unread(why)
+
+    def dropped(self) -> None:
+        self._waiting.dropped()
+
+
+class _Discovery(_Passing):
+    """Waits for a server to say who it is."""
+
+    def __init__(self, waiting: Waiting, upstream: Upstream) -> None:
+        super().__init__(waiting)
+        self._upstream = upstream
+
+    def answered(self, frame: Frame, status: int) -> None:
+        if isinstance(frame.members.get("result"), dict):
+            self._upstream.era = STATELESS
+        super().answered(frame, status)
+
+
+class _Handshake(_Passing):
+    """Waits for the answer to the handshake of a client."""
+
+    def __init__(self, waiting: Waiting, hub: Hub, session: ClientSession, frame: Frame) -> None:
+        super().__init__(waiting)
+        self._hub = hub
+        self._session = session
+        self._frame = frame
+
+    def answered(self, frame: Frame, status: int) -> None:
+        if "error" in frame.members and isinstance(self._session.place, Upstream):
+            asyncio.get_running_loop().call_soon(self._bridge, self._session.place, frame, status)
+        else:
+            super().answered(frame, status)
+
+    def _bridge(self, upstream: Upstream, refusal: Frame, status: int) -> None:
+        refused, session = self._session.conversation, self._session
+        session.conversation = self._hub.conversation(BridgedPlace(upstream), session.client)
+        refused.close("the handshake failed")
+        session.conversation.request(self._frame, _SecondTry(self._waiting, refusal, status))
+
+
+class _SecondTry(_Passing):
+    """Waits for the stateless era of a server that refused the handshake. What it refused it with counts otherwise."""
+
+    def __init__(self, waiting: Waiting, refusal: Frame, status: int) -> None:
+        super().__init__(waiting)
+        self._refusal = refusal
+        self._status = status
+
+    def failed(self, code: int, why: str) -> None:
+        del code, why
+        self._waiting.answered(self._refusal, self._status)
+
+
+class Work:
+    """A request of a client, from when it came until it is answered."""
+
+    __slots__ = ("backend", "cancelled", "inner", "own", "task", "token")
+
+    def __init__(self, frame: Frame) -> None:
+        self.own = frame.id
+        """Its id for the client."""
+        self.token = frame.progress_token
+        """By which the client hears of its progress."""
+        self.backend: Backend | None = None
+        self.inner: Id | None = None
+        """Its id on the way to the server."""
+        self.task: asyncio.Task[None] | None = None
+        self.cancelled = False
+        """Whether the client said that it does not wait."""
+
+    def give_up(self) -> None:
+        """The client does not wait for it."""
+        self.cancelled = True
+        if self.backend is not None and self.backend.conversation is not None:
+            self.backend.conversation.give_up(self.inner)
+        if self.task is not None:
+            self.task.cancel()
+
+
+class _Opening:
+    """A server that has not answered yet whether it begins."""
+
+    def __init__(self, task: asyncio.Task[None], *, waited_for: bool) -> None:
+        self.task = task
+        self.waited_for = waited_for
+
+
+def fresh() -> dict[str, Any]:
+    """What every result of the newest revision says about how long it may be kept."""
+    return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+def handshake_version(frame: Frame) -> str:
+    """The revision that is agreed on with a client of the handshake era."""
+    asked = frame.params.get("protocolVersion")
+    return asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]

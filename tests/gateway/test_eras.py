@@ -1,0 +1,331 @@
+"""Clients of one protocol era and servers of the other, with the gateway between them, and servers that restart.
+
+The servers with a handshake are real ones: one of the older Python SDK, which answers 404 for a session that it does
+not know, and the reference server of the TypeScript SDK, which answers 400.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.http_world import (
+    MODERN,
+    OTHER,
+    TOKEN,
+    Behind,
+    Gateway,
+    Raw,
+    Stream,
+    gateway,
+    guard,
+    modern,
+)
+from tests.gateway.real import MODULES, OLD_PYTHON
+from tests.needs import missing
+from tests.ports import reserved_port
+from tests.servers.led_http import Exchange, Led, led_http
+from tests.waiting import poll
+
+OLD_SERVER = Path(__file__).parent.parent / "servers/old_sdk_server.py"
+
+
+class Restarting:
+    """A real server with a handshake, on a port that stays its own."""
+
+    def __init__(self, kind: str, calls: Path) -> None:
+        self.kind = kind
+        self.calls = calls
+        self.port = reserved_port()
+        self.url = f"http://127.0.0.1:{self.port}/mcp"
+        self.tool = "post" if kind == "python" else "echo"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        if self.kind == "python":
+            if not OLD_PYTHON.exists():
+                missing(str(OLD_PYTHON), "make .venv-old-client/.ready")
+            command = [str(OLD_PYTHON), str(OLD_SERVER), str(self.port), str(self.calls)]
+        else:
+            if not MODULES.exists():
+                missing("tests/npm/node_modules", "tools/npm-packages.sh")
+            command = ["node", str(MODULES / "server-everything/dist/index.js"), "streamableHttp"]
+        environment = {**os.environ, "PORT": str(self.port)}
+        with self.calls.with_suffix(".log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        poll(self._listens)
+
+    def _listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(60)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def arguments(self, text: str) -> dict[str, Any]:
+        return {"letter" if self.kind == "python" else "message": text}
+
+
+@pytest.fixture(scope="module", params=["python", "typescript"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarting]:
+    calls = tmp_path_factory.mktemp("eras") / "calls"
+    calls.touch()
+    made = Restarting(request.param, calls)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def here(server: Restarting) -> Iterator[Gateway]:
+    with gateway({"old": Behind(guard("old"), url=server.url)}) as made:
+        yield made
+
+
+def by_sdk(url: str, tool: str, arguments: dict[str, Any]) -> tuple[list[str], str]:
+    """The tools and the answer that a client of the official SDK gets which knows the stateless era alone."""
+
+    async def see() -> tuple[list[str], str]:
+        import httpx2
+        from mcp.client import Client
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with (
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as http,
+            Client(streamable_http_client(url, http_client=http), mode=MODERN) as client,
+        ):
+            tools = await client.list_tools()
+            called = await client.call_tool(tool, arguments)
+            for resource in (await client.list_resources()).resources[:1]:
+                assert (await client.read_resource(resource.uri)).contents
+            return [each.name for each in tools.tools], called.content[0].text  # type: ignore[union-attr]
+
+    return asyncio.run(see())
+
+
+@pytest.mark.parametrize("place", ["", "old"], ids=["all servers", "own address"])
+def test_a_stateless_client_calls_a_handshake_server_before_and_after_it_restarts(
+    server: Restarting, here: Gateway, place: str
+) -> None:
+    tool = server.tool if place else f"old__{server.tool}"
+    for time in ("first", "again"):
+        tools, text = by_sdk(here.url(place), tool, server.arguments(time))
+        assert tool in tools
+        assert time in text
+        server.restart()
+    with Raw(here, place) as raw:
+        listed = raw.ask("tools/list")["result"]["tools"]
+    assert tool in [each["name"] for each in listed]
+
+
+def test_a_session_of_a_handshake_client_at_all_servers_outlives_the_server(server: Restarting, here: Gateway) -> None:
+    with Raw(here) as raw:
+        raw.initialize()
+        with Stream(here, raw.session) as stream:
+            call = {"name": f"old__{server.tool}", "arguments": server.arguments("one")}
+            assert "one" in raw.say("tools/call", call, 2)["result"]["content"][0]["text"]
+            server.restart()
+            assert "one" in raw.say("tools/call", call, 3)["result"]["content"][0]["text"]
+            assert stream.next()["method"] == "notifications/tools/list_changed"
+
+
+def test_a_session_at_the_servers_own_address_ends_with_the_status_for_that(server: Restarting, here: Gateway) -> None:
+    with Raw(here, "old") as raw:
+        raw.initialize()
+        server.restart()
+        for _ in range(2):
+            raw.say("tools/list", {}, 2)
+            assert raw.status == 404
+        raw.session = ""
+        raw.initialize()
+        assert raw.say("tools/list", {}, 2)["result"]["tools"]
+
+
+def test_calls_of_several_clients_after_a_restart_are_all_answered_and_each_is_executed_once(
+    server: Restarting, here: Gateway
+) -> None:
+    places = [("", TOKEN), ("", TOKEN), ("", OTHER), ("old", TOKEN), ("old", OTHER)]
+
+    with ExitStack() as ends, ThreadPoolExecutor(len(places)) as threads:
+        clients = [ends.enter_context(Raw(here, place, token)) for place, token in places]
+
+        def call(number: int) -> str:
+            name = server.tool if places[number][0] else f"old__{server.tool}"
+            params = {"name": name, "arguments": server.arguments(f"letter {number}")}
+            text: str = clients[number].ask("tools/call", params)["result"]["content"][0]["text"]
+            return text
+
+        for client in clients:
+            client.ask("tools/list")
+        server.restart()
+        before = len(server.calls.read_text().splitlines())
+        answers = list(threads.map(call, range(len(clients))))
+    assert all(f"letter {number}" in text for number, text in enumerate(answers))
+    if server.kind == "python":
+        made = server.calls.read_text().splitlines()[before:]
+        assert sorted(made) == [f"letter {number}" for number in range(len(clients))]
+
+
+# What no real server does by request
+
+
+def named_session(exchange: Exchange, world: Led, session: str) -> bool:
+    """Answer initialize with a session."""
+    handler = exchange._handler
+    result = {"protocolVersion": "2025-11-25", "capabilities": world.capabilities}
+    info = {"serverInfo": {"name": world.name, "version": "1"}}
+    body = json.dumps({"jsonrpc": "2.0", "id": exchange.message["id"], "result": {**result, **info}}).encode()
+    handler.send_response(200)
+    for name, value in (("Content-Type", "application/json"), ("Mcp-Session-Id", session)):
+        handler.send_header(name, value)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+    handler.wfile.flush()
+    return True
+
+
+def refused(exchange: Exchange, status: int = 400) -> bool:
+    """Refuse a message in the way of a server that has not read it."""
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "Bad Request: go away"}}
+    exchange.send(json.dumps(error).encode(), status=status)
+    return True
+
+
+def test_a_bad_request_in_a_session_that_the_server_knows_is_passed_on_and_ends_nothing() -> None:
+    with led_http(newest=False) as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+
+        def lead(exchange: Exchange) -> bool:
+            if exchange.method == "initialize":
+                return named_session(exchange, world, "one")
+            return exchange.method == "tools/call" and refused(exchange)
+
+        world.lead = lead
+        with Raw(made) as raw:
+            for number in (1, 2):
+                answer = raw.ask("tools/call", {"name": "far__go", "arguments": {}}, number)
+                assert answer["error"]["message"] == "Bad Request: go away"
+    assert world.methods.count("tools/call") == 2
+    assert world.methods.count("ping") == 2
+    assert world.methods.count("initialize") == 1
+
+
+@pytest.mark.parametrize("status", [400, 404])
+def test_attack_a_server_that_forgets_every_session_is_asked_twice_and_not_for_ever(status: int) -> None:
+    with led_http(newest=False) as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+        sessions = iter(range(1000))
+
+        def lead(exchange: Exchange) -> bool:
+            if exchange.method == "initialize":
+                return named_session(exchange, world, f"session-{next(sessions)}")
+            return exchange.method in ("tools/call", "ping") and refused(exchange, status)
+
+        world.lead = lead
+        with Raw(made) as raw:
+            answer = raw.ask("tools/call", {"name": "far__go", "arguments": {}})
+        assert answer["error"] == {"code": -32000, "message": "the server ended the session"}
+    assert world.methods.count("tools/call") == 2
+    assert world.methods.count("initialize") == 2
+
+
+def test_a_call_that_the_server_may_have_executed_is_not_sent_again() -> None:
+    with led_http(newest=False) as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+
+        def lead(exchange: Exchange) -> bool:
+            if exchange.method == "initialize":
+                return named_session(exchange, world, "one")
+            if exchange.method == "tools/call":
+                exchange._handler.connection.shutdown(socket.SHUT_RDWR)  # as a server that dies with the call
+                return True
+            return False
+
+        world.lead = lead
+        with Raw(made) as raw:
+            assert raw.ask("tools/call", {"name": "far__go", "arguments": {}})["error"]["code"] == -32000
+    assert world.methods.count("tools/call") == 1
+
+
+def test_a_handshake_client_uses_a_server_that_knows_no_handshake() -> None:
+    with led_http() as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+        world.lead = lambda exchange: exchange.method == "initialize" and refused(exchange)
+        for place, name in (("far", "go"), ("", "far__go")):
+            with Raw(made, place) as raw:
+                about = raw.initialize()["result"]
+                assert (about["protocolVersion"], "tools" in about["capabilities"]) == ("2025-11-25", True)
+                assert [each["name"] for each in raw.say("tools/list", {}, 2)["result"]["tools"]] == [name]
+                called = raw.say("tools/call", {"name": name, "arguments": {"a": 1}}, 3)
+                assert called["result"]["content"][0]["text"] == '{"a": 1}'
+                assert raw.say("ping", {}, 4)["result"] == {}
+
+
+def test_a_server_that_refuses_the_handshake_for_another_reason_is_heard() -> None:
+    with led_http(newest=False) as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+        world.lead = lambda exchange: exchange.method == "initialize" and refused(exchange)
+        with Raw(made, "far") as raw:
+            assert raw.initialize()["error"]["message"] == "Bad Request: go away"
+
+
+def test_a_stateless_client_that_hangs_up_cancels_its_call_at_a_handshake_server() -> None:
+    with led_http(newest=False) as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+
+        def lead(exchange: Exchange) -> bool:
+            if exchange.method == "initialize":
+                return named_session(exchange, world, "one")
+            if exchange.method == "tools/call":
+                exchange.begin()
+                exchange.event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info"}})
+                world.stopped.wait(60)
+                return True
+            return False
+
+        world.lead = lead
+        with Raw(made) as raw:
+            raw.ask("tools/list")
+        body, headers = modern("tools/call", {"name": "far__go", "arguments": {}}, 7)
+        with Stream(made, body=body, headers=headers) as stream:
+            assert stream.next()["method"] == "notifications/message"
+        poll(lambda: "notifications/cancelled" in world.methods)
+        note = next(each for each in world.got if each.method == "notifications/cancelled")
+        call = next(each for each in world.got if each.method == "tools/call")
+        assert note.message["params"]["requestId"] == call.message["id"]
+        assert note.heads["mcp-session-id"] == "one"
+
+
+def test_a_server_that_goes_back_to_the_handshake_is_found_out() -> None:
+    """Its era was known, and the requests went straight to it."""
+    with led_http() as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made, Raw(made, "far") as raw:
+        call = {"name": "go", "arguments": {}}
+        for number in (1, 2, 3):
+            assert "result" in raw.ask("tools/call", call, number)
+        world.newest = False
+        sessions = {"one"}
+
+        def lead(exchange: Exchange) -> bool:
+            if exchange.method == "initialize":
+                return named_session(exchange, world, "one")
+            return exchange.heads.get("mcp-session-id") not in sessions and refused(exchange)
+
+        world.lead = lead
+        raw.ask("tools/call", call, 4)
+        assert "result" in raw.ask("tools/call", call, 5)
