@@ -161,6 +161,9 @@ class Waits:
     def failed(self, code: int, why: str) -> None:
         self.got.append((code, why))
 
+    def refused_unread(self, why: str) -> None:
+        self.got.append(why)
+
     def dropped(self) -> None:
         self.got.append(None)
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import uvicorn
-from mcp.server.fastmcp import FastMCP
-
-server = FastMCP("old-sample", instructions="Send letters only.", log_level="ERROR")
 
 
-@server.tool()
 def post(letter: str) -> str:
     """Post a letter."""
     with Path(sys.argv[2]).open("a") as calls:
@@ -24,19 +22,22 @@ def post(letter: str) -> str:
     return f"posted {letter} by {os.getpid()}"
 
 
-@server.prompt()
 def greet(name: str) -> str:
     """Greet a person."""
     return f"Hello {name}"
 
 
-@server.resource("note://today")
 def today() -> str:
     """Today's note."""
     return "nothing"
 
 
 if __name__ == "__main__":
+    sdk: Any = import_module("mcp.server.fastmcp")  # of another environment than that of the tests
+    server = sdk.FastMCP("old-sample", instructions="Send letters only.", log_level="ERROR")
+    server.tool()(post)
+    server.prompt()(greet)
+    server.resource("note://today")(today)
     listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
