@@ -157,7 +157,7 @@ class TestWhatServersSay:
             assert outcome.code == 1
             assert "read ~/.ssh/id_rsa" in outcome.out
             assert world.lock.read_bytes() == before
-        assert world.run("init", "--allow-execute", "--accept", "notes").code == 0
+        assert world.run("init", "--allow-execute", "--accept", "notes", "--approve-warnings").code == 0
         assert world.run("ci", "--live", "--offline", "--allow-execute").code == 0
 
     def test_a_planted_server_is_not_started_before_somebody_accepted_it(self, world: World) -> None:
@@ -235,10 +235,32 @@ class TestTextThatNobodyApprovedSoFar:
         report = json.loads(world.run("init", "--allow-execute", "--accept-all", "--format", "json").out)
         assert {row["code"] for row in report["findings"]} >= {"not_locked", "exfiltration"}
 
-    def test_it_is_locked_for_whoever_accepts_it_by_name_and_the_finding_is_still_shown(self, world: World) -> None:
+    @pytest.mark.parametrize("options", [("--accept", "notes"), ("--approve-warnings",)])
+    def test_neither_its_name_nor_the_consent_to_warnings_is_enough_alone(
+        self, world: World, options: tuple[str, ...]
+    ) -> None:
         world.configure({"notes": world.serve(POISONED)})
-        outcome = world.run("init", "--allow-execute", "--accept", "notes")
+        outcome = world.run("init", "--allow-execute", *options)
+        assert (outcome.code, world.lock.exists(), "exfiltration" in outcome.out) == (1, False, True)
+
+    def test_accepted_by_name_with_its_warnings_it_is_locked_and_the_record_says_so(self, world: World) -> None:
+        world.configure({"notes": world.serve(POISONED)})
+        outcome = world.run("init", "--allow-execute", "--accept", "notes", "--approve-warnings")
         assert (outcome.code, set(locked(world)), "exfiltration" in outcome.out) == (0, {"notes:claude"}, True)
+        entry = json.loads(world.lock.read_bytes())["servers"]["notes:claude"]
+        assert "exfiltration" in entry["capabilityManifest"]["pinwarden"]["approval"]["why"]
+
+    def test_at_a_terminal_the_warnings_are_shown_before_the_text_is_approved(self, world: World) -> None:
+        world.configure({"notes": world.serve(TOOL)})
+        assert world.run("init", "--allow-execute").code == 0
+        before = world.lock.read_bytes()
+        world.serve(POISONED)
+        for command in (("init", "--allow-execute"), ("approve", "notes", "--allow-execute")):
+            refused = answer(world, "n\n", *command)
+            assert (refused.code, "asks to pass private data" in refused.err + refused.out) == (1, True)
+            assert world.lock.read_bytes() == before
+        assert answer(world, "y\n", "init", "--allow-execute").code == 0
+        assert world.run("ci", "--live", "--allow-execute").code == 0
 
     def test_a_planted_server_that_everything_was_accepted_with_is_still_refused(self, world: World) -> None:
         world.configure({"other": OTHER_SERVER})
@@ -254,7 +276,9 @@ class TestTextThatNobodyApprovedSoFar:
         before = world.lock.read_bytes()
         outcome = world.run("init", "--allow-execute", "--accept-all")
         assert (outcome.code, world.lock.read_bytes(), "exfiltration" in outcome.out) == (1, before, True), outcome
-        assert world.run("init", "--allow-execute", "--accept", "notes").code == 0
+        named = ("init", "--allow-execute", "--accept", "notes")
+        assert (world.run(*named).code, world.lock.read_bytes()) == (1, before)
+        assert world.run(*named, "--approve-warnings").code == 0
         assert world.run("ci", "--live", "--allow-execute").code == 0
 
     def test_another_argument_that_is_accepted_with_all_others_does_not_bring_another_text_along(

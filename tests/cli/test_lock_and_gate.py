@@ -294,7 +294,11 @@ class TestLiveServers:
         asked = world.run("approve", "notes", "--allow-execute")
         assert asked.code == 1
         assert world.lock.read_bytes() == before
-        agreed = world.run("approve", "notes", "--allow-execute", "--yes", "--why", "it is a test")
+        approve = ("approve", "notes", "--allow-execute", "--yes", "--why", "it is a test")
+        warned = world.run(*approve)
+        assert (warned.code, "exfiltration" in warned.out) == (1, True)
+        assert world.lock.read_bytes() == before
+        agreed = world.run(*approve, "--approve-warnings")
         assert agreed.code == 0
         assert "1 change approved by reviewer" in agreed.out
         assert world.run("ci", "--live", "--offline", "--allow-execute").code == 0

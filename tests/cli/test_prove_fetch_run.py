@@ -19,6 +19,7 @@ from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.surface import from_listing
+from pinwarden.flows.lock.approvable import approvable
 from pinwarden.flows.lock.locking import Approver, approve_surfaces
 from pinwarden.flows.project import Project
 from tests.cli.project import RECORDED
@@ -130,8 +131,8 @@ def world(proved: World, tmp_path: Path) -> World:
 def _approve(world: World, server: str, listing: dict[str, Any]) -> None:
     project = Project(root=world.root, lock=world.lock, home=world.folder / "home")
     for entry in find_entries(world.lock, server):
-        seen = from_listing(listing)
-        approve_surfaces(project, [(entry, seen)], Approver(by="reviewer", why="test"), "2026-07-20T12:00:00Z")
+        offered = approvable(server, from_listing(listing))
+        approve_surfaces(project, [(entry, offered)], Approver(by="reviewer", why="test"), "2026-07-20T12:00:00Z")
 
 
 def find_entries(lock: Path, server: str) -> list[Entry]:

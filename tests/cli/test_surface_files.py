@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from pinwarden.documents.lock.extension import Extension, extended, pin_surface,
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.surface import Surface, from_listing, parse, to_bytes
+from pinwarden.flows.lock.approvable import approvable
 from pinwarden.flows.lock.surface_files import in_own_files
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import vectors_dir
@@ -88,7 +90,7 @@ def test_a_server_whose_name_is_the_key_of_another_entry_gets_a_file_of_its_own(
     there = entry("notes", "claude", SURFACE, surface_path("notes:claude"))
     evil = entry("notes:claude", "claude", OTHER, surface_path("notes:claude"))
     old = relock(None, [there], NOON)
-    made, files = in_own_files(old, [evil], {evil.key: to_bytes(OTHER)})
+    made, files = in_own_files(old, [evil], {evil.key: approvable("notes", OTHER)})
     new = relock(old, made, LATER)
     assert list(files) == [surface_path("notes:claude:claude")]
     assert {pin.path for each in new.entries if (known := extension_of(each)) and (pin := known.surface)} == {
@@ -103,7 +105,7 @@ def test_when_the_file_of_its_key_is_taken_too_an_entry_has_one_that_no_other_ca
         entry("c", "claude", SURFACE, surface_path("b:claude")),
     ]
     mine = entry("b", "claude", OTHER, surface_path("b"))
-    made, files = in_own_files(relock(None, taken, NOON), [mine], {mine.key: to_bytes(OTHER)})
+    made, files = in_own_files(relock(None, taken, NOON), [mine], {mine.key: approvable("b", OTHER)})
     assert files == {surface_path("b", "claude"): to_bytes(OTHER)}
     known = extension_of(made[0])
     assert known == replace(extension_of(mine) or Extension(), surface=pin_surface(OTHER, surface_path("b", "claude")))
@@ -133,6 +135,39 @@ def test_attack_text_that_looks_like_an_attack_is_not_approved_in_passing(here: 
     assert (record.surface, texts) == (None, {})
 
     approve = ("approve", NAME, "--allow-execute", "--yes", "--why", "read it")
-    assert pinwarden(*approve, cwd=here, env=environment).code == 0
+    assert pinwarden(*approve, cwd=here, env=environment).code == 1
+    assert lock_store.read_with_files(here / "mcp-lock.json") == (read, {})
+    assert pinwarden(*approve, "--approve-warnings", cwd=here, env=environment).code == 0
     again = pinwarden(*asked, cwd=here, env=environment)
     assert (again.code, "attack" in again.out) == (0, False), again
+
+
+def test_attack_an_update_that_asks_the_server_does_not_approve_a_poisoned_text_in_passing(here: Path) -> None:
+    environment = {"HOME": str(here / "home"), "PINWARDEN_APPROVER": "reviewer"}
+    assert lock(here, "claude").code == 0
+    before = approved(here)
+    tools = [{"name": "add", "description": POISONED, "inputSchema": {"type": "object"}}]
+    (here / "tools-current.json").write_text(json.dumps(tools))
+    release_a_newer_version(here)
+    asked = ("update", "--yes", "--offline", "--live", "--allow-execute", "--format", "json")
+    told = pinwarden(*asked, cwd=here, env=environment)
+    report = json.loads(told.out)
+    assert (told.code, report["written"]) == (1, True)
+    assert "exfiltration" in {row["code"] for row in report["warnings"]}
+    assert approved(here) == before
+
+
+def release_a_newer_version(here: Path) -> None:
+    """Let the registry's cache have a newer release of the server."""
+    for file in (here / ".toolpin").rglob("*.json"):
+        document = json.loads(file.read_text())
+        file.write_text(json.dumps(newer(document)))
+
+
+def newer(value: Any) -> Any:
+    if isinstance(value, list):
+        return [newer(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    made = {name: newer(member) for name, member in value.items()}
+    return {**made, "version": "9.9.9"} if made.get("name") == NAME else made

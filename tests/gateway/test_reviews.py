@@ -436,6 +436,21 @@ def test_the_end_of_a_long_definition_is_shown_before_it_is_approved(tool: str, 
     assert "\u202e" not in out
 
 
+def test_attack_a_poisoned_change_among_many_names_is_not_approved_in_passing(
+    locked: ReviewWorld, tmp_path: Path
+) -> None:
+    (name,) = locked.serve(EVIL)
+    (tmp_path / "names").write_text(name)
+    bulk = ("review", "approve", "--names-from", str(tmp_path / "names"), "--why", "all fine")
+    outcome = locked.run(*bulk)
+    assert (outcome.code, "[WARNINGS_NOT_APPROVED]" in outcome.err) == (1, True)
+    assert names(locked.approved()) == {"search": SEARCH["description"]}
+    assert locked.waiting() == [name]
+    assert "asks to keep something from the user" in locked.run("review", "show", name).out
+    assert locked.run(*bulk, "--approve-warnings").code == 0
+    assert names(locked.approved()) == {"search": EVIL["description"]}
+
+
 def test_many_changes_are_decided_about_by_the_names_that_were_looked_at(locked: ReviewWorld, tmp_path: Path) -> None:
     locked.serve(CHANGED, READ, instructions="Read first.")
     looked_at = tmp_path / "names"

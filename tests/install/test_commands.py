@@ -276,9 +276,46 @@ def test_attack_an_update_that_turns_on_the_model_is_blocked_though_it_was_agree
     assert (code, told["written"]) == (1, False)
     assert "new_exfiltration" in codes(told)
     assert desk.lock == before
+
+
+def test_attack_a_poisoned_update_that_drift_does_not_block_is_locked_without_its_text(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    approved = desk.record()["surface"]["digest"]
+    desk.publish(bundle(version="1.1.0", content=POISONED))
     code, told = desk.update("--yes", "--on-drift", "warn")
+    assert (code, told["written"], "exfiltration" in codes(told)) == (1, True, True)
+    record = desk.record()
+    assert (record["bundle"]["version"], record["surface"]["digest"]) == ("1.1.0", approved)
+
+
+def test_a_poisoned_update_is_approved_with_its_warnings_and_the_record_says_so(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    desk.install()
+    approved = desk.record()["surface"]["digest"]
+    desk.publish(bundle(version="1.1.0", content=POISONED))
+    code, told = desk.update("--yes", "--on-drift", "warn", "--approve-warnings")
     assert (code, told["written"]) == (0, True)
-    assert desk.record()["bundle"]["version"] == "1.1.0"
+    record = desk.record()
+    assert (record["bundle"]["version"], record["surface"]["digest"] == approved) == ("1.1.0", False)
+    assert "exfiltration" in record["approval"]["why"]
+
+
+@pytest.mark.parametrize("options", [(), ("--allow-execute",), ("--why", "we need it")])
+def test_attack_a_bundle_whose_text_reads_like_an_attack_is_not_installed(desk: Desk, options: tuple[str, ...]) -> None:
+    desk.publish(bundle(content=POISONED))
+    code, told = desk.install("--client", "claude", *options)
+    assert (code, told["result"], told["error"]["code"]) == (1, "REJECT", "WARNINGS_NOT_APPROVED")
+    assert {row["code"] for row in told["error"]["why"]["warnings"]} >= {"exfiltration"}
+    assert not (desk.root / "mcp-lock.json").exists()
+    assert not (desk.root / ".mcp.json").exists()
+
+
+def test_a_bundle_is_installed_with_its_warnings_if_they_are_approved_and_the_record_says_so(desk: Desk) -> None:
+    desk.publish(bundle(content=POISONED))
+    code, told = desk.install("--approve-warnings")
+    assert (code, told["result"]) == (0, "ACCEPT")
+    assert "exfiltration" in desk.record()["approval"]["why"]
 
 
 def test_attack_installing_again_does_not_change_what_was_approved(desk: Desk) -> None:

@@ -7,7 +7,6 @@ from typing import get_args
 
 from pinwarden.documents import server_entry
 from pinwarden.flows.config.decisions import State
-from pinwarden.rules.config.findings import FINDING_KINDS
 from tools.document_schemas import any_digest, lock_definitions, manifest
 from tools.outputs import contracts
 from tools.outputs.parts import (
@@ -63,7 +62,7 @@ def init() -> Schema:
     )
     finding = exactly(
         {
-            "code": one_of((*FINDING_KINDS, "not_locked")),
+            "code": CODE,
             "severity": LEVEL,
             "server": TEXT,
             "file": FULL_TEXT,
@@ -109,13 +108,16 @@ def remove() -> Schema:
 
 
 def approve() -> Schema:
-    shown = exactly(diff_members())
-    done = exactly({**diff_members(), "approved": {"const": True}, "by": FULL_TEXT, "why": TEXT, "surface": SHA256})
+    warned = {"warnings": array(ref("row"), minItems=1)}
+    shown = exactly(diff_members(), warned)
+    approved = {"approved": {"const": True}, "by": FULL_TEXT, "why": TEXT, "surface": SHA256}
+    done = exactly({**diff_members(), **approved}, warned)
     return output(
         "approve",
         {"oneOf": [shown, done]},
-        "What would be approved, or with --yes what was, by whom and why.",
+        "What would be approved, or with --yes what was, by whom and why; and what the scan warns of in it.",
         change=surface_change(),
+        row=report_row(),
     )
 
 
@@ -178,7 +180,8 @@ def update() -> Schema:
         "changes": array(told),
         "unchecked": array(failed),
     }
-    return output("update", exactly(members, {"configs": array(failed)}))
+    more = {"configs": array(failed), "warnings": array(ref("row"))}
+    return output("update", exactly(members, more), row=report_row())
 
 
 def list_() -> Schema:

@@ -28,7 +28,8 @@ def definition_lines(value: Any) -> str:
 def print_changes(report: Report) -> None:
     """A report of changes for a terminal. What is new as a whole is shown as its definition, which can be read; as a
     row it would stand on one line."""
-    sides = list(zip(report.rows, report.facts["changes"], strict=True))
+    changes = report.facts["changes"]
+    sides = list(zip(report.rows[: len(changes)], changes, strict=True))
     for is_new, group in groupby(sides, key=lambda side: _is_new(side[1])):
         several = list(group)
         if not is_new:
@@ -37,6 +38,7 @@ def print_changes(report: Report) -> None:
         for row, change in several:
             _print_rows((replace(row, after=None),))
             sys.stdout.write(definition_lines(change["after"]))
+    _print_rows(report.rows[len(changes) :])  # what the scan warns of in them
     sys.stdout.write("".join(map(told, (*(f"note: {note}" for note in report.notes), report.summary))))
     sys.stdout.flush()
 

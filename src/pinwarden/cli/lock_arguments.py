@@ -13,6 +13,7 @@ from pinwarden.cli.project_arguments import (
     add_offline_argument,
     add_project_arguments,
     add_release_arguments,
+    add_warnings_argument,
     approver_of,
 )
 
@@ -41,6 +42,7 @@ def add_lock_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--live", action="store_true", help="ask the server, and approve what it tells the model")
     add_project_arguments(parser)
     add_approval_arguments(parser)
+    add_warnings_argument(parser)
     add_format_argument(parser)
     add_probe_arguments(parser)
 

@@ -57,6 +57,13 @@ def add_approval_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--why", default="reviewed", metavar="TEXT", help="why it is approved (reviewed)")
 
 
+def add_warnings_argument(parser: ArgumentParser) -> None:
+    """``--approve-warnings``."""
+    parser.add_argument(
+        "--approve-warnings", action="store_true", help="approve also text that pinwarden scan warns of"
+    )
+
+
 def project_of(args: Namespace) -> Project:
     """The project that the options name."""
     if not Path(args.project).is_dir():
@@ -96,7 +103,7 @@ def approver_of(args: Namespace) -> Approver:
         raise PinwardenError(
             "USAGE", "an approval needs a name", hint="Say who approves with --by NAME or in PINWARDEN_APPROVER"
         )
-    return Approver(by=by, why=args.why)
+    return Approver(by=by, why=args.why, approves_warnings=getattr(args, "approve_warnings", False))
 
 
 def _user() -> str | None:

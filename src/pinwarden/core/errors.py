@@ -719,6 +719,12 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Do not use it before somebody has looked at why; its text depends on where it runs.",
     ),
     ErrorCode(
+        "WARNINGS_NOT_APPROVED",
+        EXIT_REFUSED,
+        "What a server tells the model has scan warnings that the approver has not approved.",
+        "Read the text that is warned of; if you approve it as it is, repeat the command with --approve-warnings.",
+    ),
+    ErrorCode(
         "VERSION_BELOW_FLOOR",
         EXIT_REFUSED,
         "The channel points to a lower version than the least that was asked for.",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import as_dict
 from pinwarden.documents.surface import Surface
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.advisories.scan import Finding, scan
+from pinwarden.rules.advisories.unapproved import new_warnings
 
 
 def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = False) -> Report:
@@ -47,9 +48,9 @@ def row_of(finding: Finding, server: str = "") -> Row:
     )
 
 
-def attacks_in(surface: Surface, server: str) -> tuple[Row, ...]:
-    """What in text that nobody approved so far looks like an attack."""
-    return tuple(row_of(finding, server) for finding in scan(surface) if finding.severity == "warning")
+def warning_rows(surface: Surface, server: str, approved: Iterable[Surface] = ()) -> tuple[Row, ...]:
+    """What the scan warns of in text that is not in an approved surface."""
+    return tuple(row_of(finding, server) for finding in new_warnings(surface, approved))
 
 
 def _summary(counts: Mapping[str, int], servers: int) -> str:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.probe_arguments import add_probe_arguments
-from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, approver_of, project_of
+from pinwarden.cli.project_arguments import (
+    add_approval_arguments,
+    add_project_arguments,
+    add_warnings_argument,
+    approver_of,
+    project_of,
+)
 from pinwarden.cli.targets import ask, options_of
 from pinwarden.core.record import replace
 
@@ -23,6 +29,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="approve without being asked")
     add_project_arguments(parser)
     add_approval_arguments(parser)
+    add_warnings_argument(parser)
     add_format_argument(parser)
     add_probe_arguments(parser)
 
@@ -30,7 +37,13 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Show, ask, approve."""
     from pinwarden.adapters.clock import now
-    from pinwarden.flows.lock.approving import approve, difference, nothing_to_approve, server_to_approve
+    from pinwarden.flows.lock.approving import (
+        approve,
+        difference,
+        nothing_to_approve,
+        server_to_approve,
+        with_warnings,
+    )
     from pinwarden.flows.server_start import prepare_locked_probe
 
     project = project_of(args)
@@ -39,13 +52,13 @@ def run(args: Namespace) -> int:
     approver = approver_of(args)
     if args.yes:
         return _show(approve(project, server, seen, approver, now()), args.format)
-    _show(difference(project, server, seen), args.format)
+    _show(with_warnings(difference(project, server, seen), project, server, seen), args.format)
     if nothing_to_approve(project, server, seen):
         return 0
     if args.format != "text" or not sys.stdin.isatty() or not _agrees():
         sys.stderr.write("nothing was approved; add --yes to approve this\n")
         return 1
-    report = approve(project, server, seen, approver, now())
+    report = approve(project, server, seen, replace(approver, approves_warnings=True), now())
     return emit(replace(report, rows=(), notes=()), args.format)  # they were shown before the question
 
 

@@ -4,8 +4,8 @@ Reads the configurations of all known clients, of this project and of this user.
 also asked for their tools, so that what they tell the model is pinned as well.
 
 Where there is a lock already, servers that are new or different are shown, and nothing is written until each of them
-is accepted: by name, all at once, or by answering on a terminal. A server with a critical finding, or whose text looks
-like an attack, is only ever locked if it is accepted by name.
+is accepted: by name, all at once, or by answering on a terminal. A server with a critical finding is only ever locked
+if it is accepted by name; text that pinwarden scan warns of, if --approve-warnings approves the warnings as well.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pinwarden.cli.project_arguments import (
     add_approval_arguments,
     add_project_arguments,
     add_scope_argument,
+    add_warnings_argument,
     approver_of,
     project_of,
 )
@@ -40,6 +41,7 @@ def configure(parser: ArgumentParser) -> None:
     add_scope_argument(parser)
     add_project_arguments(parser)
     add_approval_arguments(parser)
+    add_warnings_argument(parser)
     add_format_argument(parser)
     add_probe_arguments(parser)
 
@@ -52,7 +54,7 @@ def run(args: Namespace) -> int:
     from pinwarden.flows.config.discovery import ask_servers, discover_servers, lock_found
 
     approver = approver_of(args)
-    accepted = Accepted(names=tuple(args.accept), everything=args.accept_all)
+    accepted = Accepted(names=tuple(args.accept), everything=args.accept_all, warnings=args.approve_warnings)
     discovery = _decide(discover_servers(project_of(args), accepted, args.scope), args)
     if not discovery.undecided:
         asks = args.allow_execute or args.allow_private

@@ -4,6 +4,7 @@ A registry that you trust must point to it, people whom you trust must vouch for
 the nine steps of the verifier rulebook, told one by one. Then the registry's log must have the pointer as the newest,
 and every byte must be the one that was named. What is accepted is unpacked by content, written into the lock with its
 provenance and its approved text, and started with pinwarden run, in a sandbox that holds it to what it asked for.
+Text that pinwarden scan warns of is shown and refused, unless --approve-warnings approves it.
 --image NAME:TAG locks a container image instead, by the digest that the tag has now.
 """
 
@@ -15,7 +16,12 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.install_arguments import add_permission_arguments, add_place_arguments
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_approval_arguments, add_project_arguments, project_of
+from pinwarden.cli.project_arguments import (
+    add_approval_arguments,
+    add_project_arguments,
+    add_warnings_argument,
+    project_of,
+)
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
@@ -44,6 +50,7 @@ def configure(parser: ArgumentParser) -> None:
     add_permission_arguments(parser)
     add_project_arguments(parser)
     add_approval_arguments(parser)
+    add_warnings_argument(parser)
     add_format_argument(parser)
 
 

@@ -97,7 +97,8 @@ def _write(state: GatewayState, project: Project, name: str, answer: str, approv
     from pinwarden.flows.gateway.reviewing import approve_reviews, reject_reviews
 
     if answer == "a":
-        report = approve_reviews(state, project, [name], approver, now())
+        # The warnings were shown with the definition.
+        report = approve_reviews(state, project, [name], replace(approver, approves_warnings=True), now())
     else:
         report = reject_reviews(state, [name], approver, now())
     emit(replace(report, rows=()), "text")

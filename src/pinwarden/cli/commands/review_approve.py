@@ -2,6 +2,8 @@
 
 The approval goes into the lock and the approved text beside it, or, for servers without a lock, into the store. A
 running gateway takes it over at once. Several names are approved together, or, if anything is wrong with one, none.
+Text that pinwarden scan warns of is approved only with a reason for the names that were typed (--why), or with
+--approve-warnings.
 """
 
 from __future__ import annotations
@@ -9,22 +11,27 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.output import emit
-from pinwarden.cli.project_arguments import approver_of, this_project
+from pinwarden.cli.project_arguments import add_warnings_argument, approver_of, this_project
 from pinwarden.cli.review_arguments import add_decision_arguments, names_from
 from pinwarden.cli.state_arguments import state_to_read_from
+from pinwarden.core.record import replace
 
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
     add_decision_arguments(parser)
+    add_warnings_argument(parser)
 
 
 def run(args: Namespace) -> int:
     """Approve and report."""
     from pinwarden.adapters.clock import now
-    from pinwarden.flows.gateway.reviewing import approve_reviews
+    from pinwarden.flows.gateway.reviewing import approve_reviews, has_reason
 
-    project = this_project()
+    project, approver = this_project(), approver_of(args)
+    if has_reason(approver) and not args.names_from:
+        # A name stands for one definition, so a reason for it is a decision about its warnings, too.
+        approver = replace(approver, approves_warnings=True)
     with state_to_read_from(args, project) as state:
-        report = approve_reviews(state, project, names_from(args), approver_of(args), now())
+        report = approve_reviews(state, project, names_from(args), approver, now())
     return emit(report, args.format)

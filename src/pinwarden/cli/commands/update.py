@@ -17,6 +17,7 @@ from pinwarden.cli.project_arguments import (
     add_approval_arguments,
     add_offline_argument,
     add_project_arguments,
+    add_warnings_argument,
     project_of,
 )
 
@@ -43,6 +44,7 @@ def configure(parser: ArgumentParser) -> None:
     add_permission_arguments(parser)
     add_project_arguments(parser)
     add_approval_arguments(parser)
+    add_warnings_argument(parser)
     add_format_argument(parser)
     add_probe_arguments(parser)
 

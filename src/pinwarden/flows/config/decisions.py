@@ -47,6 +47,8 @@ class Accepted(Record):
     names: tuple[str, ...] = ()
     """Names, or keys of lock entries. Only these may be locked with a critical finding."""
     everything: bool = False
+    warnings: bool = False
+    """Whether the scan warnings about the servers that are named are approved as well."""
 
     def by_name(self, name: str, key: str) -> bool:
         """Whether somebody named this very server."""
@@ -59,7 +61,7 @@ class Standing(Record):
     state: State
     rows: tuple[Row, ...] = ()
     attacks: tuple[Row, ...] = ()
-    """Those of the rows that say that text which nobody approved so far looks like an attack."""
+    """The scan warnings among the rows: text that is not approved yet and looks like an attack."""
 
 
 class Approved:
@@ -109,19 +111,19 @@ class Approved:
     def with_text(self, standing: Standing, key: str, name: str, seen: Surface) -> Standing:
         """The same once the server was asked: what it says needs a decision as well, unless it was approved.
 
-        Text that was never approved has nothing to differ from, so it is scanned as ``pinwarden scan`` does.
+        What is not approved yet is scanned as ``pinwarden scan`` does.
         """
         approved = self.surface(key)
         if approved is not None and approved.digest == seen.digest:
             return standing
+        from pinwarden.flows.scan import warning_rows
+
+        attacks = warning_rows(seen, name, () if approved is None else (approved,))
         if approved is not None:
             rows = tuple(row_of(change) for change in compare(approved, seen))
             rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows)
             state: State = "changed" if standing.state == "unchanged" else standing.state
-            return replace(standing, state=state, rows=(*standing.rows, *rows))
-        from pinwarden.flows.scan import attacks_in
-
-        attacks = attacks_in(seen, name)
+            return replace(standing, state=state, rows=(*standing.rows, *rows, *attacks), attacks=attacks)
         if standing.state == "unchanged":
             return Standing(state="changed", rows=(_first_text(name, seen), *attacks), attacks=attacks)
         return replace(standing, rows=(*standing.rows, *attacks), attacks=attacks) if attacks else standing

@@ -16,12 +16,11 @@ from urllib.parse import parse_qsl
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.documents import surface
 from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
 from pinwarden.documents.launch.launched import what_runs
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.configured import ANSWERS, CONFIGURED_IN
-from pinwarden.documents.lock.extension import Approval, Extension, extended, pin_surface, surface_path
+from pinwarden.documents.lock.extension import Extension, extended, pin_surface, surface_path
 from pinwarden.documents.lock.relock import relock
 from pinwarden.flows.config.configured_entry import entry_of, fragment_of, lock_client
 from pinwarden.flows.config.decisions import Accepted, Approved
@@ -29,7 +28,8 @@ from pinwarden.flows.config.enforced import as_enforced
 from pinwarden.flows.config.found import Discovery, Found
 from pinwarden.flows.config.init_report import init_report
 from pinwarden.flows.config.view import view_of
-from pinwarden.flows.lock.locking import with_earlier_pins
+from pinwarden.flows.lock.approvable import Approvable
+from pinwarden.flows.lock.locking import approval_of, with_earlier_pins
 from pinwarden.flows.lock.surface_files import in_own_files
 from pinwarden.flows.report import Report
 from pinwarden.rules.config.answers import proposed_answers
@@ -102,7 +102,9 @@ def lock_found(discovery: Discovery, *, now: str, approver: Approver) -> Report:
 
 def _decided(each: Found, accepted: Accepted) -> Found:
     named = accepted.by_name(each.server.name, each.key)
-    each = replace(each, named=named, accepted=named or accepted.everything)
+    each = replace(
+        each, named=named, accepted=named or accepted.everything, warnings_approved=named and accepted.warnings
+    )
     if each.refused is not None or each.standing.state == "unchanged" or named:
         return each
     critical = [finding for finding in server_findings(each.server) if finding.severity == CRITICAL]
@@ -112,18 +114,19 @@ def _decided(each: Found, accepted: Accepted) -> Found:
 
 
 def _with_text(approved: Approved, each: Found) -> Found:
-    """What the server says beside what was approved. Text that looks like an attack is only accepted by name."""
+    """What the server says beside what was approved. Text with scan warnings is only accepted with the warnings."""
     if each.surface is None or each.refused is not None:
         return each
     standing = approved.with_text(each.standing, each.key, each.server.name, each.surface)
     if standing is each.standing:
         return each
     each = replace(each, standing=standing)
-    if standing.attacks and not each.named and standing.state in ("first", "new"):
+    open_warnings = bool(standing.attacks) and not each.warnings_approved
+    if open_warnings and standing.state in ("first", "new"):
         how = f"what it tells the model looks like an attack. If you read it and it is none: {each.how_to_accept}"
         return replace(each, refused=how)
     grave = standing.attacks or any(row.level == CRITICAL for row in standing.rows)
-    return replace(each, accepted=each.named if grave else each.accepted)
+    return replace(each, accepted=each.named and not open_warnings if grave else each.accepted)
 
 
 def _refuse_unknown(accepted: Accepted, found: Sequence[Found]) -> None:
@@ -241,15 +244,20 @@ def _start(discovery: Discovery, each: Found, options: ProbeOptions) -> Prepared
 def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now: str) -> None:
     project = discovery.project
     folder = lock_store.surfaces_folder(project.lock)
-    texts: dict[str, bytes] = {}
+    texts: dict[str, Approvable] = {}
     entries: list[lock_entry.Entry] = []
     for each in found:
         path = surface_path(each.key, folder=folder)
         if each.surface is not None:
-            texts[each.key] = surface.to_bytes(each.surface)
+            texts[each.key] = Approvable(
+                server=each.server.name,
+                surface=each.surface,
+                warnings=each.standing.attacks,
+                warnings_approved=each.warnings_approved,
+            )
         extension = Extension(
             surface=None if each.surface is None else pin_surface(each.surface, path),
-            approval=Approval(by=approver.by, at=now, why=approver.why),
+            approval=approval_of(approver, now, texts.get(each.key)),
             others={
                 CONFIGURED_IN: {
                     "client": each.server.client,

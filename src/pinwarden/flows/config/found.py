@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from pinwarden.core.record import Record, replace
+from pinwarden.flows.lock.approvable import OPTION
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
@@ -26,6 +27,8 @@ class Found(Record):
     """Whether somebody accepted this very server."""
     accepted: bool = False
     """Whether it may be locked as it is now."""
+    warnings_approved: bool = False
+    """Whether the scan warnings about its text were shown and approved."""
     surface: Surface | None = None
     unasked: str | None = None
     """Why its live surface was not approved."""
@@ -42,7 +45,12 @@ class Found(Record):
     @property
     def how_to_accept(self) -> str:
         """The option by which somebody says so."""
-        return f"--accept {shlex.quote(self.server.name)}"
+        warnings = f" {OPTION}" if self.standing.attacks else ""
+        return f"--accept {shlex.quote(self.server.name)}{warnings}"
+
+
+def _accepted(each: Found) -> Found:
+    return replace(each, accepted=True, warnings_approved=each.warnings_approved or bool(each.standing.attacks))
 
 
 class Discovery(Record):
@@ -60,10 +68,8 @@ class Discovery(Record):
         return tuple(each for each in self.found if each.undecided)
 
     def accepting(self, key: str) -> Discovery:
-        """The same after somebody accepted one server."""
-        return replace(
-            self, found=tuple(replace(each, accepted=each.accepted or each.key == key) for each in self.found)
-        )
+        """The same after one server was shown, with the warnings about it, and accepted."""
+        return replace(self, found=tuple(_accepted(each) if each.key == key else each for each in self.found))
 
     def is_pinned(self, each: Found) -> bool:
         """Whether what a server tells the model is approved: now, or earlier for this very configuration."""

@@ -13,6 +13,7 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify, verify_files
 from pinwarden.documents.surface import Surface, parse
 from pinwarden.flows.gateway.state import FIRST_USE, GatewayState
+from pinwarden.flows.lock.approvable import Approvable
 from pinwarden.flows.lock.locking import Approver, approve_surfaces
 from pinwarden.store.observed import kept_name
 
@@ -34,7 +35,7 @@ class Baseline(Protocol):
     def refuse_unwritable(self) -> None:
         """Raise if nothing could be approved."""
 
-    def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
+    def approve(self, changed: Mapping[str, Approvable], approver: Approver, now: str) -> None:
         """Make these the approved ones. Raises if what is approved is no longer what was read."""
 
 
@@ -54,7 +55,7 @@ class LockBaseline:
         """Hold the lock for a moment, and its folder of texts."""
         lock_store.refuse_unwritable(self._project.lock)
 
-    def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
+    def approve(self, changed: Mapping[str, Approvable], approver: Approver, now: str) -> None:
         """Write the lock and the approved texts."""
         approve_surfaces(self._project, [(self._entries[key], changed[key]) for key in changed], approver, now)
 
@@ -95,10 +96,12 @@ class FirstUseBaseline:
     def refuse_unwritable(self) -> None:
         """The store has written down the decision itself."""
 
-    def approve(self, changed: Mapping[str, Surface], approver: Approver, now: str) -> None:
+    def approve(self, changed: Mapping[str, Approvable], approver: Approver, now: str) -> None:
         """Put it into the store."""
-        for surface in changed.values():
-            self._trusted.approve(self._found, surface, by=approver.by, why=approver.why, now=now)
+        for offered in changed.values():
+            offered.refuse_if_blocked()
+            why = offered.reason(approver.why)
+            self._trusted.approve(self._found, offered.surface, by=approver.by, why=why, now=now)
 
 
 def baseline_of(state: GatewayState, project: Project, server: str, name: str) -> Baseline:

@@ -17,6 +17,7 @@ from pinwarden.documents.surface import KINDS, Item, Surface
 from pinwarden.flows.compare import compare_surfaces
 from pinwarden.flows.gateway.baselines import Baseline, baseline_of
 from pinwarden.flows.gateway.sightings import fact_about
+from pinwarden.flows.lock.approvable import OPTION, Approvable, approvable, not_approved
 from pinwarden.flows.report import Report, Row, counted
 from pinwarden.rules.drift.changes import CRITICAL
 from pinwarden.store.observed import kept_name
@@ -77,8 +78,10 @@ def difference(review: Review, approved: Surface, place: str) -> Report:
         report = Report(command="review show", subject=subject, summary="", exit_code=EXIT_CLEAN, facts={}, rows=(row,))
         changes: list[Any] = []
     else:
-        report = compare_surfaces(approved, _with(approved, [review]), subject, whole=True)
+        served = _with(approved, [review])
+        report = compare_surfaces(approved, served, subject, whole=True)
         changes = report.facts["changes"]
+        report = replace(report, rows=(*report.rows, *approvable(review.server, served, (approved,)).warnings))
     return replace(
         report,
         command="review show",
@@ -108,7 +111,8 @@ def approve_reviews(
     with state.approving():
         reviews = [_intact(state.reviews.named(name)) for name in dict.fromkeys(names)]
         _refuse_without_reason(reviews, approver)
-        plans = _planned(state, project, reviews, _changed)
+        plans = _planned(state, project, reviews, _changed, partial(_offered, approver))
+        _refuse_open_warnings(plans)
         _write_down(state, reviews, approver, APPROVED)
         state.reviews.decide(reviews, APPROVED, by=approver.by, why=approver.why, now=now)
         _carry_out(plans, approver, now, undo=lambda left: _wait_again(state, left, approver, now))
@@ -121,7 +125,7 @@ class _Plan(Record):
 
     reviews: tuple[Review, ...]
     baseline: Baseline
-    changed: Mapping[str, Surface]
+    changed: Mapping[str, Approvable]
 
 
 def _planned(
@@ -129,12 +133,15 @@ def _planned(
     project: Project,
     reviews: Sequence[Review],
     change: Callable[[Sequence[Review], Mapping[str, Surface]], dict[str, Surface]],
+    offer: Callable[[str, Surface, Surface], Approvable],
 ) -> list[_Plan]:
     plans: list[_Plan] = []
     for (server, baseline), group in groupby(sorted(reviews, key=_place), key=_place):
         together = tuple(group)
         found = baseline_of(state, project, server, baseline)
-        plans.append(_Plan(reviews=together, baseline=found, changed=change(together, found.surfaces)))
+        changed = change(together, found.surfaces)
+        offered = {key: offer(server, surface, found.surfaces[key]) for key, surface in changed.items()}
+        plans.append(_Plan(reviews=together, baseline=found, changed=offered))
     for plan in plans:
         plan.baseline.refuse_unwritable()
     return plans
@@ -176,7 +183,7 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
     with state.approving():
         reviews = [_decided_about(state.reviews.named(name)) for name in dict.fromkeys(names)]
         approved = [review for review in reviews if review.state == APPROVED]
-        plans = _planned(state, project, approved, partial(_taken_back, state))
+        plans = _planned(state, project, approved, partial(_taken_back, state), _approved_before)
         _write_down(state, reviews, approver, HELD)
         state.reviews.reopen(reviews)
         for plan in plans:
@@ -236,9 +243,35 @@ def _without(approved: Surface, review: Review) -> Surface:
     return replace(approved, items={**approved.items, kind.member: left})
 
 
+def has_reason(approver: Approver) -> bool:
+    """Whether the approver said why."""
+    return approver.why.strip() not in ("", UNSAID)
+
+
+def _offered(approver: Approver, server: str, seen: Surface, approved: Surface) -> Approvable:
+    return approvable(server, seen, (approved,), warnings_approved=approver.approves_warnings)
+
+
+def _approved_before(server: str, seen: Surface, _: Surface) -> Approvable:
+    """A text that comes back was approved before, whatever the scan says of it."""
+    return Approvable(server=server, surface=seen)
+
+
+def _refuse_open_warnings(plans: Sequence[_Plan]) -> None:
+    for plan in plans:
+        for offered in plan.changed.values():
+            if offered.blocked:
+                names = " ".join(review.name for review in plan.reviews[:_NAMED])
+                hint = f"pinwarden review show {plan.reviews[0].name} shows it; to approve it with the warnings:"
+                raise not_approved(offered, f"{hint} pinwarden review approve {names} {OPTION}")
+
+
+_NAMED = 10  # names of reviews in a hint
+
+
 def _refuse_without_reason(reviews: Sequence[Review], approver: Approver) -> None:
     critical = [review.name for review in reviews if review.level == CRITICAL]
-    if critical and approver.why.strip() in ("", UNSAID):
+    if critical and not has_reason(approver):
         raise PinwardenError(
             "USAGE",
             f"{critical[0]} is a critical change, which nobody approves without a reason",

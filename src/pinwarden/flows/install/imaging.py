@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
-from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.configured import INSTALLED, NO_RELEASE
 from pinwarden.documents.lock.entry import Entry
-from pinwarden.documents.lock.extension import Approval, Extension, ImagePin, extended, pin_surface
+from pinwarden.documents.lock.extension import Extension, ImagePin, extended
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.oci.reference import parse_reference
 from pinwarden.documents.server_entry import from_value
@@ -21,9 +21,12 @@ from pinwarden.flows.artifacts.examining import examine, first_refusal
 from pinwarden.flows.artifacts.proving import Proof, pinned
 from pinwarden.flows.artifacts.running import container_line
 from pinwarden.flows.install.bringing import api_surface_of
+from pinwarden.flows.install.installing import refusal_value
 from pinwarden.flows.install.writing import refuse_forbidden
-from pinwarden.flows.lock.locking import surface_file, with_earlier_pins, write_entries
+from pinwarden.flows.lock.approvable import Approvable, not_approved
+from pinwarden.flows.lock.locking import extension_for, offered_surface, with_earlier_pins, write_entries
 from pinwarden.flows.report import Report
+from pinwarden.rules.acceptance.verdict import REJECT, refusal_of
 from pinwarden.rules.plan import Installation, install_plan
 
 if TYPE_CHECKING:
@@ -60,10 +63,13 @@ def install_image(wanted: ImageInstall, shop: Workshop) -> Report:
     if refusal is not None:
         raise refusal
     entries = [pinned(each, Proof(examined=examined, closure=None), "", writing.now) for each in made]
-    seen = _asked(wanted, entries[0])
-    if seen is not None:
-        entries = [_with_surface(project, each, seen) for each in entries]
-    write_entries(project, entries, seen, writing)
+    offered = offered_surface(project, wanted.name, _asked(wanted, entries[0]), writing)
+    if offered is not None:
+        if offered.blocked:
+            return _refused(offered)
+        entries = [_with_surface(each, offered, wanted) for each in entries]
+    write_entries(project, entries, offered, writing)
+    seen = None if offered is None else offered.surface
     return _report(wanted, entries, seen, [row.message for row in examined.rows])
 
 
@@ -80,9 +86,7 @@ def _entry(wanted: ImageInstall, client: str) -> Entry:
     how = Installation(scope=wanted.placed.scope, dialect="modern")
     plan = install_plan(made_up, client, now=wanted.writing.now, how=how)
     entry = lock_entry.with_integrity(Entry(key=lock_entry.entry_key(wanted.name, client), document=plan))
-    approver = wanted.writing.approver
-    approval = None if approver is None else Approval(by=approver.by, at=wanted.writing.now, why=approver.why)
-    return extended(entry, Extension(approval=approval))
+    return extended(entry, extension_for(None, wanted.project, wanted.name, wanted.writing))
 
 
 def _asked(wanted: ImageInstall, entry: Entry) -> Surface | None:
@@ -96,10 +100,25 @@ def _asked(wanted: ImageInstall, entry: Entry) -> Surface | None:
     return ask(prepare_probe(wanted.project, wanted.name, target, wanted.probe))
 
 
-def _with_surface(project: Project, entry: Entry, seen: Surface) -> Entry:
+def _refused(offered: Approvable) -> Report:
+    refusal = refusal_of(not_approved(offered))
+    return Report(
+        command="install",
+        subject=offered.server,
+        summary=f"REJECT {refusal.code}: {refusal.fix}",
+        exit_code=EXIT_REFUSED,
+        rows=offered.warnings,
+        facts={"result": REJECT, "error": refusal_value(refusal), "plan": [], "literal": False},
+        rule_texts={refusal.code: refusal.fix},
+    )
+
+
+def _with_surface(entry: Entry, offered: Approvable, wanted: ImageInstall) -> Entry:
     known = extension_of(entry) or Extension()
-    pin = pin_surface(seen, surface_file(project, entry.name))
-    return extended(entry, replace(known, surface=pin, api_surface=api_surface_of(seen)))
+    fresh = extension_for(offered, wanted.project, wanted.name, wanted.writing)
+    return extended(
+        entry, replace(known, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
+    )
 
 
 def _report(wanted: ImageInstall, entries: list[Entry], seen: Surface | None, told: list[str]) -> Report:

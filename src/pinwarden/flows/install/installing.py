@@ -9,13 +9,15 @@ from pinwarden.adapters import lock_store
 from pinwarden.adapters.clients import install_entry
 from pinwarden.adapters.environments.store import Store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.bundle import provenance as provenance_document
 from pinwarden.documents.lock.bundle_pin import bundle_of
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.flows.install.bringing import HERE, Brought, bring, pin_of
 from pinwarden.flows.install.judging import Accepted, Judged, Question, judge
 from pinwarden.flows.install.writing import Placed, lock_bundle
+from pinwarden.flows.lock.approvable import Approvable, not_approved
+from pinwarden.flows.lock.locking import offered_surface
 from pinwarden.flows.report import Report, Row
 from pinwarden.rules.acceptance.verdict import ACCEPT, REJECT, Refusal, refusal_of
 
@@ -45,21 +47,28 @@ def install(question: Question, installing: Installing) -> Report:
 
     1. Take the plan: the nine steps, the log, every byte. Nothing is written but what was seen of the log.
     2. Put the files into the store and unpack them.
-    3. Learn what the server tells the model.
+    3. Learn what the server tells the model. Text with scan warnings is refused unless the warnings are approved.
     4. Write the entry with its provenance, and the approved text, in one step.
     5. Write the configuration of the clients that were named.
     """
+    offered: Approvable | None = None
     judged = judge(question, installing.source)
     if judged.accepted is None:
         return refused_report(question, judged)
     try:
         _refuse_other_version(installing.project, judged.accepted)
         brought = brought_bundle(question, installing, judged.accepted)
-        made = lock_bundle(installing.project, brought, installing.placed, installing.policies, installing.writing)
+        offered = offered_surface(installing.project, brought.pin.tool, brought.surface, installing.writing)
+        if offered is not None and offered.blocked:
+            raise not_approved(offered)
+        made = lock_bundle(
+            installing.project, brought, offered, installing.placed, installing.policies, installing.writing
+        )
         configured = _configure(installing, made)
     except PinwardenError as err:
         stopped = Judged(lines=judged.lines, refusal=refusal_of(err), exit_code=err.exit_code)
-        return refused_report(question, stopped)
+        report = refused_report(question, stopped)
+        return replace(report, rows=(*report.rows, *(offered.warnings if offered is not None else ())))
     return _installed_report(question, judged, brought, made, configured)
 
 

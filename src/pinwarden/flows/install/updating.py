@@ -20,6 +20,7 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.flows.install.bringing import Brought, api_surface_of, bring, pin_of
 from pinwarden.flows.install.judging import Question, judge
 from pinwarden.flows.install.writing import Placed, lock_bundle
+from pinwarden.flows.lock.approvable import OPTION, Approvable, approvable
 from pinwarden.flows.lock.updating import NOTHING_CHANGED, NOTHING_TO_LOOK_UP
 from pinwarden.flows.report import UNCHECKED, Report, Row, counted
 from pinwarden.flows.rows import row_of
@@ -73,6 +74,8 @@ class BundleUpdate(Record):
     brought: Brought | None
     """What would be locked; None if nothing would."""
     rows: tuple[Row, ...]
+    offered: Approvable | None = None
+    """What it tells the model, with the warnings about it."""
 
     @property
     def failed(self) -> bool:
@@ -95,17 +98,25 @@ def update_bundles(names: Sequence[str], updating: Updating) -> list[BundleUpdat
 
 
 def _blocked(each: BundleUpdate, on_drift: str) -> bool:
-    return on_drift == BLOCK and any(row.level == "critical" and row.code != _REVOKED for row in each.rows)
+    return on_drift == BLOCK and (
+        _has_open_warnings(each) or any(row.level == "critical" and row.code != _REVOKED for row in each.rows)
+    )
+
+
+def _has_open_warnings(each: BundleUpdate) -> bool:
+    return each.offered is not None and each.offered.blocked
 
 
 def _write(each: BundleUpdate, brought: Brought, updating: Updating) -> None:
+    """Lock the new version. Text with open warnings is not approved: what was approved before stays."""
+    offered = None if _has_open_warnings(each) else each.offered
     for entry in each.entries:
         placed = Placed(
             clients=(entry.client,),
             scope="global" if entry.scope == "global" else "project",
             variables=locked_launch(entry).variables,
         )
-        lock_bundle(updating.project, brought, placed, updating.policies, updating.writing)
+        lock_bundle(updating.project, brought, offered, placed, updating.policies, updating.writing)
 
 
 def _looked_at(entries: list[Entry], texts: dict[str, bytes], updating: Updating) -> BundleUpdate:
@@ -130,7 +141,16 @@ def _looked_at(entries: list[Entry], texts: dict[str, bytes], updating: Updating
         *_permission_rows(pin, new),
         *_surface_rows(pin, approved, brought),
     )
-    return replace(same, brought=brought, rows=rows)
+    if brought.surface is None:
+        return replace(same, brought=brought, rows=rows)
+    approver = updating.writing.approver
+    offered = approvable(
+        pin.tool,
+        brought.surface,
+        () if approved is None else (approved,),
+        warnings_approved=approver is not None and approver.approves_warnings,
+    )
+    return replace(same, brought=brought, rows=(*rows, *offered.warnings), offered=offered)
 
 
 def _newest(pin: BundlePin, updating: Updating) -> Brought:
@@ -257,11 +277,18 @@ def merged(report: Report, found: Sequence[BundleUpdate], updating: Updating) ->
     checked = tuple(row for row in rows if row.code != UNCHECKED)
     failed = tuple(row for row in rows if row.code == UNCHECKED)
     grave = any(row.level == "critical" for row in checked) if updating.on_drift == BLOCK else False
-    refused = grave or (bool(offered) and not updating.agreed)
+    warned = [each for each in offered if _has_open_warnings(each)]
+    refused = grave or bool(warned) or (bool(offered) and not updating.agreed)
     code = EXIT_REFUSED if refused else EXIT_UNCHECKED if failed else EXIT_CLEAN
     codes = {report.exit_code, code}
     told = f"{counted(len(found), 'bundle')} looked up, {len(offered)} with another version"
     notes = [f"{each.pin.tool} was not updated: what changed looks like an attack" for each in blocked]
+    notes += [
+        f"the new text of {each.pin.tool} is not approved, because of scan warnings; read it, then pinwarden approve "
+        f"{each.pin.tool} --allow-execute, or repeat with {OPTION}"
+        for each in warned
+        if each not in blocked and updating.agreed
+    ]
     if offered and not updating.agreed and NOTHING_CHANGED not in report.notes:
         notes.append(NOTHING_CHANGED)
     facts = report.facts

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.launch.own_launch import PROGRAM
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.bundle_pin import BUNDLE, REGISTRY_TYPE, bundle_value
 from pinwarden.documents.lock.configured import INSTALLED
 from pinwarden.documents.lock.entry import Entry
-from pinwarden.documents.lock.extension import PUBLISHED, Approval, Extension, extended, pin_surface
+from pinwarden.documents.lock.extension import PUBLISHED, Extension, extended
 from pinwarden.documents.server_entry import from_value
 from pinwarden.flows.artifacts.enforcing import start_words
 from pinwarden.flows.install.bringing import Brought
-from pinwarden.flows.lock.locking import LockWriting, surface_file, write_entries
+from pinwarden.flows.lock.approvable import Approvable
+from pinwarden.flows.lock.locking import LockWriting, extension_for, write_entries
 from pinwarden.flows.policy.rules import broken_rules
 from pinwarden.flows.project import Policies, Project
 from pinwarden.rules.plan import Installation, Scope, install_plan
@@ -31,17 +32,24 @@ class Placed(Record):
     """Names of the variables that it is given."""
 
 
-def lock_bundle(
-    project: Project, brought: Brought, placed: Placed, policies: Policies, writing: LockWriting
+def lock_bundle(  # noqa: PLR0913, PLR0917  what was accepted, for whom, and by whose rules
+    project: Project,
+    brought: Brought,
+    offered: Approvable | None,
+    placed: Placed,
+    policies: Policies,
+    writing: LockWriting,
 ) -> list[Entry]:
-    """Write the entries. What the project's policy forbids is not written."""
-    made = [_entry(project, brought, client, placed, writing) for client in placed.clients]
+    """Write the entries. What the project's policy forbids is not written, and neither is text with open warnings."""
+    made = [_entry(project, brought, offered, client, placed, writing) for client in placed.clients]
     refuse_forbidden(policies, made, writing.now)
-    write_entries(project, made, brought.surface, writing)
+    write_entries(project, made, offered, writing)
     return made
 
 
-def _entry(project: Project, brought: Brought, client: str, placed: Placed, writing: LockWriting) -> Entry:
+def _entry(  # noqa: PLR0913, PLR0917  the same, for one client
+    project: Project, brought: Brought, offered: Approvable | None, client: str, placed: Placed, writing: LockWriting
+) -> Entry:
     pin = brought.pin
     package: dict[str, Any] = {
         "registryType": REGISTRY_TYPE,
@@ -58,16 +66,14 @@ def _entry(project: Project, brought: Brought, client: str, placed: Placed, writ
     plan = install_plan(made_up, client, now=writing.now, how=Installation(scope=placed.scope, dialect="modern"))
     key = lock_entry.entry_key(pin.tool, client)
     entry = lock_entry.with_integrity(Entry(key=key, document=plan))
-    return extended(entry, _extension(project, brought, writing))
+    return extended(entry, _extension(project, brought, offered, writing))
 
 
-def _extension(project: Project, brought: Brought, writing: LockWriting) -> Extension:
-    pin, seen, approver = brought.pin, brought.surface, writing.approver
-    return Extension(
-        surface=None if seen is None else pin_surface(seen, surface_file(project, pin.tool)),
-        api_surface=brought.api_surface,
+def _extension(project: Project, brought: Brought, offered: Approvable | None, writing: LockWriting) -> Extension:
+    pin = brought.pin
+    return replace(
+        extension_for(offered, project, pin.tool, writing),
         registry=pin.registry,
-        approval=None if approver is None else Approval(by=approver.by, at=writing.now, why=approver.why),
         others={BUNDLE: bundle_value(pin), **({PUBLISHED: brought.published_at} if brought.published_at else {})},
     )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters import lock_store
-from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import SURFACE_OF
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.surface import Surface, parse
 from pinwarden.flows.compare import compare_surfaces
+from pinwarden.flows.lock.approvable import OPTION, Approvable, approvable, approved_texts, warning_facts
 from pinwarden.flows.lock.locked_servers import LockedServer, locked_server
 from pinwarden.flows.lock.locking import Approver, approve_surfaces
 from pinwarden.flows.report import Report, counted
@@ -91,15 +92,42 @@ def _same_text(report: Report, entry: Entry) -> Report:
     return replace(report, summary=told)
 
 
+def with_warnings(report: Report, project: Project, server: LockedServer, seen: Surface) -> Report:
+    """The difference with the scan's warnings about what is not approved yet, which are read before a decision."""
+    return _with_warnings(report, _offered(project, server, seen))
+
+
+def _offered(project: Project, server: LockedServer, seen: Surface, *, warnings_approved: bool = False) -> Approvable:
+    name = server.entry.name
+    return approvable(name, seen, approved_texts(project, name), warnings_approved=warnings_approved)
+
+
+def _with_warnings(report: Report, offered: Approvable) -> Report:
+    if not offered.warnings:
+        return report
+    facts = {**report.facts, "warnings": warning_facts(offered.warnings)}
+    return replace(report, rows=(*report.rows, *offered.warnings), facts=facts)
+
+
 def approve(project: Project, server: LockedServer, seen: Surface, approver: Approver, now: str) -> Report:
-    """Make the surface the approved one for every client that has the server, and say what that changed."""
-    shown = difference(project, server, seen)
-    approve_surfaces(project, [(entry, seen) for entry in server.entries], approver, now)
-    name, clients = server.entries[0].name, ", ".join(server.clients)
-    place = f" for {clients}" if len(server.entries) > 1 else ""
+    """Make the surface the approved one for every client that has the server, and say what that changed.
+
+    A surface with scan warnings is approved only if the warnings are.
+    """
+    offered = _offered(project, server, seen, warnings_approved=approver.approves_warnings)
+    changed = difference(project, server, seen)
+    shown = _with_warnings(changed, offered)
+    name = server.entry.name
+    if offered.blocked:
+        told = counted(len(offered.warnings), "scan warning")
+        summary = f"{name}: nothing was approved, because of {told}; if you approve them too: {OPTION}"
+        return replace(shown, exit_code=EXIT_REFUSED, summary=summary)
+    approve_surfaces(project, [(entry, offered) for entry in server.entries], approver, now)
+    place = f" for {', '.join(server.clients)}" if len(server.entries) > 1 else ""
+    changes = counted(len(changed.rows), "change")
     return replace(
         shown,
         exit_code=EXIT_CLEAN,
-        summary=f"{name}: {counted(len(shown.rows), 'change')} approved by {approver.by}{place}; surface {seen.digest}",
+        summary=f"{name}: {changes} approved by {approver.by}{place}; surface {seen.digest}",
         facts={**shown.facts, "approved": True, "by": approver.by, "why": approver.why, "surface": str(seen.digest)},
     )

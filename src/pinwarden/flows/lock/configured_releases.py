@@ -29,7 +29,7 @@ from pinwarden.documents.target import StdioTarget
 from pinwarden.flows.artifacts.facts import newest_of, package_in, refuse_other_index, registry_asked
 from pinwarden.flows.config.configured_entry import entry_of, lock_client
 from pinwarden.flows.config.view import view_of
-from pinwarden.flows.lock.locking import LockWriting, extension_for, refuse_forbidden, write_entries
+from pinwarden.flows.lock.locking import LockWriting, extension_for, offered_surface, refuse_forbidden, write_entries
 from pinwarden.flows.lock.reinstalling import is_as_approved, not_updated
 from pinwarden.rules.versions import compare_versions
 
@@ -145,6 +145,8 @@ class Following:
 
     def __init__(self, project: Project, policies: Policies, writing: LockWriting, shop: Workshop | None) -> None:
         self._project, self._policies, self._writing, self._shop = project, policies, writing, shop
+        self.warnings: list[Row] = []
+        """Scan warnings for which the text of a new release was not approved."""
 
     def fresh(self, each: Release) -> tuple[ConfiguredServer, Entry]:
         """The server as it would be configured, and its entry in the lock; nothing is written."""
@@ -165,12 +167,15 @@ class Following:
         published = each.latest.published_at if each.latest else None
         refuse_forbidden(self._policies, made.document, writing.now, published)
         refuse_uneditable(server, server.entry)  # or the lock would tell of a release that nobody starts
-        seen = self._asked(server)
-        extension = extension_for(seen, self._project, made.key, writing)
+        offered = offered_surface(self._project, name, self._asked(server), writing)
+        if offered is not None and offered.blocked:
+            self.warnings += offered.warnings
+            offered = None
+        extension = extension_for(offered, self._project, made.key, writing)
         where = configured_in(each.entry)
         others = {CONFIGURED_IN: dict(where)} if where is not None else {}
         sealed = made if writing.plain_v2 else extended(made, replace(extension, others=others))
-        write_entries(self._project, [sealed], seen, writing)
+        write_entries(self._project, [sealed], offered, writing)
         client = client_of(server.client)
         known = extension_of(each.entry)
         if known is not None and LAUNCH in known.others and not self._proved(name):

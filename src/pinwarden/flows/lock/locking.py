@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents import surface
 from pinwarden.documents.api_surface import api_surface_hash
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.extension import (
@@ -33,10 +32,14 @@ from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock, without
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.documents.surface import TOOL, Surface
+from pinwarden.flows.lock.approvable import Approvable, approvable, approved_texts
 from pinwarden.flows.lock.not_locked import not_locked
 from pinwarden.flows.lock.surface_files import in_own_files
 from pinwarden.flows.policy.rules import broken_rules
 from pinwarden.flows.report import Report, Row
+from pinwarden.flows.rows import row_of
+from pinwarden.rules.drift.changes import CRITICAL
+from pinwarden.rules.drift.surface import compare
 from pinwarden.rules.launch import require_target
 from pinwarden.rules.plan import Installation, Scope, install_plan
 from pinwarden.rules.trust.explanation import own_findings
@@ -71,6 +74,8 @@ class Approver(Record):
 
     by: str
     why: str
+    approves_warnings: bool = False
+    """Whether the approver saw the scan's warnings and approves the text with them."""
 
 
 class LockWriting(Record):
@@ -90,21 +95,24 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     """Resolve a server, judge it, and write one entry per client.
 
     1. Find the entry in a registry.
-    2. Ask the live server, if that was allowed. Text that looks like an attack is not approved in passing.
+    2. Ask the live server, if that was allowed. Text with scan warnings is not approved unless the warnings are.
     3. Make the plan for each client.
     4. Let the policies refuse it.
     5. Write the lock and the approved surface in one step.
     """
     entry = from_value(project.registries(offline=writing.offline).find(wanted.name, wanted.version, wanted.source))
-    asked = _ask(project, entry, wanted, writing)
-    attacks = _attacks(project, entry.name, asked)
-    seen = None if attacks else asked
+    offered = offered_surface(project, entry.name, _ask(project, entry, wanted, writing), writing)
+    warnings = offered.warnings if offered is not None else ()
+    if offered is not None and offered.blocked:
+        offered = None
+    seen = offered.surface if offered is not None else None
+    refused = bool(warnings) and seen is None
     artifact = _look_at_bytes(entry, wanted, writing)
     plans = [_plan(entry, client, wanted, seen, artifact, writing.now) for client in wanted.clients]
     for plan in plans:
         refuse_forbidden(policies, plan, writing.now, entry.published_at)
-    made = [_entry(plan, seen, project, writing, entry.published_at) for plan in plans]
-    write_entries(project, made, seen, writing)
+    made = [_entry(plan, offered, project, writing, entry.published_at) for plan in plans]
+    write_entries(project, made, offered, writing)
     findings = tuple(
         Row(code=issue.code, level="review", entity="server", name=entry.name, path="", message=issue.message)
         for issue in own_findings(entry)
@@ -112,29 +120,33 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     return Report(
         command="lock",
         subject=entry.name,
-        summary=_summary(entry, wanted, seen, attacks),
-        exit_code=EXIT_REFUSED if attacks else EXIT_CLEAN,
-        rows=(*attacks, *findings),
+        summary=_summary(entry, wanted, seen, refused=refused),
+        exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
+        rows=(*warnings, *findings),
         facts={
             "entries": [{"key": made_one.key, "integrity": made_one.integrity} for made_one in made],
             "tier": plans[0]["trust"]["tier"],
             "surface": str(seen.digest) if seen else None,
-            "findings": [{"code": row.code, "message": row.message} for row in (*attacks, *findings)],
+            "findings": [{"code": row.code, "message": row.message} for row in (*warnings, *findings)],
         },
     )
 
 
-def _attacks(project: Project, name: str, seen: Surface | None) -> tuple[Row, ...]:
-    """What in the text of a server looks like an attack, unless somebody approved that very text before."""
-    if seen is None:
-        return ()
-    lock = lock_store.read(project.lock)
-    before = [extension_of(each) for each in lock.entries if each.name == name] if lock is not None else []
-    if any(each is not None and each.surface is not None and each.surface.digest == seen.digest for each in before):
-        return ()
-    from pinwarden.flows.scan import attacks_in
+def offered_surface(project: Project, name: str, seen: Surface | None, writing: LockWriting) -> Approvable | None:
+    """What a server told, with all that has to be seen before it is approved: nothing shows it on the way.
 
-    return attacks_in(seen, name)
+    Beside the scan's warnings these are the critical changes since the approval before.
+    """
+    if seen is None:
+        return None
+    approves = writing.approver is not None and writing.approver.approves_warnings
+    approved = approved_texts(project, name)
+    offered = approvable(name, seen, approved, warnings_approved=approves)
+    if not approved or any(text.digest == seen.digest for text in approved):
+        return offered
+    critical = (row_of(change) for change in compare(approved[0], seen) if change.severity == CRITICAL)
+    rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in critical)
+    return replace(offered, warnings=(*rows, *offered.warnings))
 
 
 def refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> None:
@@ -150,12 +162,12 @@ def refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str, publ
 
 
 def write_entries(
-    project: Project, entries: Sequence[lock_entry.Entry], seen: Surface | None, writing: LockWriting
+    project: Project, entries: Sequence[lock_entry.Entry], offered: Approvable | None, writing: LockWriting
 ) -> None:
     """Put entries into the lock; those that say nothing new leave the file as it is, to the byte."""
-    texts: dict[str, bytes] = {}
-    if seen is not None and not writing.plain_v2:
-        texts = dict.fromkeys((entry.key for entry in entries), surface.to_bytes(seen))
+    texts: dict[str, Approvable] = {}
+    if offered is not None and not writing.plain_v2:
+        texts = {entry.key: offered for entry in entries}
 
     def change(old: Lock | None) -> lock_store.LockWrite:
         made = entries if writing.plain_v2 else [with_earlier_pins(old, entry) for entry in entries]
@@ -216,30 +228,32 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
 
 
 def approve_surfaces(
-    project: Project, approved: Sequence[tuple[lock_entry.Entry, Surface]], approver: Approver, now: str
+    project: Project, approved: Sequence[tuple[lock_entry.Entry, Approvable]], approver: Approver, now: str
 ) -> list[lock_entry.Entry]:
     """Several entries, each with its surface as the approved one, written in one step.
 
     The text of each entry has a file of its own: the same server may be approved differently for two clients. What
-    somebody else changed in an entry meanwhile stays; if that is its surface, nothing is written.
+    somebody else changed in an entry meanwhile stays; if that is its surface, nothing is written. A surface with scan
+    warnings that were not approved raises ``WARNINGS_NOT_APPROVED``, and nothing is written.
     """
     folder = lock_store.surfaces_folder(project.lock)
-    texts = {entry.key: surface.to_bytes(seen) for entry, seen in approved}
+    texts = {entry.key: offered for entry, offered in approved}
     written: list[lock_entry.Entry] = []
 
-    def with_surface(entry: lock_entry.Entry, seen: Surface) -> lock_entry.Entry:
+    def with_surface(entry: lock_entry.Entry, offered: Approvable) -> lock_entry.Entry:
+        seen = offered.surface
         known = extension_of(entry) or Extension()
         changed = replace(
             known,
             surface=pin_surface(seen, surface_path(entry.key, folder=folder)),
             api_surface=str(api_surface_hash(_tools(seen))),
-            approval=Approval(by=approver.by, at=now, why=approver.why),
+            approval=approval_of(approver, now, offered),
             others={name: value for name, value in known.others.items() if name != SURFACE_OF},
         )
         return extended(entry, changed)
 
     def change(old: Lock | None) -> lock_store.LockWrite:
-        made = [with_surface(_still_there(old, entry), seen) for entry, seen in approved]
+        made = [with_surface(_still_there(old, entry), offered) for entry, offered in approved]
         placed, files = in_own_files(old, made, texts)
         written[:] = placed
         return lock_store.LockWrite(lock=relock(old, placed, now), files=files)
@@ -311,24 +325,29 @@ def _plan(  # noqa: PLR0913, PLR0917  all that a plan is made from
 
 
 def _entry(
-    plan: dict[str, Any], seen: Surface | None, project: Project, writing: LockWriting, published_at: str | None
+    plan: dict[str, Any], offered: Approvable | None, project: Project, writing: LockWriting, published_at: str | None
 ) -> lock_entry.Entry:
     key = lock_entry.entry_key(plan["name"], plan["client"])
     made = lock_entry.with_integrity(lock_entry.Entry(key=key, document=plan))
     if writing.plain_v2:
         return made
-    extension = extension_for(seen, project, plan["name"], writing)
+    extension = extension_for(offered, project, plan["name"], writing)
     return extended(made, replace(extension, others={PUBLISHED: published_at}) if published_at else extension)
 
 
-def extension_for(seen: Surface | None, project: Project, name: str, writing: LockWriting) -> Extension:
+def extension_for(offered: Approvable | None, project: Project, name: str, writing: LockWriting) -> Extension:
     """Our record of an entry that is locked now: its approved text, and who approved it."""
-    approver = writing.approver
+    seen = None if offered is None else offered.surface
     return Extension(
         surface=None if seen is None else pin_surface(seen, surface_file(project, name)),
         api_surface=None if seen is None else str(api_surface_hash(_tools(seen))),
-        approval=None if approver is None else Approval(by=approver.by, at=writing.now, why=approver.why),
+        approval=None if writing.approver is None else approval_of(writing.approver, writing.now, offered),
     )
+
+
+def approval_of(approver: Approver, now: str, offered: Approvable | None = None) -> Approval:
+    """Who approved, when and why, with the warnings that were approved."""
+    return Approval(by=approver.by, at=now, why=approver.why if offered is None else offered.reason(approver.why))
 
 
 def surface_file(project: Project, name: str) -> str:
@@ -340,11 +359,11 @@ def _tools(seen: Surface) -> list[Any]:
     return [item.value for item in seen.list_of(TOOL)]
 
 
-def _summary(entry: ServerEntry, wanted: Wanted, seen: Surface | None, attacks: Sequence[Row]) -> str:
+def _summary(entry: ServerEntry, wanted: Wanted, seen: Surface | None, *, refused: bool) -> str:
     pinned = f", surface {seen.digest}" if seen else ", its live surface not approved yet"
-    if attacks:
+    if refused:
         pinned = (
-            ", but not what it tells the model, which looks like an attack; after reading it: "
+            ", but not what it tells the model, which has scan warnings; after reading it: "
             f"pinwarden approve {shlex.quote(entry.name)}"
         )
     return f"locked {entry.name} {entry.version} for {', '.join(wanted.clients)}{pinned}"

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry
     from pinwarden.documents.lock.extension import SurfacePin
     from pinwarden.documents.lock.lockfile import Lock
+    from pinwarden.flows.lock.approvable import Approvable
 
 
 def in_own_files(
-    old: Lock | None, entries: Sequence[Entry], texts: Mapping[str, bytes]
+    old: Lock | None, entries: Sequence[Entry], texts: Mapping[str, Approvable]
 ) -> tuple[list[Entry], dict[str, bytes]]:
     """The entries that are about to be written, and the files of their newly approved texts.
 
     ``texts`` has those texts by the key of their entry. Each goes into the file that its entry names, unless that file
     holds another text for an entry that stays. Files that are there keep their names, so locks stay as they are.
+
+    Raises ``WARNINGS_NOT_APPROVED`` for a text with scan warnings that were not approved.
     """
     fresh = {entry.key for entry in entries if entry.key in texts}
     staying = [entry for entry in (old.entries if old else ()) if entry.key not in fresh]
@@ -41,7 +44,7 @@ def in_own_files(
             continue
         path = _free_path(entry, pin, taken)
         taken[path] = pin.file_digest
-        files[path] = texts[entry.key]
+        files[path] = texts[entry.key].to_bytes()
         made.append(entry if path == pin.path else _with_pin(entry, replace(pin, path=path)))
     return made, files
 

@@ -16,6 +16,7 @@ from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.locked_launch import is_enforced, locked_launch
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.server_entry import ServerEntry, from_value
+from pinwarden.flows.lock.approvable import warning_facts
 from pinwarden.flows.lock.locked_servers import approve_command
 from pinwarden.flows.lock.locking import LockWriting, Wanted, lock_from_registry
 from pinwarden.flows.lock.not_locked import not_locked
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 NOTHING_TO_LOOK_UP = "there is nothing to look up"
 _PASSING = ("generatedAt", "pinwarden", "serverVersion")  # that a release has another version is told anyway
+_WARNED = (
+    "text with scan warnings was not approved: read it, then pinwarden approve NAME, or repeat with --approve-warnings"
+)
 NOTHING_CHANGED = "nothing was changed; add --yes to update the lock and the clients' configurations"
 
 
@@ -145,16 +149,18 @@ def update(project: Project, wish: Wish, policies: Policies, writing: LockWritin
         nothing = (NOTHING_CHANGED,) if found or offered else ()
         return replace(report, notes=(*report.notes, *nothing))
     good = [each for each in found if each.entry.name not in bad]
-    left = _write_releases(project, good, wish, policies, writing, following)
+    left, warnings = _write_releases(project, good, wish, policies, writing, following)
     _write_renewals(project, offered, writing.now)
     lock = lock_store.read(project.lock)
     facts = {**report.facts, "written": lock != looked.lock}
     done = [each for each in good if each.entry.name not in {row.name for row in left}]
     report = _as_done(report, lock, done, offered)
-    if not left:
+    if not left and not warnings:
         return replace(report, facts=facts)
     facts["configs"] = [{"name": row.name, "message": row.message} for row in left]
-    return replace(report, rows=(*report.rows, *left), facts=facts, exit_code=EXIT_REFUSED)
+    facts["warnings"] = warning_facts(warnings)
+    notes = (*report.notes, *((_WARNED,) if warnings else ()))
+    return replace(report, rows=(*report.rows, *left, *warnings), notes=notes, facts=facts, exit_code=EXIT_REFUSED)
 
 
 def _as_done(report: Report, lock: Lock | None, done: Sequence[Newer | Release], renewed: Sequence[Renewal]) -> Report:
@@ -222,18 +228,21 @@ def _write_releases(  # noqa: PLR0913, PLR0917  all that a release is locked wit
     policies: Policies,
     writing: LockWriting,
     following: Following | None,
-) -> list[Row]:
-    """Lock the newer releases, and let the clients' configurations follow; tells where that was not possible.
+) -> tuple[list[Row], list[Row]]:
+    """Lock the newer releases, and let the clients' configurations follow.
+
+    Returns where that was not possible, and the scan warnings for which a text was not approved.
 
     What is not found here is not written: the bytes of some are not what anybody says they are.
     """
     if not found:
-        return []
+        return [], []
     from pinwarden.flows.lock.reinstalling import Installed
 
     listed = [each for each in found if isinstance(each, Newer)]
     installed = Installed(project, [each.entry for each in listed])
     left: list[Row] = []
+    warnings: list[Row] = []
     for each in found:
         if not isinstance(each, Newer):
             row = following.follow(each) if following is not None else None
@@ -246,11 +255,12 @@ def _write_releases(  # noqa: PLR0913, PLR0917  all that a release is locked wit
             scope="global" if each.entry.scope == "global" else "project",
             source=each.entry.source,
         )
-        lock_from_registry(project, wanted, policies, writing)
+        locked = lock_from_registry(project, wanted, policies, writing)
+        warnings += locked.rows if locked.exit_code == EXIT_REFUSED else ()
         shop = None if writing.offline else wish.shop
         row = installed.follow(each.entry.name, each.entry.client, shop, writing.now)
         left += [row] if row is not None else []
-    return left
+    return left, [*warnings, *(following.warnings if following is not None else ())]
 
 
 def _renewals(project: Project, wish: Wish, found: Sequence[Newer | Release], writing: LockWriting) -> list[Renewal]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pinwarden.documents.surface import Item, Surface
+from pinwarden.rules.advisories.unapproved import new_warnings, server_member
 from pinwarden.rules.drift.changes import CRITICAL
 from pinwarden.rules.drift.surface import compare
 
@@ -18,6 +19,10 @@ def without_attacks(seen: Surface) -> Surface:
         (change.entity, change.field if change.entity == "server" else change.name)
         for change in compare(_NOTHING, seen)
         if change.severity == CRITICAL
+    }
+    alarming |= {
+        (warning.entity, server_member(warning) if warning.entity == "server" else warning.name)
+        for warning in new_warnings(seen)
     }
     if not alarming:
         return seen
