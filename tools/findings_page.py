@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinwarden.core.record import Record
-from pinwarden.documents.lock.verification import PROBLEMS
+from pinwarden.documents.lock.verification import NOTES, PROBLEMS
 from pinwarden.flows.artifacts.bill import BILL_KINDS
 from pinwarden.flows.artifacts.renewing import DEPENDENCY_KINDS
 from pinwarden.flows.artifacts.scripts import SCRIPT_KINDS
@@ -51,7 +51,8 @@ def text_kinds() -> Kinds:
 
 def _problems() -> Kinds:
     return {
-        code: FindingKind(kind=code, severity="critical", reason=_sentence(text)) for code, text in PROBLEMS.items()
+        code: FindingKind(kind=code, severity="info" if code in NOTES else "critical", reason=_sentence(text))
+        for code, text in PROBLEMS.items()
     }
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.adapters.targets import SCRIPTED
-from tests.cli.project import ProjectFolder
+from tests.cli.project import RECORDED, ProjectFolder
+from tests.cli.run import pinwarden
 from tests.narrowed_tools import NARROWED, narrowed
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "toolpin"
@@ -238,6 +239,21 @@ class TestLockAttacks:
         world.lock.unlink()
         outcome = world.run("ci", "--format", "json")
         assert (outcome.code, json.loads(outcome.out)["error"]["code"]) == (3, "LOCK_MISSING")
+
+
+@pytest.mark.parametrize(("behind", "told"), [(60, False), (23 * 3600, False), (3 * 24 * 3600, True)])
+def test_a_colleague_whose_clock_is_behind_does_not_break_the_lock(world: World, behind: int, told: bool) -> None:
+    world.configure({"notes": NOTES})
+    assert world.run("init").code == 0
+    world.configure({"notes": NOTES, "docs": {"url": "https://mcp.example.com/docs"}})
+    clock = {"HOME": str(world.home), "PINWARDEN_APPROVER": "colleague", "SOURCE_DATE_EPOCH": str(RECORDED - behind)}
+    assert pinwarden("init", "--accept", "docs", cwd=world.root, env=clock).code == 0
+    outcome = world.run("ci", "--format", "json")
+    report = json.loads(outcome.out)
+    assert (outcome.code, report["failures"]) == (0, [])
+    assert ("older than what is in it" in world.run("ci").out) is told
+    for command in (("list",), ("lock", "digest"), ("init",), ("explain", "notes")):
+        assert world.run(*command).code == 0
 
 
 class TestLiveServers:

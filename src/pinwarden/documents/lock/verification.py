@@ -60,6 +60,9 @@ PROBLEMS: Mapping[str, str] = {
     "closure_mismatch": "the dependency closure of the server is not the one that was pinned",
 }
 
+NOTES: frozenset[str] = frozenset({"timestamps_inconsistent"})
+"""Problems that are information: a clock that was wrong explains them, and no integrity value depends on them."""
+
 _MAX_CLOCK_SKEW = timedelta(days=1)  # machines that write one file do not agree on the time to the minute
 
 
@@ -71,6 +74,11 @@ class Problem(Record):
     detail: str = ""
     server: str | None = None
     client: str | None = None
+
+    @property
+    def level(self) -> str:
+        """How much it matters: critical, or info for what does not keep anyone from using the lock."""
+        return "info" if self.code in NOTES else "critical"
 
     @property
     def message(self) -> str:
@@ -101,9 +109,14 @@ def verify(lock: Lock, *, require_extension: bool = False) -> tuple[Problem, ...
     return tuple(problems)
 
 
+def critical(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """The problems for which a lock is not used."""
+    return tuple(problem for problem in problems if problem.level == "critical")
+
+
 def refuse_if_tampered(problems: Iterable[Problem]) -> None:
-    """Raise LOCK_TAMPERED if there is any problem."""
-    found = tuple(problems)
+    """Raise LOCK_TAMPERED if there is any critical problem."""
+    found = critical(problems)
     if found:
         first = found[0]
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -260,7 +273,7 @@ def _equal_keys(entries: Iterable[Entry]) -> Iterator[Problem]:
 
 
 def _timestamp_problems(lock: Lock) -> Iterator[Problem]:
-    """A plain v2 file protects no timestamp of its own; at least it cannot be older than its entries."""
+    """A file that is older than its entries by more than clocks differ. A plain v2 file protects no timestamp."""
     updated = moment_of(lock.updated_at)
     newest = max((time for entry in lock.entries if (time := moment_of(entry.locked_at))), default=None)
     if updated and newest and newest - updated > _MAX_CLOCK_SKEW:

@@ -42,7 +42,7 @@ def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], gate: Ga
         line, column = places.get(problem.path, (None, None))
         yield Row(
             code=problem.code,
-            level="critical",
+            level=problem.level,
             entity="lock",
             name=problem.server or "",
             path=problem.path,

@@ -13,22 +13,22 @@ from pinwarden.flows.report import Report
 def lock_digest(path: Path, *, sealed: bool = False) -> Report:
     """The report of ``pinwarden lock digest``. What a damaged file would digest to is a fact, but not the summary."""
     document = read_lock(path)
-    digest, problems = digest_of(document.lock), document.problems
-    count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+    digest, broken = digest_of(document.lock), document.broken
+    count = f"{len(broken)} problem{'' if len(broken) == 1 else 's'}"
     return Report(
         command="lock digest",
         subject=path.name,
         summary=f"{path.name} is not what was approved: {count}"
-        if problems
+        if broken
         else str(seal_of_file(document.lock) if sealed else digest),
-        exit_code=EXIT_REFUSED if problems else EXIT_CLEAN,
+        exit_code=EXIT_REFUSED if broken else EXIT_CLEAN,
         rows=problem_rows(document),
         facts={
             "digest": digest,
             "seal": seal_of_file(document.lock),
             "entries": len(document.lock.entries),
-            "ok": not problems,
-            "problems": problem_facts(problems),
+            "ok": not broken,
+            "problems": problem_facts(document.problems),
         },
         rule_texts=PROBLEMS,
     )

@@ -12,7 +12,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.documents.lock import lockfile
 from pinwarden.documents.lock.entry import Entry, entry_key
 from pinwarden.documents.lock.lockfile import Lock
-from pinwarden.documents.lock.verification import Problem, file_pins, verify, verify_files
+from pinwarden.documents.lock.verification import Problem, critical, file_pins, verify, verify_files
 from pinwarden.flows.report import Row
 
 if TYPE_CHECKING:
@@ -29,8 +29,14 @@ class LockDocument(Record):
     data: bytes = field(repr=False)
     lock: Lock | NeutralLock
     problems: tuple[Problem, ...]
+    """All that is wrong with it, down to what is information."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """The approved texts beside the lock, by the path that the lock names."""
+
+    @property
+    def broken(self) -> tuple[Problem, ...]:
+        """The problems for which it is not what was approved."""
+        return critical(self.problems)
 
 
 def read_lock(path: Path) -> LockDocument:
@@ -87,7 +93,7 @@ def problem_rows(document: LockDocument) -> tuple[Row, ...]:
     return tuple(
         Row(
             code=problem.code,
-            level="critical",
+            level=problem.level,
             entity="lock" if problem.server is None else "server",
             name="" if problem.server is None else f"{problem.server}:{problem.client}",
             path=problem.path,

@@ -48,12 +48,12 @@ def explain_locked(project: Project, server: str, *, now: str) -> Report:
     entries = entries_named(lock, server)
     explained = [_Locked(entry, document, now) for entry in entries]
     tiers = ", ".join(f"{each.entry.client}: {each.today.tier}" for each in explained)
-    broken = "; the lock is not what was approved" if document.problems else ""
+    broken = "; the lock is not what was approved" if document.broken else ""
     return Report(
         command="explain",
         subject=server,
         summary=f"{entries[0].name} is locked ({tiers}){broken}",
-        exit_code=EXIT_REFUSED if document.problems else EXIT_CLEAN,
+        exit_code=EXIT_REFUSED if document.broken else EXIT_CLEAN,
         rows=problem_rows(document),
         facts={
             "server": entries[0].name,

@@ -23,15 +23,15 @@ def list_locked(project: Project) -> Report:
         f"{servers} server{'' if servers == 1 else 's'} in "
         f"{len(lock.entries)} entr{'y' if len(lock.entries) == 1 else 'ies'}"
     )
-    broken = f"; the lock is not what was approved: {len(document.problems)} problems" if document.problems else ""
+    broken = f"; the lock is not what was approved: {len(document.broken)} problems" if document.broken else ""
     return Report(
         command="list",
         subject=project.lock.name,
         summary=counted + broken,
-        exit_code=EXIT_REFUSED if document.problems else EXIT_CLEAN,
+        exit_code=EXIT_REFUSED if document.broken else EXIT_CLEAN,
         rows=problem_rows(document),
         facts={
-            "ok": not document.problems,
+            "ok": not document.broken,
             "entries": [_facts(entry) for entry in lock.entries],
             "problems": problem_facts(document.problems),
         },

@@ -118,7 +118,7 @@ def verify_lock_signatures(
     digest = policy_digest(policy)
     envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in signatures]
     found = lock_signature.verify_signatures(document.data, envelopes, keys, required, policy_digest=digest)
-    ok = found.ok and not document.problems
+    ok = found.ok and not document.broken
     signers = ", ".join(found.signers)
     return Report(
         command="lock verify-signature",
@@ -180,4 +180,4 @@ def _row(code: str, message: str) -> Row:
 def _why_not(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
     if missing:
         return f"{lock.name} is not signed as required: {'; '.join(missing)}"
-    return f"{lock.name} is signed, but it is not whole: {document.problems[0].message}"
+    return f"{lock.name} is signed, but it is not whole: {document.broken[0].message}"
