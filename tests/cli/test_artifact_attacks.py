@@ -873,7 +873,7 @@ def test_the_lock_does_not_run_ahead_of_a_file_that_is_not_edited(npm: Verdaccio
     assert (enforced.code, left in enforced.out) == (1, True), enforced
     code, report = npm_user.ask("update", "--yes", "--by", "me")
     assert (code, report["written"]) == (1, False)
-    assert report["configs"] == [{"name": "notes", "message": f"claude: {left}"}]
+    assert report["configs"] == [{"name": "notes", "message": f"claude: {left}; nothing was changed"}]
     assert (npm_user.lock_bytes(), agent.read_text(), npm_user.ask("ci")[0]) == (locked, text, 0)
 
 

@@ -189,12 +189,12 @@ class TestApprovedText:
         assert world.record["surfaceOf"] == "pkg:npm/acme-notes@1.0.0"
 
     def test_a_client_is_told_to_trust_no_first_use_of_a_server_whose_text_is_approved(self, world: Enforced) -> None:
-        assert world.config["args"] == ["run", "notes"]
+        assert world.config["args"] == ["run", "notes", "--client", "claude"]
         world.configure(notes=NOTES)
         world.done("init", "--accept", "notes")
         world.done("prove", *PLAIN)
         world.done("enforce")
-        assert world.config["args"] == ["run", "notes", "--require-lock"]
+        assert world.config["args"] == ["run", "notes", "--require-lock", "--client", "claude"]
         world.done("ci")
         assert world.started("--require-lock")[1] == ["same", "look"]
 
@@ -281,5 +281,7 @@ class TestUpdating:
         assert place.read_text() == text.replace("1.0.0", "2.0.0")
         world.done("prove", *PLAIN)
         world.done("enforce")
-        enforced = text.replace('"npx"', '"pinwarden"').replace('["-y","acme-notes@1.0.0"]', '["run","notes"]')
+        enforced = text.replace('"npx"', '"pinwarden"').replace(
+            '["-y","acme-notes@1.0.0"]', '["run","notes","--client","claude"]'
+        )
         assert place.read_text() == enforced

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pinwarden.documents.launch.launched import DANGERS, Launched, what_runs
 from pinwarden.documents.launch.options import names
+from pinwarden.documents.launch.own_launch import OwnStart, own_start, own_words
 from pinwarden.documents.target import HttpTarget, StdioTarget
 
 SHA = "sha256:" + "3c" * 32
@@ -231,3 +232,58 @@ def test_any_words_are_judged_without_failing(words: list[str]) -> None:
 )
 def test_wrappers_in_any_order_end(words: list[str]) -> None:
     what_runs(StdioTarget(command=tuple(words)))
+
+
+class TestOwnStarts:
+    """``pinwarden run NAME``, however the program is found, is a reference to the lock and no program of its own."""
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "pinwarden run notes",
+            "/opt/bin/pinwarden run --project . notes",
+            "pinwarden.exe run --require-lock notes",
+            "python3 -m pinwarden run notes",
+            "python -Im pinwarden run notes",
+            "python -X dev -m pinwarden run notes",
+            "/v/bin/python /v/bin/pinwarden run notes",
+            "uvx pinwarden run notes",
+            "uvx pinwarden@1.0.0 run notes",
+            "uvx --from pinwarden==1.0.0 pinwarden run notes",
+            "uv tool run pinwarden run notes",
+            "uv run pinwarden run notes",
+            "pipx run pinwarden run notes",
+            "env A=1 pinwarden run notes",
+            "sudo -u me pinwarden run notes",
+            "cmd /c pinwarden run notes",
+            "op run -- pinwarden run notes",
+        ],
+    )
+    def test_a_start_through_us_is_recognised_however_the_program_is_found(self, line: str) -> None:
+        found = own_start(line.split(" "))
+        assert found is not None
+        assert (found.name, found.client) == ("notes", None)
+
+    @pytest.mark.parametrize("text", ["pinwarden run notes", "exec pinwarden run notes", "env A=1 pinwarden run notes"])
+    def test_a_start_through_us_in_a_shell_is_recognised(self, text: str) -> None:
+        found = own_start(["bash", "-lc", text])
+        assert found is not None
+        assert found.name == "notes"
+
+    @pytest.mark.parametrize(
+        "line", ["npx pinwarden run notes", "node pinwarden run notes", "python server.py pinwarden run notes"]
+    )
+    def test_another_program_is_not_taken_for_us(self, line: str) -> None:
+        assert own_words(line.split(" ")) is None
+
+    def test_options_are_read_on_both_sides_of_the_name(self) -> None:
+        line = "pinwarden run --client=claude notes --require-lock --project /srv -- --root ."
+        expected = OwnStart(
+            name="notes", client="claude", project="/srv", requires_lock=True, arguments=("--root", ".")
+        )
+        assert own_start(line.split(" ")) == expected
+
+    def test_a_command_behind_us_is_what_runs(self) -> None:
+        found = run("pinwarden run --name notes -- npx -y notes@1.0.0")
+        assert shape(found) == ("npm", "notes", "1.0.0", True)
+        assert found.wrappers == ("pinwarden",)

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -140,13 +141,44 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
     return "created" if before is None else "updated"
 
 
+class ConfigEdits:
+    """Edits of clients' files that belong together: all of them stay, or none."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Path, bytes, bytes]] = []
+
+    def exchange(self, server: ConfiguredServer, entry: dict[str, Any]) -> Action:
+        """Exchange the entry of a server where it stands; the same name elsewhere in the file is another server."""
+        before, after = _exchanged(server, entry)
+        if after == before:
+            return "unchanged"
+        path = Path(server.path)
+        _write(path, before, after)
+        self._done.append((path, before, after))
+        return "updated"
+
+    def take_back(self) -> None:
+        """Put every file back as it was, to the byte, unless its client wrote it meanwhile."""
+        while self._done:
+            path, before, after = self._done.pop()
+            if _read_or_none(path) == after:
+                write_atomically(path, before)
+
+
+@contextmanager
+def config_edits() -> Iterator[ConfigEdits]:
+    """Edits that are taken back if the block raises or is interrupted."""
+    edits = ConfigEdits()
+    try:
+        yield edits
+    except BaseException:
+        edits.take_back()
+        raise
+
+
 def exchange_entry(server: ConfiguredServer, entry: dict[str, Any]) -> Action:
-    """Exchange the entry of a server where it stands; the same name elsewhere in the file is another server."""
-    before, after = _exchanged(server, entry)
-    if after == before:
-        return "unchanged"
-    _write(Path(server.path), before, after)
-    return "updated"
+    """Exchange the entry of a server where it stands, by itself."""
+    return ConfigEdits().exchange(server, entry)
 
 
 def refuse_uneditable(server: ConfiguredServer, entry: dict[str, Any]) -> None:

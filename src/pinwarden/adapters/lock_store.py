@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.documents.lock.verification import file_pins
 
 if TYPE_CHECKING:
+    from pinwarden.documents.lock.entry import Entry
     from pinwarden.documents.lock.extension import FilePin
 
 MAX_WAIT_SECONDS = 10.0
@@ -148,6 +149,44 @@ def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_secon
             _settle(place)
         _remove_unpinned(path, old, changed.lock)
         return changed.lock
+
+
+@contextmanager
+def restored_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
+    """Put the lock and the files beside it back, to the byte, if the block raises or is interrupted.
+
+    ``keys`` are the entries that the block changes. If other entries changed meanwhile, another process wrote the lock,
+    and it stays as that process left it.
+    """
+    lock, files = read_with_files(path)
+    data = _read_if_there(path)
+    others = _others(lock, keys)
+    try:
+        yield
+    except BaseException:
+        with exclusive(path):
+            _finish_earlier_write(path)
+            written = read(path)
+            if data is not None and lock is not None and written != lock and _others(written, keys) == others:
+                _restore(path, data, files)
+                _remove_unpinned(path, written, lock)
+        raise
+
+
+def _others(lock: Lock | None, keys: Collection[str]) -> tuple[Entry, ...]:
+    return tuple(entry for entry in (lock.entries if lock is not None else ()) if entry.key not in keys)
+
+
+def _restore(path: Path, data: bytes, files: Mapping[str, bytes]) -> None:
+    places = {_place_of(path, name): text for name, text in files.items()}
+    for place, text in places.items():
+        if _read_if_there(place) != text:
+            _make_folder(place.parent)
+            write_atomically(_pending(place), text)
+    write_atomically(path, data)
+    for place in places:
+        if _pending(place).exists():
+            _settle(place)
 
 
 def refuse_unwritable(path: Path) -> None:

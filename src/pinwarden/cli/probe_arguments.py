@@ -12,7 +12,7 @@ def add_probe_arguments(parser: ArgumentParser) -> None:
     live.add_argument("--allow-private", action="store_true", help="allow loopback and private addresses")
     live.add_argument("--allow-redirects", action="store_true", help="follow redirects, each checked anew")
     live.add_argument("--sandbox", action="store_true", help="start the command in bubblewrap, without network")
-    live.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="for the whole probe (60)")
+    live.add_argument("--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for the whole probe (60)")
     live.add_argument("--client-name", default="pinwarden", metavar="NAME", help="the client to introduce ourselves as")
     live.add_argument(
         "--pass-env",
@@ -31,7 +31,8 @@ def add_target_arguments(parser: ArgumentParser) -> None:
     named.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the started command")
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """The value of an option that takes seconds."""
     try:
         value = float(text)
     except ValueError:

@@ -34,17 +34,17 @@ def live_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
             if server.name == entry.name and server.client == client.id and server.target is not None:
                 changes = compare_entries(entry.name, approved, lockable_entry(server.entry), client)
                 if all(change.severity == "info" for change in changes):
-                    return _finding_its_store(server.target)
+                    return finding_its_store(server.target)
     server = configured_server(entry.name, approved, client)
     if server.target is None:
         raise PinwardenError("CONFIG_INVALID", f"{entry.name[:120]!a} cannot be asked: {server.problem}")
-    return _finding_its_store(server.target)
+    return finding_its_store(server.target)
 
 
 _STORE = {"PINWARDEN_STORE": "${PINWARDEN_STORE:-}", "XDG_DATA_HOME": "${XDG_DATA_HOME:-}"}
 
 
-def _finding_its_store(target: Target) -> Target:
+def finding_its_store(target: Target) -> Target:
     """A server that is started through ``pinwarden run`` is looked for in the store of this user."""
     from pinwarden.documents.target import StdioTarget
 

@@ -101,6 +101,12 @@ def prepare_locked_probe(
     return prepare_probe(project, entry.name, live_target(entry, files), options, entry)
 
 
+def prepare_run_probe(project: Project, target: Target, options: ProbeOptions) -> PreparedProbe:
+    """Prepare asking a server that ``pinwarden run`` starts: that command takes this very step, sandbox included."""
+    load_policies(project)
+    return PreparedProbe(target=target, options=options)
+
+
 def ask(prepared: PreparedProbe) -> Surface:
     """Everything that a server tells the model."""
     from pinwarden.adapters.probe.probe import probe

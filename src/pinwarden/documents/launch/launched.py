@@ -19,6 +19,10 @@ from pinwarden.documents.target import HttpTarget, Target
 
 __all__ = ["DANGERS", "Launched", "command_words", "what_runs"]
 
+PROGRAM = "pinwarden"
+OWN_RUN_VALUES = names("--client --name --policy --audit --when-away --project --file")
+"""Options of ``pinwarden run`` that take the next word."""
+
 MAX_WRAPPERS = 8  # how many commands inside one another are looked through
 
 _PYTHON = pattern(r"(?:python|pypy)[0-9.]*w?|py")
@@ -35,18 +39,31 @@ def what_runs(target: Target) -> Launched:
     words = command_words(target.command)
     dangers = _dangers_of_program(words[0])
     around: list[str] = []
-    for _ in range(MAX_WRAPPERS):
-        wrapper = _WRAPPERS.get(program_name(words[0]))
-        inner = wrapper(words) if wrapper else None
-        if inner is None or not inner[0]:
-            break
-        around += [program_name(words[0])] if program_name(words[0]) not in _FINDERS else []
+    while (inner := _inner(words)) is not None and len(around) < MAX_WRAPPERS:
+        around.append(program_name(words[0]))
         words = inner[0]
         dangers += [*inner[1], *_dangers_of_program(words[0])]
     found = _leaf(words)
     if found.kind != "shell":
         dangers += programs.dangers_in_arguments(words[1:])
-    return replace(found.and_dangers(dangers), wrappers=tuple(around))
+    return replace(found.and_dangers(dangers), wrappers=tuple(name for name in around if name not in _FINDERS))
+
+
+def inner_words(command: Sequence[str]) -> list[str]:
+    """The words of the innermost command, without the programs around it that only start another one."""
+    words = command_words(command)
+    for _ in range(MAX_WRAPPERS):
+        inner = _inner(words)
+        if inner is None:
+            break
+        words = inner[0]
+    return words
+
+
+def _inner(words: list[str]) -> Inner | None:
+    wrapper = _WRAPPERS.get(program_name(words[0]))
+    inner = wrapper(words) if wrapper else None
+    return inner if inner is not None and inner[0] else None
 
 
 def command_words(command: Sequence[str]) -> list[str]:
@@ -128,6 +145,20 @@ def _python_runner(words: list[str]) -> Inner | None:
     return (words[2:], []) if words[1:2] == ["-m"] and words[2:3] in (["uv"], ["uvx"], ["pipx"]) else None
 
 
+def _own_run(words: list[str]) -> Inner | None:
+    """``pinwarden run -- COMMAND``; without a command after the dashes it starts a server of the lock."""
+    if words[1:2] != ["run"] or "--" not in words:
+        return None
+    place = words.index("--")
+    before = words[2:place]
+    named = [word for number, word in enumerate(before) if not word.startswith("-") and not _is_value(before, number)]
+    return None if named else (words[place + 1 :], [])
+
+
+def _is_value(words: list[str], place: int) -> bool:
+    return place > 0 and words[place - 1] in OWN_RUN_VALUES
+
+
 _FINDERS = frozenset({"cmd", "uv", "python", "python3", "py"})
 """Wrappers that only find the launcher."""
 
@@ -135,6 +166,7 @@ _WRAPPERS: Mapping[str, Callable[[list[str]], Inner | None]] = {
     "cmd": _cmd,
     "env": _env,
     "uv": _uv,
+    PROGRAM: _own_run,
     **dict.fromkeys(("python", "python3", "py"), _python_runner),
     **dict.fromkeys(("sudo", "doas", "nohup", "nice", "time", "timeout", "exec", "command", "stdbuf"), _before),
     **dict.fromkeys(("op", "doppler", "infisical", "dotenvx", "dotenv", "chamber", "aws-vault"), _after_dashes),

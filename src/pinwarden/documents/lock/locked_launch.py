@@ -14,6 +14,7 @@ from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.clients.config import configured_server
 from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import what_runs
+from pinwarden.documents.launch.own_launch import is_enforced_start
 from pinwarden.documents.launch.values import Launched
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import BUNDLE_TREE, EVIDENCE, PUBLISHED, PUBLISHER, Extension
@@ -118,7 +119,7 @@ def still_enforced(before: Entry, entry: Entry) -> LockedLaunch | None:
         approved, fresh = _configured(before, extension), _configured(entry, extension_of(entry))
     except PinwardenError:
         return None
-    if approved.command != fresh.command:
+    if approved.command != fresh.command and not is_enforced_start(fresh.command, entry.name):
         return None
     return replace(locked_launch(before), variables=fresh.variables)
 

@@ -7,16 +7,17 @@ file, whose secrets never pass through the lock. The command that was approved m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.adapters import lock_store
-from pinwarden.adapters.clients import exchange_entry, refuse_uneditable
+from pinwarden.adapters.clients import ConfigEdits, refuse_uneditable
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
-from pinwarden.core.record import replace
+from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.clients.config import ConfiguredServer, config_with
 from pinwarden.documents.clients.table import Client, client_of
-from pinwarden.documents.launch.own_launch import PROGRAM
+from pinwarden.documents.launch.launched import PROGRAM
+from pinwarden.documents.launch.own_launch import own_start
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.bundle_pin import BUNDLE
 from pinwarden.documents.lock.configured import configured_in
@@ -27,24 +28,48 @@ from pinwarden.documents.lock.locked_launch import LAUNCH, LockedLaunch, launch_
 from pinwarden.documents.lock.record import extension_of, has_surface
 from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify
+from pinwarden.documents.target import StdioTarget
+from pinwarden.flows.config.enforced import resolved_start
 from pinwarden.flows.config.view import view_of
+from pinwarden.flows.live_targets import finding_its_store
 from pinwarden.flows.lock.not_locked import not_locked
 from pinwarden.flows.report import Report, Row, advice, counted, row_facts
+from pinwarden.flows.server_start import ask, prepare_run_probe
 from pinwarden.rules.config.drift import compare_entries
 from pinwarden.rules.config.masking import lockable_entry
+from pinwarden.rules.config.server_identity import entry_identity
 
 if TYPE_CHECKING:
+    from pinwarden.adapters.probe.probe import ProbeOptions
     from pinwarden.flows.project import Project
 
 _STARTED = ("npm", "pypi", "oci")
 _FETCHED_ANEW = ("nuget", "jsr", "source")  # packages, too: that nobody can hold them to their bytes is worth a word
 _FILLED_BY_CLIENT = re.compile(r"\$\{[^}]*\}|%[A-Za-z_]+%")
 # Clients that start servers wherever they like say where the project is by a word of their own.
+_PROJECT_FOLDER = re.compile(r"\$\{workspaceFolder\}")
 _PROJECT_WORDS = {"vscode": "${workspaceFolder}", "cursor": "${workspaceFolder}"}
 
 
-def enforce(project: Project, names: Sequence[str], now: str) -> Report:
-    """Rewrite the configurations of locked servers, and the lock with them."""
+class Enforcing(Record):
+    """How entries are rewritten."""
+
+    project: Project
+    servers: tuple[ConfiguredServer, ...]
+    """What is configured now, in this project and for this user."""
+    now: str
+    probe: ProbeOptions | None = None
+    """If given, each server is started once by the command that its client gets, before that is written."""
+    edits: ConfigEdits = field(default_factory=ConfigEdits)
+    """What else is edited with it, and taken back with it."""
+
+
+def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOptions | None = None) -> Report:
+    """Rewrite the configurations of locked servers, and the lock with them.
+
+    An entry is only touched if ``pinwarden run`` finds its server in the lock by the command that is written; with
+    ``probe`` also only if the server answers when it is started by that command.
+    """
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
@@ -53,6 +78,7 @@ def enforce(project: Project, names: Sequence[str], now: str) -> Report:
     if unknown:
         raise not_locked(lock.entries, unknown[0])
     servers = view_of(project, (), project.configs()).servers  # not those of the user's other projects
+    how = Enforcing(project=project, servers=servers, now=now, probe=probe)
     done: list[dict[str, str]] = []
     rows: list[Row] = []
     failures: list[tuple[str, PinwardenError]] = []
@@ -60,7 +86,7 @@ def enforce(project: Project, names: Sequence[str], now: str) -> Report:
         if names and entry.name not in names:
             continue
         try:
-            done.append(_enforce_one(project, entry, servers, now))
+            done.append(enforce_entry(how, entry))
         except PinwardenError as err:
             rows.append(_row(entry, err))
             failures.append((entry.name, err))
@@ -70,9 +96,16 @@ def enforce(project: Project, names: Sequence[str], now: str) -> Report:
         summary=f"{counted(len(done), 'entry', 'entries')} started through pinwarden run, {len(rows)} left as they are",
         exit_code=EXIT_REFUSED if any(row.level != "info" for row in rows) else EXIT_CLEAN,
         rows=tuple(rows),
-        notes=advice(failures),
+        notes=(*advice(failures), *_start_note(done, probe)),
         facts={"entries": done, "findings": [row_facts(row) for row in rows]},
     )
+
+
+def _start_note(done: Sequence[Mapping[str, str]], probe: ProbeOptions | None) -> Iterator[str]:
+    if done and probe is None:
+        yield "no server was started; pinwarden enforce --allow-execute starts each once by its new command"
+    elif done:
+        yield "each server was started once by its new command, and answered"
 
 
 def _row(entry: Entry, err: PinwardenError) -> Row:
@@ -80,10 +113,19 @@ def _row(entry: Entry, err: PinwardenError) -> Row:
     return Row(code=err.code.lower(), level=level, entity="server", name=entry.name, path="", message=err.message)
 
 
-def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredServer], now: str) -> dict[str, str]:
-    extension = extension_of(entry)
+def enforce_entry(how: Enforcing, entry: Entry, configured: ConfiguredServer | None = None) -> dict[str, str]:
+    """Let one client start one locked server through us; tells what was done. If it raises, nothing is changed.
+
+    ``configured`` stands for what the client's file holds, for those who write a newer command and this one at once.
+
+    1. See that the server can be started from the lock, and is configured as approved.
+    2. Find it by the very command that is to be written, and start it once, if that was allowed.
+    3. Write the lock, then the client's file; if that fails, the lock is put back.
+    """
+    project, extension = how.project, extension_of(entry)
+    told = {"server": entry.name, "client": entry.client}
     if extension is not None and BUNDLE in extension.others:
-        return {"server": entry.name, "client": entry.client, "action": "unchanged"}
+        return {**told, "action": "unchanged"}
     launch = locked_launch(entry)
     _refuse_local(entry, launch)
     bundled = extension is not None and BUNDLE_TREE in extension.others
@@ -91,13 +133,11 @@ def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredSer
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
     where = configured_in(entry)
     client = client_of(where["client"] if where else entry.client)
-    told = {"server": entry.name, "client": entry.client}
-    if LAUNCH in extension.others:
-        return {**told, "action": "unchanged"}
     approved = locked_config(entry.key, entry.document).entry
-    server = _as_approved(entry, client, approved, servers)
+    server = configured or _as_approved(entry, client, approved, how.servers)
     arguments = () if bundled else launch.runs.arguments  # a bundle's manifest says what it is started with
     words = _words(project, entry, client, arguments)
+    _check_start(how, entry, words, server)
     lock_form = with_command(approved if server is None else lockable_entry(server.entry), client, words)
     fragment = config_with(client, entry.name, lock_form)
     # Version 2 lets an entry leave its locked copy out; then there is none to keep in step.
@@ -106,15 +146,43 @@ def _enforce_one(project: Project, entry: Entry, servers: Sequence[ConfiguredSer
     document = {**entry.document, "config": fragment, **kept}
     made = lock_entry.with_integrity(replace(entry, document=document))
     sealed = extended(made, replace(extension, others={**extension.others, LAUNCH: launch_record(launch)}))
-    if server is not None:
-        raw = with_command(server.entry, client, words)
+    raw = None if server is None else with_command(server.entry, client, words)
+    if server is not None and raw is not None:
         refuse_uneditable(server, raw)
-    # The lock first: a configuration that is ahead of its lock would be a finding, a lock ahead of it is drift too,
-    # but one that says exactly what is to be done.
-    lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=relock(old, [sealed], now)))
-    if server is None:
-        return {**told, "action": "locked only"}
-    return {**told, "file": project.shown(server.path), "action": exchange_entry(server, raw)}
+    with lock_store.restored_on_error(project.lock, [entry.key]):
+        lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=relock(old, [sealed], how.now)))
+        if server is None or raw is None:
+            return {**told, "action": "unchanged" if approved == lock_form else "locked only"}
+        return {**told, "file": project.shown(server.path), "action": how.edits.exchange(server, raw)}
+
+
+def _check_start(how: Enforcing, entry: Entry, words: Sequence[str], server: ConfiguredServer | None) -> None:
+    """Find the server by the command that its client gets, and start it by that, if that was allowed."""
+    project = how.project
+    lock, start = lock_store.read(project.lock), own_start(words)
+    if lock is None or start is None:
+        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
+    found = resolved_start(start, lock.entries)
+    if entry_identity(found) != entry_identity(entry):
+        raise PinwardenError(
+            "CONFIG_UNEDITABLE", f"{' '.join(words)[:200]} would start another server than was approved"
+        )
+    if how.probe is None or server is None:
+        return
+    folder = str(project.root.resolve())
+    command = tuple(_PROJECT_FOLDER.sub(lambda _: folder, word) for word in words)
+    if any(_FILLED_BY_CLIENT.search(word) for word in command):
+        return  # only the client knows what it fills in
+    from tempfile import TemporaryDirectory
+
+    env = server.target.env if isinstance(server.target, StdioTarget) else {}
+    with TemporaryDirectory(prefix="pinwarden-") as state:  # nothing is trusted for good because it was tried
+        target = StdioTarget(command=command, env={**env, "PINWARDEN_STATE": state}, cwd=folder)
+        try:
+            ask(prepare_run_probe(project, finding_its_store(target), how.probe))
+        except PinwardenError as err:
+            message = f"{' '.join(words)[:200]} does not start the server: {err.message}; its entry was left as it is"
+            raise PinwardenError(err.code, message, hint=err.hint, data=err.data) from err
 
 
 def _refuse_local(entry: Entry, launch: LockedLaunch) -> None:
@@ -154,6 +222,7 @@ def start_words(project: Project, name: str, client: str, scope: str, *, held: b
 
 def _words(project: Project, entry: Entry, client: Client, arguments: Sequence[str]) -> list[str]:
     words = start_words(project, entry.name, client.id, entry.scope, held=has_surface(entry))
+    words += ["--client", entry.client]  # another client may have, or get, another server of this name
     if any(_FILLED_BY_CLIENT.search(word) for word in arguments):
         words += ["--", *arguments]
     return words

@@ -108,13 +108,11 @@ def chosen_entries(project: Project, names: Sequence[str]) -> list[Entry]:
 
 
 def _what_it_starts(entry: Entry) -> tuple[object, ...]:
+    from pinwarden.rules.config.server_identity import entry_identity
+
     extension = extension_of(entry)
     pin = extension.closure if extension else None
-    try:
-        command = locked_launch(entry).command
-    except PinwardenError:  # whoever uses the entry says what is wrong with it
-        command = ()
-    return command, pin.file_digest if pin else None
+    return entry_identity(entry), pin.file_digest if pin else None
 
 
 def _materialise(project: Project, entry: Entry, shop: Workshop, scripts: Scripts) -> dict[str, object]:

@@ -30,7 +30,6 @@ from pinwarden.documents.lock.extension import (
     extended,
     surface_path,
 )
-from pinwarden.documents.lock.locked_launch import locked_launch
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.relock import relock
 from pinwarden.documents.lock.script_approvals import (
@@ -103,6 +102,19 @@ def prove(
         notes=advice(failures),
         facts={"servers": done, "findings": [row_facts(row) for row in rows]},
     )
+
+
+def prove_entry(project: Project, key: str, shop: Workshop, now: str) -> None:
+    """Pin the bytes of one entry, and of every client that has the same server; raises what speaks against it."""
+    lock = lock_store.read(project.lock)
+    entry = next((entry for entry in (lock.entries if lock is not None else ()) if entry.key == key), None)
+    if entry is None:
+        raise PinwardenError("SERVER_NOT_LOCKED", f"{key[:120]!a} is not locked")
+    examined = examine(entry, shop, now)
+    if examined.refused:
+        reason = next(row.message for row in examined.rows if is_grave(row))
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of its new release were refused: {reason}")
+    write_proof(project, entry, _proof(project, entry, examined, shop), now)
 
 
 def _summary(
@@ -181,7 +193,7 @@ def write_proof(project: Project, entry: Entry, proof: Proof, now: str) -> froze
 
     def change(old: Any) -> lock_store.LockWrite:
         nonlocal approved
-        same = [each for each in old.entries if _same_launch(each, entry)]
+        same = [each for each in old.entries if _is_same_server(each, entry)]
         path = _closure_file(project, entry, [each for each in old.entries if each not in same])
         made = [pinned(each, proof, path, now) for each in same]
         approved = frozenset().union(*(approved_digests(extension_of(each)) for each in made))
@@ -198,12 +210,12 @@ def _closure_file(project: Project, entry: Entry, others: Sequence[Entry]) -> st
     return path if path not in taken else closure_path(project.lock.stem, surface_path(entry.name, entry.client))
 
 
-def _same_launch(entry: Entry, other: Entry) -> bool:
-    """Whether two entries start the same thing. One that starts nothing is the same as no other."""
-    try:
-        return entry.name == other.name and locked_launch(entry).command == locked_launch(other).command
-    except PinwardenError:
-        return False
+def _is_same_server(entry: Entry, other: Entry) -> bool:
+    """Whether two entries are the same server of several clients. One that is not understood is only itself."""
+    from pinwarden.rules.config.server_identity import entry_identity
+
+    identity = entry_identity(entry)
+    return entry.name == other.name and (entry.key == other.key or identity == entry_identity(other) is not None)
 
 
 def pinned(entry: Entry, proof: Proof, path: str, now: str) -> Entry:

@@ -15,7 +15,7 @@ from pinwarden.documents.lock.configured import configured_in
 from pinwarden.documents.lock.locked_config import locked_config
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.surface import KINDS, Surface, parse
-from pinwarden.flows.config.enforced import starts_nothing
+from pinwarden.flows.config.enforced import entry_behind
 from pinwarden.flows.config.issues import config_issues, config_strangers
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.report import Row
@@ -97,9 +97,9 @@ class Approved:
         """The entry of this key."""
         return self._entries.get(key)
 
-    def starts_nothing(self, server: ConfiguredServer, key: str) -> str | None:
-        """The name that a server is started by through us, if the lock does not say what that is."""
-        return starts_nothing(server, key, self._entries.values())
+    def entry_behind(self, server: ConfiguredServer, key: str) -> Entry | None:
+        """The entry that says what a server starts through us; None if it does not start through us."""
+        return entry_behind(server, key, self._entries.values())
 
     def surface(self, key: str) -> Surface | None:
         """The surface that was approved for an entry; None if none was, or its text is gone."""

@@ -8,7 +8,6 @@ gets, never what is in them.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -20,11 +19,11 @@ from pinwarden.documents.clients.config import ConfigFile, ConfiguredServer
 from pinwarden.documents.launch.launched import what_runs
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.configured import ANSWERS, CONFIGURED_IN
-from pinwarden.documents.lock.extension import Extension, extended, pin_surface, surface_path
+from pinwarden.documents.lock.extension import Extension, pin_surface, surface_path
 from pinwarden.documents.lock.relock import relock
-from pinwarden.flows.config.configured_entry import entry_of, fragment_of, lock_client
+from pinwarden.flows.config.configured_entry import fragment_of, lock_client
 from pinwarden.flows.config.decisions import Accepted, Approved
-from pinwarden.flows.config.enforced import as_enforced
+from pinwarden.flows.config.enforced import locked_as
 from pinwarden.flows.config.found import Discovery, Found
 from pinwarden.flows.config.init_report import init_report
 from pinwarden.flows.config.view import view_of
@@ -41,7 +40,6 @@ from pinwarden.rules.config.masking import (
     looks_secret,
     names_in,
     shown_address,
-    shown_name,
     shown_words,
     words_in_the_open,
 )
@@ -171,15 +169,11 @@ def _why_not(server: ConfiguredServer) -> str | None:
 
 def _loop(server: ConfiguredServer, key: str, approved: Approved) -> str | None:
     """Why a command that only refers to the lock is not locked: an entry for it would stand for itself."""
-    name = approved.starts_nothing(server, key)
-    if name is None:
-        return None
-    shown = shlex.quote(shown_name(name))
-    return (
-        f"its command is pinwarden run {shown}, and the lock does not say what that starts; restore the lock from "
-        f"version control, or write the server's own command here again, then run pinwarden init, "
-        f"pinwarden prove {shown} and pinwarden enforce {shown}"
-    )
+    try:
+        approved.entry_behind(server, key)
+    except PinwardenError as err:
+        return err.message
+    return None
 
 
 def _secret_in_the_open(entry: Any) -> bool:
@@ -267,8 +261,8 @@ def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now
                 }
             },
         )
-        made = entry_of(as_enforced(each.server, discovery.approved.entry(each.key)), now)
-        entries.append(extended(made, extension))
+        behind = discovery.approved.entry_behind(each.server, each.key)
+        entries.append(locked_as(each.server, behind, extension, now))
 
     def change(old: Lock | None) -> lock_store.LockWrite:
         if old != discovery.lock:

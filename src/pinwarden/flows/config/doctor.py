@@ -14,6 +14,7 @@ from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.options import program_name
 from pinwarden.documents.lock.verification import PROBLEMS
 from pinwarden.documents.target import StdioTarget
+from pinwarden.flows.config.enforced import unresolved_starts
 from pinwarden.flows.config.issues import config_issues, config_strangers
 from pinwarden.flows.config.view import ConfigView, view_configs
 from pinwarden.flows.lock.documents import problem_facts, problem_rows
@@ -62,13 +63,13 @@ def examine(project: Project, scope: str = "all") -> Report:
     1. The lock itself.
     2. Every locked server against the file of its client.
     3. Every configured server that the lock does not know.
-    4. What stands out in the files by themselves.
+    4. What stands out in the files by themselves, and servers that ``pinwarden run`` would not start.
     5. The programs that servers are started with.
     """
     view = view_configs(project, scope)
     issues = config_issues(project, view)
     unknown = config_strangers(project, view)
-    findings = findings_in(view.files)
+    findings = (*findings_in(view.files), *_unresolved(project, view))
     programs = _programs(project, view)
     search_path = project.variables.get("PATH", "")
     rows = [
@@ -101,6 +102,16 @@ def examine(project: Project, scope: str = "all") -> Report:
         },
         rule_texts={**PROBLEMS, **reasons_of(FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, MACHINE_KINDS)},
     )
+
+
+def _unresolved(project: Project, view: ConfigView) -> Iterator[ConfigFinding]:
+    """Servers that their clients start through us, and that would not start."""
+    if view.document is None:
+        return
+    from pinwarden.adapters import lock_store
+
+    lock = lock_store.read(project.lock)
+    yield from unresolved_starts(project, lock.entries if lock is not None else (), view.servers)
 
 
 # 5. Programs

@@ -2,20 +2,80 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.documents.launch.own_launch import is_enforced_start, started_through_us
+from pinwarden.documents.launch.launched import PROGRAM
+from pinwarden.documents.launch.own_launch import OwnStart, is_enforced_start, own_start, own_words
+from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.bundle_pin import BUNDLE
-from pinwarden.documents.lock.locked_launch import is_enforced, locked_launch
-from pinwarden.documents.lock.record import extension_of
+from pinwarden.documents.lock.extension import Extension, extended
+from pinwarden.documents.lock.locked_launch import LAUNCH, is_enforced, launch_record, locked_launch, with_bytes_of
+from pinwarden.documents.lock.record import extension_of, has_surface
 from pinwarden.documents.target import StdioTarget
+from pinwarden.flows.config.configured_entry import entry_of, fragment_of, lock_client
+from pinwarden.flows.lock.locked_servers import approve_command, locked_server
+from pinwarden.rules.config.findings import ConfigFinding, start_unresolved
+from pinwarden.rules.config.masking import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pinwarden.documents.clients.config import ConfiguredServer
     from pinwarden.documents.lock.entry import Entry
+    from pinwarden.flows.project import Project
+
+_PROJECT_FOLDERS = ("${workspaceFolder}",)
+"""What clients put the project's folder for."""
+
+
+def resolved_start(start: OwnStart, entries: Iterable[Entry]) -> Entry:
+    """The entry that a command of ours starts; raises what ``pinwarden run`` would refuse it with."""
+    known = tuple(entries)
+    server = locked_server(known, start.name, start.client, "run")
+    entry = server.entry
+    name = start.name[:120]
+    if start.requires_lock and not any(map(has_surface, server.entries)):
+        raise PinwardenError(
+            "SERVER_NOT_LOCKED",
+            f"nothing that {name!a} tells the model is approved in the lock",
+            hint=f"Look at it and approve it: {approve_command(entry, known)}",
+        )
+    extension = extension_of(entry)
+    if extension is not None and BUNDLE in extension.others:
+        return entry
+    if own_words(locked_launch(entry).command) is not None:
+        raise PinwardenError("NOTHING_TO_RUN", f"the lock says that {name!a} starts Pinwarden itself")
+    if extension is None or not extension.has_bytes:
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {name!a} are not locked yet")
+    return entry
+
+
+def unresolved_starts(
+    project: Project, entries: Iterable[Entry], servers: Iterable[ConfiguredServer]
+) -> Iterator[ConfigFinding]:
+    """Every configured server of this lock that ``pinwarden run`` would refuse to start."""
+    known = tuple(entries)
+    for server in servers:
+        start = own_start(server.target.command) if isinstance(server.target, StdioTarget) else None
+        if start is None or not _leads_here(project, start):
+            continue
+        try:
+            resolved_start(start, known)
+        except PinwardenError as err:
+            yield start_unresolved(server, f"{err.message}; {err.hint}" if err.hint else err.message)
+
+
+def _leads_here(project: Project, start: OwnStart) -> bool:
+    """Whether a command takes its server from this project's lock."""
+    root = project.root.resolve()
+    try:
+        folder = root if start.project in (None, *_PROJECT_FOLDERS) else (root / str(start.project)).resolve()
+        lock = folder / (start.file or project.lock.name)
+        return lock.resolve() == project.lock.resolve()
+    except (ValueError, OSError, RuntimeError):  # no path, or links without an end
+        return False
 
 
 def as_enforced(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:
@@ -31,18 +91,72 @@ def as_enforced(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServ
     return replace(server, target=replace(server.target, command=locked_launch(entry).command))
 
 
-def starts_nothing(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -> str | None:
-    """The name that a server is started by through us, if no locked server would be started by it.
+def entry_behind(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -> Entry | None:
+    """The entry that says what a configured server starts through us; None if it does not start through us.
 
-    Such a command says nothing about the server: the lock that did is gone, or somebody wrote the command by hand.
+    Raises if no entry does: the lock that did is gone, another client's server is meant and it is not known which, or
+    the command is Pinwarden itself. Such a command is never a server of its own.
     """
-    name = started_through_us(server.target.command) if isinstance(server.target, StdioTarget) else None
-    if name is None or any(_holds(entry, key) for entry in entries if entry.name == name):
+    command = server.target.command if isinstance(server.target, StdioTarget) else ()
+    if not command or own_words(command) is None:
         return None
-    return name
+    start, known = own_start(command), tuple(entries)
+    if start is None:
+        raise PinwardenError("NOTHING_TO_RUN", "its command is Pinwarden itself, which is no MCP server")
+    if command[0] != PROGRAM:  # any file may have that name
+        message = "its command starts Pinwarden in another way than pinwarden enforce writes: pinwarden run NAME"
+        raise PinwardenError("NOTHING_TO_RUN", message)
+    own = next((entry for entry in known if entry.key == key), None)
+    if own is not None and own.name == start.name and _says_what_starts(own):
+        return own
+    shown = shlex.quote(shown_name(start.name))
+    try:
+        entry = resolved_start(start, (each for each in known if each.key != key))
+    except PinwardenError as err:
+        raise PinwardenError(err.code, _restore(shown)) from err
+    if not _says_what_starts(entry):
+        raise PinwardenError("NOTHING_TO_RUN", _restore(shown))
+    return entry
 
 
-def _holds(entry: Entry, key: str) -> bool:
-    """Whether an entry says what is started; the one that is about to be written says so only in our record."""
+def locked_as(server: ConfiguredServer, behind: Entry | None, extension: Extension, now: str) -> Entry:
+    """The lock entry of a configured server. ``behind`` is the entry that says what it starts through us, if it does.
+
+    The entry of another client gives its bytes along: both start the same server.
+    """
+    if behind is None:
+        return extended(entry_of(server, now), extension)
+    known = extension_of(behind) or Extension()
+    if BUNDLE in known.others:
+        others = {**known.others, **extension.others}
+        return extended(_same_bundle(server, behind), replace(extension, registry=known.registry, others=others))
+    made = entry_of(as_enforced(server, behind), now)
+    if behind.key == made.key:
+        return extended(made, extension)
+    variables = tuple(sorted(server.target.env)) if isinstance(server.target, StdioTarget) else ()
+    launch = launch_record(replace(locked_launch(behind), variables=variables))
+    shared = with_bytes_of(known, extension, same=False)
+    return extended(made, replace(shared, others={**shared.others, LAUNCH: launch}))
+
+
+def _same_bundle(server: ConfiguredServer, behind: Entry) -> Entry:
+    client, fragment = lock_client(server.client), fragment_of(server)
+    scope = "global" if server.scope == "global" else "project"
+    copy = behind.document.get("locked")
+    locked = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
+    document = {**behind.document, "client": client, "scope": scope, "config": fragment, **locked}
+    return lock_entry.with_integrity(replace(behind, key=lock_entry.entry_key(server.name, client), document=document))
+
+
+def _restore(shown: str) -> str:
+    return (
+        f"its command is pinwarden run {shown}, and the lock does not say what that starts; restore the lock from "
+        f"version control, or write the server's own command here again, then run pinwarden init, "
+        f"pinwarden prove {shown} and pinwarden enforce {shown}"
+    )
+
+
+def _says_what_starts(entry: Entry) -> bool:
+    """Whether an entry says what ``pinwarden run`` starts for it."""
     extension = extension_of(entry)
-    return entry.key != key or is_enforced(entry) or (extension is not None and BUNDLE in extension.others)
+    return is_enforced(entry) or (extension is not None and BUNDLE in extension.others)

@@ -20,6 +20,7 @@ def config_rows(project: Project, lock: Lock, scope: str, policies: Policies) ->
     files = project.configs()
     if not files:
         return
+    from pinwarden.flows.config.enforced import unresolved_starts
     from pinwarden.flows.config.issues import config_issues, config_strangers
     from pinwarden.flows.config.view import view_of
     from pinwarden.rules.config.findings import file_findings
@@ -33,6 +34,8 @@ def config_rows(project: Project, lock: Lock, scope: str, policies: Policies) ->
             yield _change_row(change, project.shown(issue.file))
     for stranger in config_strangers(project, view):
         yield _change_row(stranger.change, project.shown(stranger.server.path))
+    for finding in unresolved_starts(project, lock.entries, view.servers):
+        yield _finding_row(finding, project.shown(finding.file), policies)
     for file in view.files:
         for finding in file_findings(file):
             yield _finding_row(finding, project.shown(file.path), policies)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.documents.launch.own_launch import PROGRAM
+from pinwarden.documents.launch.launched import PROGRAM
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.bundle_pin import BUNDLE, REGISTRY_TYPE, bundle_value
 from pinwarden.documents.lock.configured import INSTALLED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.adapters import lock_store
@@ -43,8 +44,23 @@ def difference(project: Project, server: LockedServer, seen: Surface) -> Report:
     if len(baselines) > 1:
         baselines.pop(None, None)  # what was approved for another client of the same server was looked at
     reports = [_difference(project, entry, seen) for entry in reversed(baselines.values())]
-    rows = tuple(dict.fromkeys(row for report in reports for row in report.rows))
-    return reports[0] if len(reports) == 1 else replace(reports[0], rows=rows)
+    return reports[0] if len(reports) == 1 else _joined(reports)
+
+
+def _joined(reports: Sequence[Report]) -> Report:
+    """One report of the differences from several approved texts; what they share is shown once."""
+    shown = {
+        row: change for report in reports for row, change in zip(report.rows, report.facts["changes"], strict=True)
+    }
+    first = reports[0]
+    facts = {
+        **first.facts,
+        "changes": list(shown.values()),
+        "blocked_by_default": any(report.facts["blocked_by_default"] for report in reports),
+        "counts": {level: sum(row.level == level for row in shown) for level in first.facts["counts"]},
+    }
+    exit_code = max(report.exit_code for report in reports)
+    return replace(first, rows=tuple(shown), facts=facts, exit_code=exit_code)
 
 
 def _approved_digest(project: Project, entry: Entry) -> str | None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.adapters.clients import exchange_entry, refuse_uneditable
-from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.adapters.clients import refuse_uneditable
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifacts.artifact import PackageName
 from pinwarden.documents.artifacts.newest import Newest, is_newer_tag, is_release_tag
@@ -23,14 +23,14 @@ from pinwarden.documents.launch.values import Launched
 from pinwarden.documents.lock.configured import CONFIGURED_IN, configured_in
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.extension import extended
-from pinwarden.documents.lock.locked_launch import LAUNCH, LockedLaunch, locked_launch
+from pinwarden.documents.lock.locked_launch import LAUNCH, LockedLaunch, is_enforced, locked_launch
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.target import StdioTarget
 from pinwarden.flows.artifacts.facts import newest_of, package_in, refuse_other_index, registry_asked
 from pinwarden.flows.config.configured_entry import entry_of, lock_client
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.lock.locking import LockWriting, extension_for, offered_surface, refuse_forbidden, write_entries
-from pinwarden.flows.lock.reinstalling import is_as_approved, not_updated
+from pinwarden.flows.lock.reinstalling import is_as_approved
 from pinwarden.rules.versions import compare_versions
 
 if TYPE_CHECKING:
@@ -141,10 +141,10 @@ def _is_elsewhere(entry: Entry, package: PackageName, shop: Workshop) -> bool:
 
 
 class Following:
-    """Brings configurations and lock up to newer releases that were agreed to."""
+    """Brings the lock up to newer releases that were agreed to, and says what configurations are to hold."""
 
-    def __init__(self, project: Project, policies: Policies, writing: LockWriting, shop: Workshop | None) -> None:
-        self._project, self._policies, self._writing, self._shop = project, policies, writing, shop
+    def __init__(self, project: Project, policies: Policies, writing: LockWriting) -> None:
+        self._project, self._policies, self._writing = project, policies, writing
         self.warnings: list[Row] = []
         """Scan warnings for which the text of a new release was not approved."""
 
@@ -154,20 +154,15 @@ class Following:
         changed = _at_newest(each, server, locked_launch(each.entry))
         return changed, entry_of(changed, self._writing.now)
 
-    def follow(self, each: Release) -> Row | None:
-        """Write the lock, then the configuration; a row if that was not done."""
-        try:
-            return self._follow(each)
-        except PinwardenError as err:
-            return not_updated(each.entry.name, f"{each.entry.client}: {err.message}")
-
-    def _follow(self, each: Release) -> Row | None:
-        writing, name = self._writing, each.entry.name
+    def lock(self, each: Release) -> ConfiguredServer:
+        """Write the lock; the server as its client's file is to hold it, which is not written yet."""
+        writing = self._writing
         server, made = self.fresh(each)
         published = each.latest.published_at if each.latest else None
         refuse_forbidden(self._policies, made.document, writing.now, published)
-        refuse_uneditable(server, server.entry)  # or the lock would tell of a release that nobody starts
-        offered = offered_surface(self._project, name, self._asked(server), writing)
+        if not is_enforced(each.entry):
+            refuse_uneditable(server, server.entry)
+        offered = offered_surface(self._project, each.entry.name, self._asked(server), writing)
         if offered is not None and offered.blocked:
             self.warnings += offered.warnings
             offered = None
@@ -176,20 +171,7 @@ class Following:
         others = {CONFIGURED_IN: dict(where)} if where is not None else {}
         sealed = made if writing.plain_v2 else extended(made, replace(extension, others=others))
         write_entries(self._project, [sealed], offered, writing)
-        client = client_of(server.client)
-        known = extension_of(each.entry)
-        if known is not None and LAUNCH in known.others and not self._proved(name):
-            return not_updated(
-                name, f"{client.id} starts it through pinwarden run; its new bytes are not pinned: prove it"
-            )
-        exchange_entry(server, server.entry)
-        if known is None or LAUNCH not in known.others:
-            return None
-        from pinwarden.flows.artifacts.enforcing import enforce
-
-        if enforce(self._project, [name], writing.now).exit_code != EXIT_CLEAN:
-            return not_updated(name, f"{client.id} does not start it through pinwarden run any more: enforce it")
-        return None
+        return server
 
     def _asked(self, server: ConfiguredServer) -> Surface | None:
         if self._writing.probe is None or server.target is None:
@@ -197,13 +179,6 @@ class Following:
         from pinwarden.flows.server_start import ask, prepare_probe
 
         return ask(prepare_probe(self._project, server.name, server.target, self._writing.probe))
-
-    def _proved(self, name: str) -> bool:
-        if self._shop is None:
-            return False
-        from pinwarden.flows.artifacts.proving import prove
-
-        return prove(self._project, [name], self._shop, self._writing.now).exit_code == EXIT_CLEAN
 
     def _configured(self, entry: Entry) -> ConfiguredServer:
         """The server where it was found; one that is gone or not as it was approved is not touched."""

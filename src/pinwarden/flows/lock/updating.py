@@ -25,6 +25,8 @@ from pinwarden.rules.finding_kinds import Kinds, kind_table
 from pinwarden.rules.versions import compare_versions
 
 if TYPE_CHECKING:
+    from pinwarden.adapters.clients import ConfigEdits
+    from pinwarden.documents.clients.config import ConfiguredServer
     from pinwarden.documents.lock.lockfile import Lock
     from pinwarden.flows.artifacts.closing import Workshop
     from pinwarden.flows.artifacts.renewing import Renewal
@@ -118,7 +120,7 @@ def update(project: Project, wish: Wish, policies: Policies, writing: LockWritin
     """
     looked = _look_up(project, wish.names, wish.shop, offline=writing.offline)
     found = [each for each in looked.entries if each.is_newer]
-    following = _following(looked, project, policies, writing, wish)
+    following = _following(looked, project, policies, writing)
     rows = tuple(row for each in found for row in _differences(each, following, writing.now))
     failed = tuple(_row(each) for each in looked.failed)
     renewed = _renewals(project, wish, found, writing)
@@ -210,15 +212,13 @@ def _untold(looked: _Looked, renewed: Sequence[Renewal]) -> Iterator[str]:
         yield f"no releases are looked up of programs of this machine and addresses: {', '.join(looked.unlisted)}"
 
 
-def _following(
-    looked: _Looked, project: Project, policies: Policies, writing: LockWriting, wish: Wish
-) -> Following | None:
+def _following(looked: _Looked, project: Project, policies: Policies, writing: LockWriting) -> Following | None:
     """What brings configurations up to newer releases of their packages, where a configuration names one."""
     if not looked.releases:
         return None
     from pinwarden.flows.lock.configured_releases import Following
 
-    return Following(project, policies, writing, wish.shop)
+    return Following(project, policies, writing)
 
 
 def _write_releases(  # noqa: PLR0913, PLR0917  all that a release is locked with
@@ -229,7 +229,7 @@ def _write_releases(  # noqa: PLR0913, PLR0917  all that a release is locked wit
     writing: LockWriting,
     following: Following | None,
 ) -> tuple[list[Row], list[Row]]:
-    """Lock the newer releases, and let the clients' configurations follow.
+    """Bring each server up to its newer release, in the lock and for every client, or leave all of it as it was.
 
     Returns where that was not possible, and the scan warnings for which a text was not approved.
 
@@ -237,17 +237,65 @@ def _write_releases(  # noqa: PLR0913, PLR0917  all that a release is locked wit
     """
     if not found:
         return [], []
-    from pinwarden.flows.lock.reinstalling import Installed
+    from pinwarden.flows.lock.reinstalling import not_updated
 
-    listed = [each for each in found if isinstance(each, Newer)]
-    installed = Installed(project, [each.entry for each in listed])
+    update = _Update(project, wish, policies, writing, following, found)
     left: list[Row] = []
-    warnings: list[Row] = []
-    for each in found:
+    for name in dict.fromkeys(each.entry.name for each in found):
+        try:
+            update.server([each for each in found if each.entry.name == name])
+        except PinwardenError as err:
+            left.append(not_updated(name, f"{update.client}: {err.message}; nothing was changed"))
+    return left, [*update.warnings, *(following.warnings if following is not None else ())]
+
+
+class _Update:
+    """Writes newer releases that were agreed to."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  all that a release is locked with
+        self,
+        project: Project,
+        wish: Wish,
+        policies: Policies,
+        writing: LockWriting,
+        following: Following | None,
+        found: Sequence[Newer | Release],
+    ) -> None:
+        from pinwarden.flows.lock.reinstalling import Installed
+
+        self._project, self._wish, self._policies, self._writing = project, wish, policies, writing
+        self._following = following
+        self._installed = Installed(project, [each.entry for each in found if isinstance(each, Newer)])
+        self.warnings: list[Row] = []
+        """Scan warnings for which the text of a new release was not approved."""
+        self.client = ""
+        """Whose entry is being written, for those who report what went wrong."""
+
+    def server(self, releases: Sequence[Newer | Release]) -> None:
+        """One server, for all of its clients: either all of it is written, or nothing is.
+
+        1. Write the lock of every client.
+        2. Pin the new bytes of those that are started through ``pinwarden run``.
+        3. Write the clients' files. Whatever fails, the lock and the files are put back.
+        """
+        from pinwarden.adapters.clients import config_edits
+
+        keys = [each.entry.key for each in releases]
+        with lock_store.restored_on_error(self._project.lock, keys), config_edits() as edits:
+            configured = [(each.entry, self._locked(each)) for each in releases]
+            for entry, server in configured:
+                if is_enforced(entry) and server is not None:
+                    self._prove(entry)
+            for entry, server in configured:
+                if server is not None:
+                    self._configure(entry, server, edits)
+
+    def _locked(self, each: Newer | Release) -> ConfiguredServer | None:
+        """Write the lock; the server as its client's file is to hold it, None if no file does."""
+        self.client = each.entry.client
         if not isinstance(each, Newer):
-            row = following.follow(each) if following is not None else None
-            left += [row] if row is not None else []
-            continue
+            return self._following.lock(each) if self._following is not None else None
+        self._installed.refuse_changed(each.entry.key)
         wanted = Wanted(
             name=each.entry.name,
             clients=(each.entry.client,),
@@ -255,12 +303,31 @@ def _write_releases(  # noqa: PLR0913, PLR0917  all that a release is locked wit
             scope="global" if each.entry.scope == "global" else "project",
             source=each.entry.source,
         )
-        locked = lock_from_registry(project, wanted, policies, writing)
-        warnings += locked.rows if locked.exit_code == EXIT_REFUSED else ()
-        shop = None if writing.offline else wish.shop
-        row = installed.follow(each.entry.name, each.entry.client, shop, writing.now)
-        left += [row] if row is not None else []
-    return left, [*warnings, *(following.warnings if following is not None else ())]
+        locked = lock_from_registry(self._project, wanted, self._policies, self._writing)
+        self.warnings += locked.rows if locked.exit_code == EXIT_REFUSED else ()
+        return self._installed.at_locked(each.entry.key)
+
+    def _prove(self, entry: Entry) -> None:
+        from pinwarden.flows.artifacts.proving import prove_entry
+
+        self.client = entry.client
+        if self._writing.offline:
+            raise PinwardenError(
+                "BYTES_NOT_LOCKED", "it is started through pinwarden run, and its new bytes cannot be fetched offline"
+            )
+        prove_entry(self._project, entry.key, self._wish.shop, self._writing.now)
+
+    def _configure(self, entry: Entry, server: ConfiguredServer, edits: ConfigEdits) -> None:
+        """Write a client's file. A server that is started through ``pinwarden run`` goes on being started so."""
+        from pinwarden.flows.artifacts.enforcing import Enforcing, enforce_entry
+        from pinwarden.flows.lock.reinstalling import locked_entry
+
+        self.client = entry.client
+        if not is_enforced(entry):
+            edits.exchange(server, server.entry)
+            return
+        how = Enforcing(project=self._project, servers=(), now=self._writing.now, edits=edits)
+        enforce_entry(how, locked_entry(self._project, entry.key), server)
 
 
 def _renewals(project: Project, wish: Wish, found: Sequence[Newer | Release], writing: LockWriting) -> list[Renewal]:

@@ -32,6 +32,7 @@ FINDING_KINDS: Kinds = kind_table(
         ("permissions_bypassed", "The settings let the assistant act without asking."),
     ),
     review=(
+        ("start_unresolved", "The entry starts a server through pinwarden run, which the lock does not let it start."),
         ("config_link", "The file is a symbolic link, so who can change it is decided elsewhere."),
         ("entry_unusable", "The entry cannot be understood, so it cannot be locked."),
         ("inline_code", DANGERS["inline_code"]),
@@ -89,6 +90,11 @@ def file_findings(file: ConfigFile) -> Iterator[ConfigFinding]:
     found = _settings(file.document, file.scope) if file.settings else _settings_beside(file)
     for code, pointer, detail in found:
         yield _of_file(file, code, pointer, detail)
+
+
+def start_unresolved(server: ConfiguredServer, why: str) -> ConfigFinding:
+    """That ``pinwarden run`` would refuse to start a server as it is configured."""
+    return _of_server(server, "start_unresolved", why)
 
 
 def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:

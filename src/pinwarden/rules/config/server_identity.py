@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.documents.clients.config import configured_server
 from pinwarden.documents.clients.table import Client, client_of
@@ -58,7 +59,10 @@ def entry_identity(entry: Entry) -> ServerIdentity | None:
     if isinstance(target, StdioTarget) and bundle is not None:
         return ServerIdentity(starts=("bundle", bundle.tool), values=_values(target.env))
     if isinstance(target, StdioTarget) and is_enforced(entry):
-        launch = locked_launch(entry)
+        try:
+            launch = locked_launch(entry)
+        except PinwardenError:
+            return None
         target = replace(target, command=launch.command, cwd=launch.cwd)
     return None if target is None else target_identity(target)
 
