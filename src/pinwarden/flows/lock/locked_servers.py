@@ -107,7 +107,8 @@ def _other_client(entries: tuple[Entry, ...], name: str, command: str) -> str | 
     """What to do if the server is locked, but not for the client that was named."""
     named = tuple(entry for entry in entries if entry.name == name)
     if not named:
-        return None
+        hint = "A server that is configured is locked with pinwarden init --accept NAME; see pinwarden list."
+        return hint if command == "approve" else None
     servers = servers_by_name(named)[name]
     clients = ", ".join(entry.client for entry in named)
     return f"It is locked for {clients}: {_for_client(command, name, servers[0])}"
