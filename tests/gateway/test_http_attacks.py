@@ -122,6 +122,8 @@ def test_attack_long_names_are_not_kept_in_memory(at: Scene) -> None:
 class Wire:
     """The way to a server, as a list of what was sent."""
 
+    gave_way = False
+
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.cancelled: list[Id] = []

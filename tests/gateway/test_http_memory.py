@@ -297,7 +297,7 @@ def test_attack_a_client_that_takes_every_process_loses_its_oldest_to_one_that_h
             hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
             refusal = again.say("initialize", hello)["error"]
         assert refusal["code"] == -32000
-        assert "too many servers run already" in refusal["message"]
+        assert "server processes already, which is its limit" in refusal["message"]
 
 
 class Process:

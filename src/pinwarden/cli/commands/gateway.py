@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.locked import Locked
 
 _MOST_SECONDS = 86_400
+_MOST_PROCESSES = 4096
 _SENTENCES = 200  # in a second; those of all servers on their own standard error are among them
 _LAST_WORDS_SECONDS = 2.0  # how long the end waits for somebody to read
 
@@ -79,6 +80,20 @@ def configure(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"for requests in flight to end after SIGTERM ({limits.drain_seconds:g}); the gateway ends "
         "at most 5 seconds later",
+    )
+    parser.add_argument(
+        "--max-processes",
+        type=_count,
+        default=limits.max_children,
+        metavar="N",
+        help=f"server processes that may run at once ({limits.max_children}); one more is refused with an error",
+    )
+    parser.add_argument(
+        "--idle-seconds",
+        type=_seconds,
+        default=limits.session_seconds,
+        metavar="SECONDS",
+        help=f"end sessions, and their processes, that were not used for so long ({limits.session_seconds:g})",
     )
     parser.add_argument(
         "--check", action="store_true", help="say what would be served, and end; exit code 1 if anything is not"
@@ -147,7 +162,9 @@ def _settings(args: Namespace) -> Settings:
         hosts=tuple(args.allow_host),
         origins=tuple(args.allow_origin),
         when_away=args.when_away,
-        limits=HttpLimits(drain_seconds=args.drain_seconds),
+        limits=HttpLimits(
+            drain_seconds=args.drain_seconds, max_children=args.max_processes, session_seconds=args.idle_seconds
+        ),
     )
 
 
@@ -223,6 +240,13 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds <= _MOST_SECONDS:
         raise ArgumentTypeError(f"{text[:80]!a} is not a number of seconds from 0 to {_MOST_SECONDS}")
     return seconds
+
+
+def _count(text: str) -> int:
+    """How many processes: each may take a thread, and three open files."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST_PROCESSES or len(text) > 9:
+        raise ArgumentTypeError(f"{text[:80]!a} is not a number of processes from 1 to {_MOST_PROCESSES}")
+    return int(text)
 
 
 def _host(text: str) -> str:

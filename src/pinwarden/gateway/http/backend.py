@@ -24,10 +24,12 @@ from pinwarden.documents.protocol import (
 from pinwarden.gateway import splice
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.hub import HANDSHAKE, STATELESS, Conversing, Hub, Upstream
+from pinwarden.gateway.http.links import SERVER_ENDED
 from pinwarden.gateway.http.messages import Frame, Id, encoded
 from pinwarden.gateway.messages import LIST_METHODS, META_KEYS
 
 _MOST_PAGES = 200
+_LONGEST_REASON = 500  # characters
 _OWN = "pinwarden-merged-"
 _CACHE = {"ttlMs": 0, "cacheScope": "private"}
 _CACHEABLE = frozenset({*LIST_METHODS, "resources/read"})
@@ -106,41 +108,55 @@ class Backend:
     async def open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
         """Find the era of the server, and begin. What a client of the other era can do is of no use to the server."""
         upstream = self.upstream
-        if upstream.era != HANDSHAKE:
-            shared = self._hub.shared(upstream, self._client)
-            meta = {
-                VERSION_META: STATELESS_VERSIONS[0],
-                CLIENT_META: info,
-                CAPABILITIES_META: capabilities if for_modern_client else {},
-            }
-            answer = await self._ask(shared, "server/discover", {"_meta": meta})
-            result = answer.members.get("result")
-            if isinstance(result, dict):
-                self.conversation, self.modern, self.about = shared, True, result
-                upstream.era, upstream.failing = STATELESS, False
-                return
-        conversation = self._hub.conversation(self.upstream, self._client)
+        shared = None if upstream.era == HANDSHAKE else self._hub.shared_if_open(upstream, self._client)
+        conversation = shared or self._hub.conversation(upstream, self._client)
         try:
-            hello = {
-                "protocolVersion": HANDSHAKE_VERSIONS[0],
-                "capabilities": {} if for_modern_client else capabilities,
-                "clientInfo": info,
-            }
-            answer = await self._ask(conversation, "initialize", hello)
-            result = answer.members.get("result")
-            if not isinstance(result, dict):
-                error = answer.members.get("error")
-                raise BackendError(
-                    SERVER_AWAY, str(error.get("message") if isinstance(error, dict) else "no handshake")
-                )
+            if upstream.era != HANDSHAKE:
+                result = await self._discover(conversation, info, capabilities if for_modern_client else {})
+                if result is not None:
+                    self.conversation = self._hub.share(upstream, self._client, conversation)
+                    self.modern, self.about = True, result
+                    upstream.era, upstream.failing = STATELESS, False
+                    return
+                # The process that was asked serves this session too, unless others use it or the question ended it.
+                if shared is not None or conversation.closed:
+                    conversation = self._hub.conversation(upstream, self._client)
+            self.about = await self._initialize(conversation, info, {} if for_modern_client else capabilities)
         except BaseException:
-            conversation.close("the handshake failed")
+            if conversation is not shared:
+                conversation.close("the handshake failed")
             raise
+        self.conversation = conversation
+        upstream.era, upstream.failing = HANDSHAKE, False
+
+    async def _discover(self, conversation: Conversing, info: Any, capabilities: Any) -> dict[str, Any] | None:
+        """What a server of the newest revision says of itself; None if it is an older one."""
+        failing = self.upstream.failing
+        meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: info, CAPABILITIES_META: capabilities}
+        try:
+            answer = await self._ask(conversation, "server/discover", {"_meta": meta})
+        except BackendError as err:
+            if err.why == SERVER_ENDED and not failing:
+                return None  # some older servers end when the first message is not the handshake
+            raise
+        result = answer.members.get("result")
+        return result if isinstance(result, dict) else None
+
+    async def _initialize(self, conversation: Conversing, info: Any, capabilities: Any) -> dict[str, Any]:
+        """Begin a session, and hear what the server tells in it; what the server says of itself."""
+        hello = {"protocolVersion": HANDSHAKE_VERSIONS[0], "capabilities": capabilities, "clientInfo": info}
+        answer = await self._ask(conversation, "initialize", hello)
+        result = answer.members.get("result")
+        if not isinstance(result, dict):
+            self.upstream.era = ""  # another release of it may have been started
+            error = answer.members.get("error")
+            why = str(error.get("message")) if isinstance(error, dict) else "no handshake"
+            raise BackendError(SERVER_AWAY, why[:_LONGEST_REASON])
         note = {"jsonrpc": "2.0", "method": INITIALIZED}
         conversation.tell(Frame(data=encoded(note), message=note))
         conversation.listen(_Ear(self, self._hear))
-        self.conversation, self.about = conversation, result
-        upstream.era, upstream.failing = HANDSHAKE, False
+        conversation.stream_counts = False  # it is ours, and the session begins again when it is needed
+        return result
 
     @property
     def failing(self) -> bool:
@@ -193,6 +209,8 @@ class Backend:
         if self.conversation is None or self.conversation.closed:
             answer.failed(SERVER_AWAY, "the server is not there")
             return None
+        if frame.method == "resources/subscribe":
+            self.conversation.stream_counts = True  # the client waits for what the server has to tell
         return self.conversation.request(frame, answer, parameters)
 
     def tell(self, frame: Frame) -> None:

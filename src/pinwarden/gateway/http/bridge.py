@@ -59,6 +59,7 @@ class Bridge:
         self._client = client
         self.closed = False
         self.ended = False
+        self.stream_counts = True
         self.used = hub.clock()
         self._backends: dict[str, Backend] = {}
         self._openings: dict[str, _Opening] = {}
@@ -220,6 +221,7 @@ class Bridge:
             backend.did_not_begin()
             return
         self._backends[backend.slug] = backend
+        self._failures.pop(backend.slug, None)
         if again:
             self._tell_of_new_session(backend)
 

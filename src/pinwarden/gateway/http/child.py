@@ -13,7 +13,7 @@ from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.documents.protocol import CANCELLED
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.lines import Lines
-from pinwarden.gateway.http.links import LinkOwner
+from pinwarden.gateway.http.links import SERVER_ENDED, LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id, encoded
 from pinwarden.gateway.http.pipes import PipeEnds
 from pinwarden.gateway.http.places import Places
@@ -83,6 +83,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._unsent_bytes = 0
         self._begun = 0.0
         self._closed = False
+        self.gave_way = False
         self._deaf = False
         self._losing: asyncio.TimerHandle | None = None
         self._pausing = False
@@ -121,6 +122,7 @@ class ChildLink(asyncio.SubprocessProtocol):
 
     def _give_way(self, why: str) -> None:
         """It is no fault of this server."""
+        self.gave_way = True
         if not self._closed:
             self._forget_unread()
             self._end(wanted=True)
@@ -213,7 +215,7 @@ class ChildLink(asyncio.SubprocessProtocol):
 
     def pipe_closed(self) -> None:
         """The server closed its output."""
-        self._lose("the server ended")
+        self._lose(SERVER_ENDED)
 
     def input_closed(self) -> None:
         """The server takes no more. What it has said already is still read; then its output ends too."""
@@ -238,7 +240,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         if self._closed:
             return
         if not await self._supervisor.places.take(self, self._limits.place_seconds):
-            self._give_way("too many servers run already; end a session, or try again later")
+            self._give_way(self._supervisor.places.full)
             return
         try:
             # Building the command may mean hashing files.

@@ -77,6 +77,7 @@ class Conversation:
         self.answered_once = False
         """Whether the server ever said anything."""
         self.used = clock()
+        self.stream_counts = True
         self.heard = clock()
         self._pinged: float | None = None
         """Since when the server owes us a sign of life."""
@@ -381,7 +382,7 @@ class Conversation:
     @property
     def idle(self) -> bool:
         """Whether nobody waits for anything."""
-        return not self._pending and not self._turns.busy and not self._ears.open
+        return not self._pending and not self._turns.busy and not (self.stream_counts and self._ears.open)
 
     def close(self, why: str) -> None:
         """End the conversation. Who still waits is told."""

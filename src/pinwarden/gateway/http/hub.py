@@ -41,6 +41,8 @@ class Conversing(Protocol):
     ended: bool
     """Whether the server does not know the session any more, so that requests have to go into another one."""
     used: float
+    stream_counts: bool
+    """Whether an open stream for what belongs to no request counts as use."""
 
     def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
         """Ask something."""
@@ -103,7 +105,7 @@ class Upstream:
         def closed(why: str) -> None:
             self.losses += 1
             self._record(STOPPED, session, why)
-            self.failing = not made.answered_once
+            self.failing = not made.answered_once and not (made.link is not None and made.link.gave_way)
 
         made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.threads, hub.room)
         made.on_not_understood = partial(self._doubt_era, hub)
@@ -157,6 +159,20 @@ class Hub:
         found = self._shared.get(key)
         if found is None or found.closed:
             found = self._shared[key] = self.conversation(place, client)
+        return found
+
+    def shared_if_open(self, place: Place, client: Client) -> Conversing | None:
+        """That conversation, if there is one."""
+        found = self._shared.get((place.slug, client))
+        return None if found is None or found.closed else found
+
+    def share(self, place: Place, client: Client, made: Conversing) -> Conversing:
+        """Let all such requests use a conversation, unless there is one for them already."""
+        found = self.shared_if_open(place, client)
+        if found is None:
+            found = self._shared[place.slug, client] = made
+        elif found is not made:
+            made.close("another conversation is used instead")
         return found
 
     def open_session(self, place: Place, client: Client) -> ClientSession | None:

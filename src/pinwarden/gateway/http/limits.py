@@ -83,7 +83,7 @@ class HttpLimits(Record):
     """For the lists of one of them. Real servers take a second or two, and clients wait about a minute for all lists;
     one that takes longer is left out until it has listed."""
     session_seconds: float = 1800.0
-    """For which an unused session is kept."""
+    """For which an unused session is kept, with its process."""
     ping_seconds: float = 15.0
     """Between comments on a quiet stream, which keep it open through proxies."""
     drain_seconds: float = 10.0

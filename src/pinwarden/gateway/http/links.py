@@ -11,9 +11,14 @@ from pinwarden.gateway.http.room import Room
 if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call
 
+SERVER_ENDED = "the server ended"
+
 
 class Link(Protocol):
     """Sends messages to a server."""
+
+    gave_way: bool
+    """Whether it was ended, or not started, for want of a process: that says nothing about the server."""
 
     def send(self, frame: Frame, parameters: bytes) -> None:
         """Send a message; ``parameters`` are header lines of the client that belong to it, for HTTP only."""

@@ -45,6 +45,8 @@ _ROUTED = {
     "resources/subscribe": "uri",
     "resources/unsubscribe": "uri",
 }
+UNAVAILABLE = "pinwarden/unavailable"
+"""In ``_meta`` of a list: the servers that are missing in it, and why."""
 _OWN_INFO = {"name": "pinwarden", "title": "Pinwarden gateway"}
 
 
@@ -91,6 +93,8 @@ class Merged(Bridge):
             await self._route(frame, waiting, parameters, work)
             return
         await self._wait_for(*seen)
+        if frame.method in OPENINGS or frame.method in _LISTS:
+            self._refuse_if_all_are_missing()
         if frame.method in OPENINGS:
             self._reply(frame, waiting, self._about(frame))
         elif frame.method in _LISTS:
@@ -102,6 +106,21 @@ class Merged(Bridge):
     def _seen(self) -> dict[str, Upstream]:
         """The servers that the client may see."""
         return {slug: each for slug, each in self._hub.upstreams.items() if self._client.sees(each.name)}
+
+    def _refuse_if_all_are_missing(self) -> None:
+        """An empty list would look as if there were no tools; the client is told what keeps it from them."""
+        missing = self._unavailable()
+        if missing and not any(each.open_now for each in self._backends.values()):
+            reasons = "; ".join(f"{slug}: {why}" for slug, why in missing.items())
+            raise BackendError(SERVER_AWAY, f"no server is available: {reasons}")
+
+    def _unavailable(self) -> dict[str, str]:
+        """The servers that the client may see and that cannot be asked now, and why."""
+        return {
+            slug: self._failures.get(slug, "the server has not begun yet")
+            for slug in sorted(self._seen())
+            if not (slug in self._backends and self._backends[slug].open_now)
+        }
 
     def _about(self, frame: Frame) -> dict[str, Any]:
         """What we say of ourselves: the sum of what was approved of the servers."""
@@ -132,14 +151,17 @@ class Merged(Bridge):
             *(self._items_of(each, frame.method, member, meta) for each in asked), return_exceptions=True
         )
         items: list[bytes] = []
+        missing = self._unavailable()
         for backend, each in zip(asked, found, strict=True):
             if isinstance(each, BackendError):
-                continue  # its own endpoint says why; the other servers are of use without it
+                missing[backend.slug] = each.why
+                continue  # the other servers are of use without it
             if isinstance(each, BaseException):
                 raise each
             items += await self._hub.aside(sum(map(len, each)), partial(self._renamed, backend.slug, each, name))
-        more = b"," + encoded(fresh())[1:-1] if self._modern else b""
-        result = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + more + b"}"
+        more = {**(fresh() if self._modern else {}), **({"_meta": {UNAVAILABLE: missing}} if missing else {})}
+        rest = b"," + encoded(more)[1:-1] if more else b""
+        result = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"
         number = encoded(frame.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + number + b',"result":' + result + b"}"
         waiting.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)

@@ -31,6 +31,11 @@ class Places:
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self.full = (
+            f"the gateway runs {most} server processes already, which is its limit; end a session, try again later, or "
+            "let the gateway's operator raise --max-processes"
+        )
+        """What a client gets to know that asks for one more."""
         self._tenants: set[Tenant] = set()
         """Those that were not told to make way."""
         self._waiting: deque[asyncio.Future[None]] = deque()

@@ -66,6 +66,8 @@ class RemoteServer(Record):
 class RemoteLink:
     """One conversation with a remote server."""
 
+    gave_way = False
+
     def __init__(self, server: RemoteServer, owner: LinkOwner, limits: HttpLimits) -> None:
         self._server = server
         server.pool.room = owner.room

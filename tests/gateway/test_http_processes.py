@@ -1,0 +1,182 @@
+"""How many processes the gateway over HTTP runs, how long, and what a client gets to know at the limit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.core.record import replace
+from pinwarden.gateway.http.limits import HttpLimits
+from tests.cli.run import pinwarden
+from tests.gateway.desk import SEARCH, approved
+from tests.gateway.http_world import OTHER, Behind, Gateway, Raw, Stream, gateway, guard
+from tests.gateway.test_gateway_command import Project, running
+from tests.servers import turning
+from tests.waiting import poll
+
+STATE: dict[str, Any] = {"tools": [SEARCH]}
+LIMITS = HttpLimits(reload_seconds=0.05, merged_opening_seconds=60, merged_list_seconds=60)
+FULL = "the gateway runs 1 server processes already, which is its limit"
+
+
+def script(folder: Path, eras: Sequence[str]) -> list[str]:
+    path = folder / f"{'-'.join(eras)}.json"
+    path.write_text(json.dumps({"states": [STATE], "eras": list(eras)}))
+    return [sys.executable, str(Path(turning.__file__)), f"@{path}"]
+
+
+@contextmanager
+def serving(commands: dict[str, list[str]], limits: HttpLimits = LIMITS) -> Iterator[tuple[Gateway, dict[str, Behind]]]:
+    servers = {
+        name: Behind(guard(name, None if name == "strict" else approved(STATE)), command=command)
+        for name, command in sorted(commands.items())
+    }
+    with gateway(servers, limits=limits) as at:
+        yield at, servers
+
+
+def starts(servers: dict[str, Behind]) -> dict[str, int]:
+    return {name: each.supervisor.starts for name, each in servers.items() if each.supervisor is not None}
+
+
+def tools(answer: Any) -> list[str]:
+    return [tool["name"].partition("__")[0] for tool in answer["result"]["tools"]]
+
+
+@pytest.mark.parametrize("era", ["newest", "handshake"])
+def test_one_developer_with_five_stdio_servers_on_the_address_of_all_costs_five_processes(
+    era: str, tmp_path: Path
+) -> None:
+    commands = {f"old-{number}": script(tmp_path, ["initialize"]) for number in range(4)}
+    commands["new"] = script(tmp_path, ["discover"])
+    with serving(commands) as (at, servers), Raw(at) as raw:
+        if era == "handshake":
+            raw.initialize()
+        ask = raw.say if era == "handshake" else raw.ask
+        assert tools(ask("tools/list")) == sorted(commands)
+        for name in commands:
+            assert "result" in ask("tools/call", {"name": f"{name}__search_notes", "arguments": {}}, 7)
+        assert starts(servers) == dict.fromkeys(commands, 1)
+
+
+def test_a_second_session_starts_servers_with_sessions_once_more_and_shares_the_others(tmp_path: Path) -> None:
+    commands = {"old": script(tmp_path, ["initialize"]), "new": script(tmp_path, ["discover"])}
+    with serving(commands) as (at, servers), Raw(at) as first, Raw(at) as second:
+        for raw in (first, second):
+            raw.initialize()
+            assert tools(raw.say("tools/list")) == ["new", "old"]
+        assert starts(servers) == {"new": 1, "old": 2}
+
+
+STRICT = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] != "initialize" and not globals().get("begun"):
+        sys.exit(1)
+    begun = True
+    if message["method"] == "initialize":
+        info = {"name": "strict", "version": "1"}
+        result = {"protocolVersion": "2025-11-25", "serverInfo": info, "capabilities": {"tools": {}}}
+    else:
+        result = {"tools": [json.loads(sys.argv[1])]}
+    if "id" in message:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+
+
+def test_a_server_that_ends_when_its_first_message_is_no_handshake_is_served_on_the_address_of_all(
+    tmp_path: Path,
+) -> None:
+    commands = {
+        "strict": [sys.executable, "-c", STRICT, json.dumps(SEARCH)],
+        "old": script(tmp_path, ["initialize"]),
+    }
+    with serving(commands, replace(LIMITS, first_backoff_seconds=0.01)) as (at, servers), Raw(at) as raw:
+        raw.initialize()
+        assert tools(raw.say("tools/list")) == ["old", "strict"]
+        assert starts(servers) == {"old": 1, "strict": 2}
+
+
+def test_a_client_that_gets_no_process_for_any_server_gets_an_error_that_names_the_limit_and_no_empty_list(
+    tmp_path: Path,
+) -> None:
+    commands = {"old": script(tmp_path, ["initialize"]), "new": script(tmp_path, ["discover"])}
+    with (
+        serving(commands, replace(LIMITS, max_children=1)) as (at, _),
+        Raw(at) as first,
+        Raw(at, token=OTHER) as second,
+    ):
+        first.initialize()
+        assert tools(first.say("tools/list")) == ["new", "old"]
+        for method in ("server/discover", "tools/list"):
+            error = second.ask(method)["error"]
+            assert error["code"] == -32000
+            assert error["message"].startswith(f"no server is available: new: {FULL}")
+            assert "--max-processes" in error["message"]
+        assert FULL in second.initialize()["error"]["message"]
+
+
+def test_a_session_that_gets_no_process_is_refused_with_an_error_that_names_the_limit(tmp_path: Path) -> None:
+    with (
+        serving({"old": script(tmp_path, ["initialize"])}, replace(LIMITS, max_children=1)) as (at, _),
+        Raw(at, "old") as first,
+        Raw(at, "old", token=OTHER) as second,
+    ):
+        assert "result" in first.initialize()
+        assert FULL in second.initialize()["error"]["message"]
+
+
+def test_a_list_without_a_server_that_got_no_process_names_it_and_so_does_a_call_of_it(tmp_path: Path) -> None:
+    commands = {"old": script(tmp_path, ["initialize"]), "other": script(tmp_path, ["initialize"])}
+    with (
+        serving(commands, replace(LIMITS, max_children=1)) as (at, _),
+        Raw(at, "old", token=OTHER) as first,
+        Raw(at) as second,
+    ):
+        first.initialize()
+        second.initialize()
+        result = second.say("tools/list")["result"]
+        assert [tool["name"] for tool in result["tools"]] == ["other__search_notes"]
+        assert list(result["_meta"]["pinwarden/unavailable"]) == ["old"]
+        assert FULL in result["_meta"]["pinwarden/unavailable"]["old"]
+        refused = second.say("tools/call", {"name": "old__search_notes", "arguments": {}}, 3)["error"]
+        assert refused["message"].startswith(f"the server old is not there: {FULL}")
+
+
+def test_processes_of_an_unused_session_end_although_its_stream_is_open_and_begin_again_when_they_are_needed(
+    tmp_path: Path,
+) -> None:
+    commands = {"old": script(tmp_path, ["initialize"]), "new": script(tmp_path, ["discover"])}
+    with serving(commands) as (at, servers), Raw(at) as raw:
+        raw.initialize()
+        assert tools(raw.say("tools/list")) == ["new", "old"]
+        with Stream(at, raw.session):
+            at.later(LIMITS.session_seconds + 1)
+            poll(lambda: not any(each.supervisor and each.supervisor.running for each in servers.values()))
+            assert "result" in raw.say("tools/call", {"name": "old__search_notes", "arguments": {}}, 8)
+            assert tools(raw.say("tools/list")) == ["new", "old"]
+        assert starts(servers) == {"old": 2, "new": 2}
+
+
+def test_the_operator_chooses_how_many_processes_run(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    command, *arguments = script(tmp_path, ["initialize"])
+    project.lock({"notes": {"command": command, "args": arguments}})
+    with running(project, "--max-processes", "1", "--idle-seconds", "3600") as at:
+        assert at.hello("notes", at.token)[2] is None
+        error = at.hello("notes", at.token)[2]
+        assert FULL in error["message"]
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "4097", "many", "1" * 5000])
+def test_a_number_of_processes_that_is_none_is_refused(count: str) -> None:
+    done = pinwarden("gateway", f"--max-processes={count}")
+    assert done.code == 2
+    assert "is not a number of processes from 1 to 4096" in done.err
