@@ -72,6 +72,16 @@ def configure(parser: ArgumentParser) -> None:
         default="refuse",
         help="if the audit database is away (refuse)",
     )
+    _add_limits(parser)
+    parser.add_argument(
+        "--check", action="store_true", help="say what would be served, and end; exit code 1 if anything is not"
+    )
+    add_project_arguments(parser)
+    add_state_argument(parser)
+    add_format_argument(parser)
+
+
+def _add_limits(parser: ArgumentParser) -> None:
     limits = HttpLimits()
     parser.add_argument(
         "--drain-seconds",
@@ -95,12 +105,6 @@ def configure(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"end sessions, and their processes, that were not used for so long ({limits.session_seconds:g})",
     )
-    parser.add_argument(
-        "--check", action="store_true", help="say what would be served, and end; exit code 1 if anything is not"
-    )
-    add_project_arguments(parser)
-    add_state_argument(parser)
-    add_format_argument(parser)
 
 
 def run(args: Namespace) -> int:
