@@ -155,7 +155,7 @@ def test_over_stdio_both_sides_have_the_same_bytes_in_the_same_order(tmp_path: P
     (tmp_path / "pinwarden.toml").write_text(f"[policy.gateway]\nurl-hosts = [{hosts}]\n")
     folder = str(tmp_path) if case.server in ("filesystem", "git") else ""
     server = tapped(tmp_path / "server", case.command(folder=folder))
-    run = [sys.executable, "-m", "pinwarden", "run", "--name", case.server, "--", *server]
+    run = [sys.executable, "-m", "pinwarden", "run", "--project", ".", "--name", case.server, "--", *server]
     command, *words = tapped(tmp_path / "client", run)
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PINWARDEN_STATE": str(tmp_path / "state")}
     place = StdioServerParameters(command=command, args=words, env=environment, cwd=tmp_path)
@@ -192,7 +192,7 @@ def test_other_clients_and_their_servers_have_the_same_bytes(
 
     if way == "stdio":
         judge = _but_for_unheard(_judge_over_stdio)
-        run = [sys.executable, "-m", "pinwarden", "run", "--name", server, "--", *real.command]
+        run = [sys.executable, "-m", "pinwarden", "run", "--project", ".", "--name", server, "--", *real.command]
         CLIENTS[client](real, tapped(record, run), mode, tmp_path)
         sides = settle(lambda: (server_side(), Side(lines(record, "up"), [lines(record, "down")])), judge)
     else:

@@ -71,7 +71,7 @@ def gateway(
     said = folder / "stderr"
     with said.open("ab") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pinwarden", "run", *options, "--", *command],
+            [sys.executable, "-m", "pinwarden", "run", "--project", ".", *options, "--", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -76,7 +76,7 @@ def test_a_client_sees_what_the_server_said_and_its_call_is_answered(
     client, mode, server, way = cell
     real = servers[server]
     up, down = real.mark()
-    run = [sys.executable, "-m", "pinwarden", "run", "--name", server, "--", *real.command]
+    run = [sys.executable, "-m", "pinwarden", "run", "--project", ".", "--name", server, "--", *real.command]
     tools, text = CLIENTS[client](real, here.url(place(client, server)) if way == "http" else run, mode, tmp_path)
     listed = [
         sorted(tool["name"] for tool in message["result"]["tools"])

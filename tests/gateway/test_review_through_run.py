@@ -80,7 +80,7 @@ class Client:
 def gateway(states: list[Any], *options: str) -> Iterator[Client]:
     command = [sys.executable, "-I", "-S", str(TURNING), json.dumps({"states": states})]
     with subprocess.Popen(
-        [sys.executable, "-m", "pinwarden", "run", "--name", "notes", *options, "--", *command],
+        [sys.executable, "-m", "pinwarden", "run", "--project", ".", "--name", "notes", *options, "--", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -544,7 +544,19 @@ def test_a_command_with_the_name_of_a_locked_server_is_held_to_the_lock_and_no_f
         {"jsonrpc": "2.0", "id": place, "method": method, "params": params}
         for place, (method, params) in enumerate(asked)
     ]
-    command = [sys.executable, "-m", "pinwarden", "run", *options, "--", sys.executable, str(SCRIPTED), "@script.json"]
+    command = [
+        sys.executable,
+        "-m",
+        "pinwarden",
+        "run",
+        "--project",
+        ".",
+        *options,
+        "--",
+        sys.executable,
+        str(SCRIPTED),
+        "@script.json",
+    ]
     text = "".join(json.dumps(each) + "\n" for each in messages)
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
     answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines()) if "id" in each}
@@ -554,14 +566,16 @@ def test_a_command_with_the_name_of_a_locked_server_is_held_to_the_lock_and_no_f
 
 
 def test_a_command_under_a_name_that_no_lock_has_is_refused_where_a_lock_is_required(locked: ReviewWorld) -> None:
-    outcome = locked.run("run", "--name", "other", "--require-lock", "--", sys.executable, "-c", "pass")
+    outcome = locked.run(
+        "run", "--project", ".", "--name", "other", "--require-lock", "--", sys.executable, "-c", "pass"
+    )
     assert (outcome.code, "[SERVER_NOT_LOCKED]" in outcome.err, "--name" in outcome.err) == (1, True, True)
 
 
 def test_a_name_is_not_looked_up_in_a_lock_that_was_edited(locked: ReviewWorld) -> None:
     lock = locked.root / "mcp-lock.json"
     lock.write_text(lock.read_text().replace("notes", "evil_", 1))
-    outcome = locked.run("run", "--name", "notes", "--", sys.executable, "-c", "pass")
+    outcome = locked.run("run", "--project", ".", "--name", "notes", "--", sys.executable, "-c", "pass")
     assert (outcome.code, "[LOCK_TAMPERED]" in outcome.err) == (1, True), outcome.err
     assert locked.state.trusted.find("notes") is None
 

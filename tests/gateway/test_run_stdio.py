@@ -171,6 +171,6 @@ def test_run_says_when_the_policy_of_a_folder_lets_pass_what_nobody_approved(
     tmp_path: Path, table: str, said: str
 ) -> None:
     (tmp_path / "pinwarden.toml").write_text(f"[policy.gateway]\n{table}\n")
-    done = pinwarden("run", "--", sys.executable, "-c", PLAYER, stdin=talk(*OPENING), cwd=tmp_path)
+    done = pinwarden("run", "--project", ".", "--", sys.executable, "-c", PLAYER, stdin=talk(*OPENING), cwd=tmp_path)
     assert said in done.err
     assert ("the policy says" in done.err) is bool(said)

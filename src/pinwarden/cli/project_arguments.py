@@ -66,6 +66,8 @@ def add_warnings_argument(parser: ArgumentParser) -> None:
 
 def project_of(args: Namespace) -> Project:
     """The project that the options name."""
+    if args.project is None:
+        return this_project(lock=Path(args.file) if args.file else None)
     if not Path(args.project).is_dir():
         raise PinwardenError("USAGE", f"{args.project[:200]!a} is not a folder")
     return this_project(Path(args.project), Path(args.file) if args.file else None)

@@ -537,6 +537,14 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Read the reasons; where a rule is meant to have an exception, write a waiver with reason, owner and expiry.",
     ),
     ErrorCode(
+        "PROJECT_NOT_NAMED",
+        EXIT_REFUSED,
+        "The lock of the current folder has a server of this name, but neither the command nor a client's "
+        "configuration there says that the server belongs to this project. A repository does not decide about a "
+        "user's own server.",
+        "Add --project DIR to the command, with the folder whose lock applies to this server.",
+    ),
+    ErrorCode(
         "LOCK_MISSING",
         EXIT_UNCHECKED,
         "There is no lockfile to check against.",

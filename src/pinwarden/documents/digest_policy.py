@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.policy_table import Pattern, Table, invalid
 
 ENFORCEMENTS = ("audit", "warn", "block")
@@ -122,11 +122,18 @@ class GatewayPolicy(Record):
     """And for how many calls at most; 0 for no limit."""
     digest: str = ""
     """Names the policy in the audit log."""
+    tightened_by: GatewayPolicy | None = None
+    """A policy of which only the stricter answers count (`tightened`)."""
 
     def for_item(self, server: str, item: str, client: str) -> DigestPolicy:
         """What holds for one item."""
         rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.matches(item)]
-        found = _first_answers(("enforcement", "unknown", "block-at"), (*rules, self))
+        keys = ("enforcement", "unknown", "block-at")
+        found = _first_answers(keys, (*rules, self))
+        if self.tightened_by is not None:
+            other = self.tightened_by
+            more = [rule for rule in other.rules if rule.fits(server, client) and rule.item.matches(item)]
+            found = _stricter_answers(found, _first_answers(keys, (*more, other)))
         return DigestPolicy(
             enforcement=found.get("enforcement", "block"),
             unknown=found.get("unknown", "block"),
@@ -160,6 +167,10 @@ class GatewayPolicy(Record):
         """What a server may ask of a client. Rules for some items only say nothing about it."""
         rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.text == "**"]
         found = _first_answers(_REQUEST_KEYS, (*rules, self))
+        if self.tightened_by is not None:
+            other = self.tightened_by
+            more = [rule for rule in other.rules if rule.fits(server, client) and rule.item.text == "**"]
+            found = _stricter_answers(found, _first_answers(_REQUEST_KEYS, (*more, other)))
         return RequestPolicy(
             sampling=found.get("sampling", "allow") == "allow",
             elicitation=found.get("elicitation", "allow") == "allow",
@@ -201,6 +212,46 @@ def _first_answers(keys: tuple[str, ...], places: tuple[GatewayRule | GatewayPol
         for key in keys:
             if key in place.answers:
                 found.setdefault(key, place.answers[key])
+    return found
+
+
+_STRICTNESS: dict[str, tuple[str, ...]] = {
+    "enforcement": ENFORCEMENTS,
+    "unknown": UNKNOWNS,
+    "block-at": LEVELS[::-1],
+    **dict.fromkeys(("sampling", "elicitation", "roots"), _LEAVE),
+}
+"""The answers to each question, from the loosest to the strictest."""
+_DEFAULTS = {"enforcement": "block", "unknown": "block", "block-at": "review"}
+
+
+def tightened(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
+    """A policy with the stricter answers of another one. What the other one allows beyond it does not count: neither
+    looser answers nor digests beside the approved ones."""
+    sizes = [size for size in (policy.results.max_bytes, other.results.max_bytes) if size]
+    calls = [most for most in (policy.relist_calls, other.relist_calls) if most]
+    hidden = max(policy.results.hidden_characters, other.results.hidden_characters, key=HIDDEN.index)
+    return replace(
+        policy,
+        answers={**policy.answers, **_stricter_answers(policy.answers, other.answers)},
+        results=ResultPolicy(max_bytes=min(sizes, default=0), hidden_characters=hidden),
+        relist_seconds=min(policy.relist_seconds, other.relist_seconds),
+        relist_calls=min(calls, default=0),
+        digest=str(Digest.of(canonicalize([policy.digest, other.digest]))),
+        tightened_by=other,
+    )
+
+
+def _stricter_answers(answers: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The answers, each replaced by that of the other policy where that one is stricter."""
+    found = dict(answers)
+    for key, words in _STRICTNESS.items():
+        if key in other:
+            found[key] = max(found.get(key, _DEFAULTS.get(key, "allow")), other[key], key=words.index)
+    if "url-hosts" in other:
+        found["url-hosts"] = tuple(host for host in found.get("url-hosts", ()) if host in other["url-hosts"])
+    if "max-rounds" in other:
+        found["max-rounds"] = min(found.get("max-rounds", 10), other["max-rounds"])
     return found
 
 

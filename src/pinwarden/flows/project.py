@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, field
+from pinwarden.core.record import Record, field, replace
 
 if TYPE_CHECKING:
     from pinwarden.adapters.mcp_registry import Registries
@@ -33,6 +33,8 @@ class Project(Record):
     """The environment, for the paths of client configurations. Its values are never stored."""
     policy: Path | None = None
     """A policy file in place of the project's own ``pinwarden.toml``."""
+    tightened_by: Path | None = None
+    """A repository that the server does not belong to: its policy makes this one stricter, never looser."""
 
     def configs(self) -> list[ConfigFile]:
         """Every client configuration that exists for this project and user."""
@@ -81,6 +83,8 @@ class Policies(Record):
 
 def load_policies(project: Project, environment: str = "default") -> Policies:
     """The policy files of a project. A file that cannot be read or understood is an error, never no policy."""
+    if project.tightened_by is not None:
+        return _tightened(project, project.tightened_by, environment)
     toolpin, own = project.root / TOOLPIN_POLICY, project.policy or project.root / OWN_POLICY
     if not (_is_there(toolpin) or _is_there(own) or project.policy is not None):
         return Policies(environment=environment)
@@ -91,6 +95,31 @@ def load_policies(project: Project, environment: str = "default") -> Policies:
         own=parsed_file(own, parse_policy) if _is_there(own) or project.policy is not None else None,
         environment=environment,
     )
+
+
+def _tightened(project: Project, by: Path, environment: str) -> Policies:
+    """The policies of a project with what is stricter in that of a repository. Of the repository's policy only what the
+    gateway and the sandbox use counts."""
+    base = load_policies(replace(project, tightened_by=None), environment)
+    other = load_policies(Project(root=by, lock=project.lock, home=project.home)).own
+    if other is None:
+        return base
+    from pinwarden.documents.digest_policy import DEFAULT_POLICY, tightened
+
+    gateway = (base.own.gateway if base.own is not None else None) or DEFAULT_POLICY
+    rules = tuple(
+        replace(rule, read=_absolute(by, rule.read), write=_absolute(by, rule.write)) for rule in other.sandboxes
+    )
+    own = replace(
+        base.own or other,
+        gateway=gateway if other.gateway is None else tightened(gateway, other.gateway),
+        sandboxes=(*(base.own.sandboxes if base.own is not None else ()), *rules),
+    )
+    return replace(base, own=own)
+
+
+def _absolute(root: Path, paths: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(path if path.startswith("~/") else str(root.resolve() / path) for path in paths)
 
 
 def parsed_file(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:

@@ -20,6 +20,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
+    from pinwarden.flows.authority import Authority
     from pinwarden.flows.project import Project
     from pinwarden.gateway.running import Behind, Options
 
@@ -32,7 +33,9 @@ def configure(parser: ArgumentParser) -> None:
         "server", nargs="?", help="the server's name in the lock; without it, a command follows after --"
     )
     parser.add_argument("--client", metavar="CLIENT", help="for which client, if theirs differ")
-    parser.add_argument("--show", action="store_true", help="say what would be started, and do not start it")
+    parser.add_argument(
+        "--show", action="store_true", help="say what would be started and which lock and policy apply; start nothing"
+    )
     parser.add_argument(
         "--sandbox", action="store_true", help="start it in bubblewrap, without network, also if no policy says so"
     )
@@ -61,16 +64,20 @@ def configure(parser: ArgumentParser) -> None:
         help="start an installed bundle without the sandbox that holds it to what it was accepted with",
     )
     add_project_arguments(parser)
+    parser.set_defaults(project=None)  # whether it was given matters
 
 
 def run(args: Namespace) -> int:
     """Find out what to start, then start it behind the gateway."""
-    project = project_of(args)
-    if args.policy:
-        project = replace(project, policy=Path(args.policy))
+    authority = _authority(args, project_of(args))
+    project = authority.project
     behind = _any_command(args, project) if args.server is None else _locked(args, project)
     if args.show:
+        from pinwarden.flows.authority import explained
+
         sys.stdout.write("\n".join(behind.command.words) + "\n")
+        for line in explained(authority):
+            say(line)
         return 0
     sys.stdout.flush()
     if args.without_gateway:
@@ -78,6 +85,23 @@ def run(args: Namespace) -> int:
     from pinwarden.gateway.running import run_behind
 
     return run_behind(project, behind, say)
+
+
+def _authority(args: Namespace, here: Project) -> Authority:
+    """Whose lock and policy apply. A policy that is named counts as it is."""
+    from pinwarden.flows.authority import Start, authority_of
+
+    start = Start(
+        name=args.server or args.name,
+        command=tuple(args.command),
+        by_name=args.server is not None,
+        names_project=args.project is not None or args.file is not None,
+        typed=sys.stdin is not None and sys.stdin.isatty(),
+    )
+    authority = authority_of(here, start)
+    if not args.policy:
+        return authority
+    return replace(authority, project=replace(authority.project, policy=Path(args.policy)))
 
 
 def _any_command(args: Namespace, project: Project) -> Behind:
@@ -96,8 +120,9 @@ def _any_command(args: Namespace, project: Project) -> Behind:
     if args.require_lock and not locked:
         raise PinwardenError(
             "SERVER_NOT_LOCKED",
-            f"{(args.name or words[0])[:120]!a} is a command that no lock speaks of",
-            hint="Give it the name that it has in the lock with --name; pinwarden list shows what is locked.",
+            f"{(args.name or words[0])[:120]!a} is not approved in {project.lock.resolve()}",
+            hint="Give it the name that it has in the lock with --name (pinwarden list shows what is locked), or "
+            "name the folder of another lock with --project.",
         )
     name = args.name or name_of_command(words, str(Path.cwd()))
 

@@ -126,3 +126,28 @@ def started_through_us(command: Sequence[str]) -> str | None:
 def is_enforced_start(command: Sequence[str], name: str) -> bool:
     """Whether a command is the one that ``pinwarden enforce`` writes for this server: our program by its bare name."""
     return command[0] == PROGRAM and started_through_us(command) == name
+
+
+class RunStart(Record):
+    """What a ``pinwarden run`` command says about where its server belongs, also where a command stands after ``--``."""
+
+    name: str | None
+    """The server's name: the word after ``run``, or that of ``--name``."""
+    names_project: bool
+    """Whether it says which lock or project applies."""
+    command: tuple[str, ...]
+    """What stands after ``--``."""
+
+
+def run_start(command: Sequence[str]) -> RunStart | None:
+    """The ``pinwarden run`` within a command line; None if there is none."""
+    words = own_words(command)
+    if words is None or words[:1] != ["run"]:
+        return None
+    place = words.index("--") if "--" in words else len(words)
+    options, rest = _options(words[1:place])
+    return RunStart(
+        name=rest[0] if rest else options.get("--name"),
+        names_project="--project" in options or "--file" in options,
+        command=tuple(words[place + 1 :]),
+    )
