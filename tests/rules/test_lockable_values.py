@@ -121,6 +121,78 @@ def test_attack_what_is_loaded_is_not_hidden_behind_a_password(name: str, before
     assert "pw" not in locked["env"][name]
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("ALLOWED_DIRECTORIES", "/srv/notes", "/"),
+        ("ALLOWED_DIRECTORIES", "/srv/notes,/srv/more", "/srv/notes,/home"),
+        ("ALLOWED_DIRECTORIES", '["/srv/notes"]', '["/srv/notes", "~/.ssh"]'),
+        ("ALLOWED_PATHS", "./data:./more", "./data:.."),
+        ("ALLOWED_PATHS", "C:\\Notes;D:\\More", "C:\\;D:\\More"),
+        ("WATCHED", "~/notes", "~/.ssh"),
+        ("WATCHED", "${HOME}/notes", "${HOME}/.ssh"),
+        ("UV_CACHE_DIR", "cache", "evil"),
+        ("UV_CACHE_DIR", ".cache/uv", ".cache/evil"),
+        ("PLUGIN_DIR", "plugins", "downloads"),
+        ("PLUGIN_DIR", "my plugins", "my downloads"),
+        ("CONFIG_FILE", "good.json", "evil.json"),
+        ("pluginDirs", "a,b", "a,c"),
+        ("ENABLED_TOOLS", "read,list", "read,list,delete"),
+        ("TOOLSETS", "issues", "all"),
+        ("ACCESS_MODE", "restricted", "unrestricted"),
+        ("PRELOAD_MODULE", "@acme/hook", "@evil/hook"),
+        ("PERMISSIONS", "repo:read", "repo:write"),
+        ("MAX_ROWS", "100", "1000000"),
+        ("TIMEOUT", "30s", "9000s"),
+    ],
+)
+def test_attack_a_value_that_is_no_secret_by_its_form_is_seen_whatever_its_name(
+    name: str, before: str, after: str
+) -> None:
+    assert _seen({**RUN, "env": {name: before}}, {**RUN, "env": {name: after}}) == ["variable_changed"]
+    assert _seen({**RUN, "env": {name: before}}, {**RUN, "env": {name: before}}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NOTE", PASSWORD),
+        ("NOTE", "correct horse battery staple"),
+        ("DB_PASSWORD", "/hunter/two"),
+        ("APP_SECRET_MODE_KEY", "restricted"),
+        ("API_KEY", "12345678"),
+        ("UNLOCK_CODE", "123456"),
+        ("CARD_PIN", "1234"),
+        ("DATA_DIR", "kX9pQ2mZ7vL4wRt"),
+        ("WATCHED", "/kX9pQ2mZ7vL4wRt"),
+        ("WATCHED", "/9j/4AAQSkZJRgABAQ"),
+        ("WEBHOOK_PATH", "/services/T024BE7LD/B04GZ5/kX9pQ2mZ7vL4wRtAbCdEfG1h"),
+        ("ENABLED_TOOLS", "ghp_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5"),
+        ("MODE", "aB3dE5fG7h"),
+        ("CONFIG_FILE", "me:hunter2@host/file"),
+        ("CONNECTION", "/db?password=hunter2"),
+        ("PHONE", "5551234567"),
+    ],
+)
+def test_no_secret_is_locked_because_it_looks_like_a_path_a_word_or_a_number(name: str, value: str) -> None:
+    locked = str(lockable_entry({**RUN, "env": {name: value}}))
+    assert value not in locked
+    assert PASSWORD not in locked
+    assert f"<{name}>" in locked
+
+
+def test_a_word_in_a_header_is_left_out_although_a_variable_of_that_name_would_be_kept() -> None:
+    entry = {"url": "https://mcp.example/", "headers": {"X-Mode": "letmein", "X-Path": "/letmein/again"}}
+    assert "letmein" not in str(lockable_entry(entry))
+
+
+def test_a_lock_that_was_written_before_values_were_kept_is_still_met() -> None:
+    approved = {**RUN, "env": {"ALLOWED_PATHS": "<ALLOWED_PATHS>"}}
+    now = lockable_entry({**RUN, "env": {"ALLOWED_PATHS": "/srv/notes"}})
+    changes = compare_entries("notes", approved, now, CLIENTS["claude"])
+    assert [(change.kind, change.severity) for change in changes] == [("placeholder_filled", "info")]
+
+
 def test_a_report_says_which_host_or_path_is_another_one_and_no_password() -> None:
     values = (
         {"DB": f"postgres://me:{PASSWORD}@good.example/x", "KUBECONFIG": "~/.kube/config", "NOTE": PASSWORD},

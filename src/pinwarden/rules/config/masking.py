@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from pinwarden.documents.launch.redirecting_variables import redirects
 from pinwarden.rules.config.hosts import host_list, hosts_in, origin_only
 from pinwarden.rules.config.key_forms import TOKEN, has_secret_word, looks_random, names_secret, words_of
+from pinwarden.rules.config.plain_values import is_plain_value
 from pinwarden.rules.config.unseen import NAMED_VALUES
 
 MASK = "<secret>"
@@ -335,7 +336,8 @@ def _kept_word(name: str, word: Any) -> Any:
 def _lockable_value(path: str, name: str, value: Any) -> Any:
     if type(value) is dict:
         if name in NAMED_VALUES:
-            return {each: _lockable_variable(each, part) for each, part in value.items()}
+            header = name.endswith("headers")  # what a header holds is a key more often than not
+            return {each: _lockable_variable(each, part, header=header) for each, part in value.items()}
         return {each: _lockable_value(f"{path}.{each}", each, part) for each, part in value.items()}
     if type(value) is list:
         lockable = [_lockable_value(f"{path}.{place}", name, part) for place, part in enumerate(value)]
@@ -363,8 +365,8 @@ def _deciding_text(path: str, name: str, text: str) -> str:
     return origin_only(path, text) if _ADDRESS.match(text) and not re.search(r"\s", text) else f"<{path}>"
 
 
-def _lockable_variable(name: str, value: Any) -> Any:
-    """A variable or header: a reference stays, of a literal only where it sends or leads the server to."""
+def _lockable_variable(name: str, value: Any, *, header: bool = False) -> Any:
+    """A variable or header: a reference stays, of a literal what is no secret, by its form and by its name."""
     if value is None or type(value) is bool:
         return value
     if type(value) in (dict, list):
@@ -380,7 +382,7 @@ def _lockable_variable(name: str, value: Any) -> Any:
         return (shown_text if several else _shown_word)(_CREDENTIALS.sub(f"<{name}>@", text))
     if _ADDRESS.match(text) and not re.search(r"\s", text):
         return _address_in_value(name, text)
-    if _is_plain_path(name, text):
+    if _is_plain_path(name, text) or (not header and _is_plain(name, text)):
         return text
     return host_list(name, text) or _only_references(name, text)
 
@@ -391,6 +393,10 @@ def _address_in_value(name: str, url: str) -> str:
     if origin == f"<{name}>":
         return _only_references(name, url)
     return " ".join((f"{origin}{_references(url)}", *list(hosts_in(url))[1:]))
+
+
+def _is_plain(name: str, text: str) -> bool:
+    return is_plain_value(name, text) and not looks_secret(name, text) and not _CREDENTIALS.search(text)
 
 
 def _is_plain_path(name: str, text: str) -> bool:
