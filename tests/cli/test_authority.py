@@ -192,10 +192,12 @@ def test_a_policy_is_made_stricter_and_never_looser() -> None:
         ("/opt/bin/pinwarden run --name h -- npx x", ("h", False, ("npx", "x"))),
         ("python3 -m pinwarden run --name=h --project /p -- x", ("h", True, ("x",))),
         ("uvx --from pinwarden pinwarden run --client cursor h", ("h", False, ())),
+        ("op run -- pinwarden run --name h -- npx x", ("h", False, ("npx", "x"))),
+        ("env A=b pinwarden run -- npx x", (None, False, ("npx", "x"))),
         ("pinwarden gateway", None),
         ("npx x run h", None),
     ],
 )
-def test_our_run_start_is_recognised_by_whatever_program_it_is_started(line: str, expected: object) -> None:
+def test_our_own_start_is_recognised_by_whatever_program_it_is_started(line: str, expected: object) -> None:
     found = run_start(line.split())
     assert (found and (found.name, found.names_project, found.command)) == expected

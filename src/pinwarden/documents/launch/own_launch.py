@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from pinwarden.core.record import Record
-from pinwarden.documents.launch.launched import OWN_RUN_VALUES, PROGRAM, inner_words
+from pinwarden.documents.launch.launched import OWN_RUN_VALUES, PROGRAM, command_words, inner_words
 from pinwarden.documents.launch.options import program_name, read_options, split_line
 from pinwarden.documents.launch.packages import UV_VALUES
 
@@ -129,7 +129,7 @@ def is_enforced_start(command: Sequence[str], name: str) -> bool:
 
 
 class RunStart(Record):
-    """What a ``pinwarden run`` command says about where its server belongs, also where a command stands after ``--``."""
+    """What a ``pinwarden run`` command says about where its server belongs, with or without a command of its own."""
 
     name: str | None
     """The server's name: the word after ``run``, or that of ``--name``."""
@@ -141,13 +141,14 @@ class RunStart(Record):
 
 def run_start(command: Sequence[str]) -> RunStart | None:
     """The ``pinwarden run`` within a command line; None if there is none."""
-    words = own_words(command)
-    if words is None or words[:1] != ["run"]:
-        return None
-    place = words.index("--") if "--" in words else len(words)
-    options, rest = _options(words[1:place])
-    return RunStart(
-        name=rest[0] if rest else options.get("--name"),
-        names_project="--project" in options or "--file" in options,
-        command=tuple(words[place + 1 :]),
-    )
+    words = command_words(command)
+    for place in (*(number for number, word in enumerate(words) if word == "--"), len(words)):
+        ours = own_words(words[:place]) if place else None
+        if ours is not None and ours[:1] == ["run"]:
+            options, rest = _options(ours[1:])
+            return RunStart(
+                name=rest[0] if rest else options.get("--name"),
+                names_project="--project" in options or "--file" in options,
+                command=tuple(words[place + 1 :]),
+            )
+    return None
