@@ -15,10 +15,11 @@ import pytest
 import zstandard
 
 from pinwarden import PinwardenError
+from pinwarden.adapters.archives.limits import DEFAULT_LIMITS
+from pinwarden.adapters.archives.tar import tar_in_memory
 from pinwarden.adapters.bundles import zstd
 from pinwarden.adapters.bundles.archive import check_archive
 from pinwarden.adapters.bundles.limits import BundleLimits
-from pinwarden.adapters.bundles.tar import read_tar
 from pinwarden.adapters.bundles.tree import read_tree
 from pinwarden.adapters.bundles.unpack import unpack
 from pinwarden.core.cid import Cid, blob_cid
@@ -458,7 +459,7 @@ def test_tar_header_that_changes_how_the_next_is_read_is_refused() -> None:
         evil.pax_headers = {"GNU.sparse.size": "1"}
         archive.addfile(evil)
     with pytest.raises(PinwardenError) as caught:
-        list(read_tar(plain.getvalue()))
+        list(tar_in_memory(plain.getvalue(), DEFAULT_LIMITS))
     assert caught.value.code == "ARCHIVE_UNSAFE"
 
 

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from pinwarden.adapters.archives.limits import ArchiveLimits
 from pinwarden.adapters.artifacts import npm
 from pinwarden.adapters.artifacts.npm_tarball import read_manifest
-from pinwarden.adapters.artifacts.tarball_files import TarballLimits
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Settings
 from pinwarden.adapters.endpoints.npm import default_registry, registry_for
 from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
@@ -460,15 +460,15 @@ class TestTarballs:
     @pytest.mark.parametrize(
         ("data", "limits"),
         [
-            (tarball({"package/zeros": bytes(3_000_000)}), TarballLimits(unpacked_bytes=1_000_000)),
-            (tarball({f"package/{n}": b"" for n in range(50)}), TarballLimits(members=10)),
-            (tarball({"package/package.json": b" " * 2000}), TarballLimits(file_bytes=1000)),
-            (tarball({"package/" + "x" * 5000: b""}), TarballLimits(header_bytes=1000)),
+            (tarball({"package/zeros": bytes(3_000_000)}), ArchiveLimits(total_bytes=1_000_000)),
+            (tarball({f"package/{n}": b"" for n in range(50)}), ArchiveLimits(members=10)),
+            (tarball({"package/package.json": b" " * 5_000_000}), ArchiveLimits()),
+            (tarball({"package/" + "x" * 5000: b""}), ArchiveLimits(header_bytes=1000)),
         ],
         ids=["bytes", "members", "manifest", "long name"],
     )
     def test_attack_a_tarball_that_is_enormous_inside_is_not_read_to_its_end(
-        self, data: bytes, limits: TarballLimits
+        self, data: bytes, limits: ArchiveLimits
     ) -> None:
         with pytest.raises(PinwardenError) as caught:
             read_manifest(io.BytesIO(data), limits)

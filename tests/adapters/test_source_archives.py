@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.adapters.archives.members import ArchiveLimits
+from pinwarden.adapters.archives.limits import ArchiveLimits
 from pinwarden.adapters.artifacts import archive
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules

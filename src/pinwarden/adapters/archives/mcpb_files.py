@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
-from pinwarden.adapters.archives.members import ArchiveLimits, Member, zip_members
+from pinwarden.adapters.archives.limits import ArchiveLimits
+from pinwarden.adapters.archives.members import Member, zip_members
 from pinwarden.adapters.archives.zip_layout import check_layout
 from pinwarden.adapters.files import open_regular
 from pinwarden.core.digest import Digest

@@ -9,20 +9,21 @@ from __future__ import annotations
 import lzma
 import re
 import stat
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import NoReturn
 
+from pinwarden.adapters.archives.limits import DEFAULT_LIMITS, ArchiveLimits
+from pinwarden.adapters.archives.tar import tar_stream
+from pinwarden.adapters.files import open_regular
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
 _BROKEN = (
-    tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
@@ -35,18 +36,6 @@ _BROKEN = (
 )
 
 
-class ArchiveLimits(Record):
-    """Bounds on one archive, against those that are small outside and enormous inside."""
-
-    members: int = 100_000
-    """The largest packages in use have about thirty thousand files."""
-    total_bytes: int = 4 * 1024 * 1024 * 1024
-    path_bytes: int = 1024
-
-
-DEFAULT_LIMITS = ArchiveLimits()
-
-
 class Member(Record):
     """One file of an archive."""
 
@@ -56,32 +45,11 @@ class Member(Record):
     data: bytes = field(repr=False)
 
 
-def tar_members(
-    path: Path, *, links: Literal["refuse", "skip"] = "refuse", limits: ArchiveLimits = DEFAULT_LIMITS
-) -> Iterator[Member]:
-    """The files of a tarball, compressed or not, in their order.
-
-    npm leaves links out when it unpacks a package; ``skip`` does the same.
-    """
-    gate = _Gate(path, limits)
-    with _reading(path), tarfile.open(path, "r:*") as archive:
-        for member in archive:
-            gate.count()
-            if member.isdir():
-                continue
-            if member.issym() or member.islnk():
-                if links == "skip":
-                    continue
-                gate.refuse(f"holds a link {member.name[:120]!a}")
-            if not member.isreg():
-                gate.refuse(f"holds something that is not a file: {member.name[:120]!a}")
-            name = gate.safe(member.name.removeprefix("./"))
-            gate.take(member.size)
-            stream = archive.extractfile(member)
-            data = stream.read(member.size + 1) if stream else b""
-            if len(data) != member.size:
-                gate.refuse(f"ends inside {name[:120]!a}")
-            yield Member(path=name, executable=bool(member.mode & 0o111), data=data)
+def tar_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[Member]:
+    """The files of a tarball, compressed or not, in their order."""
+    with open_regular(path) as stream:
+        for file in tar_stream(stream, limits):
+            yield Member(path=file.path, executable=file.executable, data=bytes(file.read()))
 
 
 def zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[Member]:

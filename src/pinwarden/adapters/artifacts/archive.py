@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
-from pinwarden.adapters.archives.members import ArchiveLimits, Member, tar_members, zip_members
-from pinwarden.adapters.archives.tar_layout import check_tar
+from pinwarden.adapters.archives.limits import ArchiveLimits
+from pinwarden.adapters.archives.members import Member, tar_members, zip_members
 from pinwarden.adapters.archives.zip_layout import check_layout
 from pinwarden.adapters.artifacts.local_files import registry_of, taken_in
 from pinwarden.adapters.endpoints.endpoint import Endpoint
@@ -91,8 +91,6 @@ def members(archive: Path) -> Iterator[Member]:
         is_zip = stream.read(4) == _ZIP
     if is_zip:
         check_layout(archive)
-    else:
-        check_tar(archive, LIMITS)
     for member in (zip_members if is_zip else tar_members)(archive, limits=LIMITS):
         seen.add(check_portable(member.path))
         yield member

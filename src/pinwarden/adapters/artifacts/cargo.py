@@ -28,7 +28,7 @@ MANIFEST_MISMATCH = "cargo_manifest_mismatch"
 ARCHIVE_UNSAFE = "cargo_archive_unsafe"
 _MAX_CONFIG = 64 * 1024
 _MAX_INDEX = 32 * 1024 * 1024
-_FILES = frozenset({"cargo.toml", "build.rs"})
+_FILES = frozenset({"Cargo.toml", "build.rs"})
 
 
 class _Content(Record):
@@ -114,7 +114,7 @@ def _checked_host(url: str, endpoint: Endpoint) -> str | None:
 def _content(stream: IO[bytes], name: str, version: str) -> _Content:
     try:
         files = read_files(stream, _FILES)
-        manifest = parse_manifest(files.get("cargo.toml", b""))
+        manifest = parse_manifest(files.get("Cargo.toml", b""))
     except PinwardenError as err:
         return _Content(problems=(Problem(code=ARCHIVE_UNSAFE, message=err.message),))
     problems: tuple[Problem, ...] = ()

@@ -1,15 +1,20 @@
-"""The ``package.json`` of an npm tarball, read without unpacking anything."""
+"""The files of an npm tarball, and its ``package.json``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
-from pinwarden.adapters.artifacts.tarball_files import DEFAULT_LIMITS, TarballLimits, read_files
+from pinwarden.adapters.archives.limits import DEFAULT_LIMITS, ArchiveLimits
+from pinwarden.adapters.artifacts.tarball_files import MOST_FILE_BYTES, package_files, read_files
+from pinwarden.adapters.files import open_regular
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
-_NAMES = frozenset({"package.json", "binding.gyp"})
+NAMES = frozenset({"package.json", "binding.gyp"})
+"""Files by which npm decides what to run."""
 
 
 class TarballManifest(Record):
@@ -20,9 +25,18 @@ class TarballManifest(Record):
     """There is a ``binding.gyp``, which npm builds on installation unless told otherwise."""
 
 
-def read_manifest(stream: IO[bytes], limits: TarballLimits = DEFAULT_LIMITS) -> TarballManifest:
+def unpacked(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
+    """The files of a package: path, whether it may be started, bytes. They are the ones that `read_manifest` judged."""
+    with open_regular(archive) as stream:
+        for path, file in package_files(stream, NAMES):
+            yield path, file.executable, bytes(file.read())
+
+
+def read_manifest(
+    stream: IO[bytes], limits: ArchiveLimits = DEFAULT_LIMITS, *, file_bytes: int = MOST_FILE_BYTES
+) -> TarballManifest:
     """The manifest. One that is not there, or could be read in two ways, makes the tarball unusable."""
-    files = read_files(stream, _NAMES, limits)
+    files = read_files(stream, NAMES, limits, file_bytes=file_bytes)
     if "package.json" not in files:
         raise PinwardenError("ARCHIVE_UNSAFE", "the tarball has no package.json")
     try:

@@ -8,10 +8,12 @@ from typing import Any, NoReturn
 
 from libipld import encode_multibase
 
+from pinwarden.adapters.archives.limits import ArchiveLimits
+from pinwarden.adapters.archives.tar import BLOCK, tar_in_memory
 from pinwarden.adapters.bundles import tar, zstd
 from pinwarden.adapters.bundles.car import read_car, write_car
 from pinwarden.adapters.bundles.limits import DEFAULT_LIMITS, BundleLimits
-from pinwarden.adapters.bundles.tar import TarFile, headers_of, most_bytes, read_tar, write_tar
+from pinwarden.adapters.bundles.tar import TarFile, headers_of, most_bytes, write_tar
 from pinwarden.adapters.bundles.tree import SourceFile
 from pinwarden.core.cid import BLOB_PREFIX, Cid, blob_cid, document_cbor
 from pinwarden.core.errors import PinwardenError
@@ -125,7 +127,7 @@ def _as_written(manifest: Manifest, archive: bytes) -> Iterable[tuple[Entry, mem
             if frame.read(place, start) != headers:
                 return None
             found.append(frame.read(start, stop))
-        place = stop + -size % tar.BLOCK
+        place = stop + -size % BLOCK
     end = frame.size - place == len(tar.END) and frame.read(place, frame.size) == tar.END
     return zip(manifest.entries, found, strict=True) if end else None
 
@@ -134,16 +136,18 @@ def _matched(manifest: Manifest, archive: bytes) -> Iterator[tuple[Entry, memory
     """Every file of anybody's tarball with the entry that lists it; each once, and no other."""
     plain = zstd.decompressed(archive, most_bytes((entry.path, entry.size_bytes) for entry in manifest.entries))
     left = {entry.path: entry for entry in manifest.entries}
-    for file in read_tar(plain):
+    limits = ArchiveLimits(members=2 * len(left) + 1000, total_bytes=len(plain), path_bytes=4096)
+    for file in tar_in_memory(plain, limits):
         entry = left.pop(file.path, None)
         if entry is None:
             raise PinwardenError(
                 "ARCHIVE_UNSAFE",
                 f"the archive has a file that the manifest does not list, or has it twice: {file.path[:120]!a}",
             )
-        if len(file.data) != entry.size_bytes:
-            _other_size(entry, file.data)
-        yield entry, file.data
+        data = file.read()
+        if len(data) != entry.size_bytes:
+            _other_size(entry, data)
+        yield entry, data
 
 
 def _other_size(entry: Entry, data: memoryview | bytes) -> NoReturn:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from pinwarden.adapters.environments.machine import has_glibc, machine
 from pinwarden.adapters.environments.no_program import program_unknown
 from pinwarden.adapters.environments.store import Store
 from pinwarden.adapters.environments.tree import MADE_HERE, TREE, Row, problem_of, write_file, write_manifest
-from pinwarden.adapters.files import read_file
+from pinwarden.adapters.files import open_regular, read_file
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -76,32 +76,25 @@ def chosen(closure: Closure, here: NodePlatform) -> tuple[ClosurePackage, ...]:
     return tuple(found)
 
 
-def unpacked(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
-    """The files of a package: npm drops the first folder of every path, and links."""
-    from pinwarden.adapters.archives.members import tar_members
-
-    for member in tar_members(archive, links="skip"):
-        _, _, path = member.path.partition("/")
-        if path:
-            yield path, member.executable, member.data
-
-
 def content_of(archive: Path) -> Digest:
     """The digest of a package's content, for the closure."""
     import hashlib
+
+    from pinwarden.adapters.artifacts.npm_tarball import unpacked
 
     return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in unpacked(archive))
 
 
 def declared_scripts(archive: Path) -> dict[str, str]:
     """The scripts that npm would run on installing a package, by event; none of a package that cannot be read."""
+    from pinwarden.adapters.artifacts.npm_tarball import read_manifest
     from pinwarden.documents.artifacts.npm_package import read_run_info
 
-    files = {path: data for path, _, data in unpacked(archive) if path in ("package.json", "binding.gyp")}
     try:
-        about = json.loads(files.get("package.json", b"null"))
-        return dict(read_run_info(about, has_gyp="binding.gyp" in files).scripts)
-    except (ValueError, RecursionError, PinwardenError):
+        with open_regular(archive) as stream:
+            manifest = read_manifest(stream)
+        return dict(read_run_info(manifest.document, has_gyp=manifest.has_gyp).scripts)
+    except PinwardenError:
         return {}
 
 
@@ -113,6 +106,8 @@ def environment_key(closure_digest: Digest, here: NodePlatform, scripted: Sequen
 
 def build(folder: Path, packages: Sequence[ClosurePackage], store: Store, scripting: Scripting | None = None) -> None:
     """Unpack verified archives into a folder, then run the scripts that were approved."""
+    from pinwarden.adapters.artifacts.npm_tarball import unpacked
+
     tree = folder / TREE
     tree.mkdir()
     sections: dict[str, list[Row]] = {}
