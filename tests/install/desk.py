@@ -48,8 +48,8 @@ class Desk:
     def update(self, *arguments: str) -> tuple[int, Any]:
         return self.run("update", "--registry", str(self.export), "--by", "me", *arguments)
 
-    def publish(self, made: Bundle) -> None:
-        self.user.publish(made)
+    def publish(self, made: Bundle, **more: Any) -> None:
+        self.user.publish(made, **more)
         self.write_export()
 
     def write_export(self) -> None:

@@ -331,7 +331,7 @@ def test_attack_installing_again_does_not_change_what_was_approved(desk: Desk) -
 def test_an_update_below_the_floor_is_refused(desk: Desk) -> None:
     desk.publish(bundle(version="1.1.0", content=SERVER))
     desk.install("--floor", "1.1.0")
-    desk.publish(bundle(version="1.0.0", content=REWORDED))
+    desk.publish(bundle(version="1.0.0", content=REWORDED), allow_older=True)
     before = desk.lock
     code, told = desk.update("--yes")
     assert (code, codes(told)) == (1, ["VERSION_BELOW_FLOOR"])
