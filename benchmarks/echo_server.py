@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 TOOL = {
     "name": "echo",
@@ -18,17 +19,27 @@ RESULTS = {
     },
     "tools/list": {"tools": [TOOL]},
 }
-PREFIX = b'{"jsonrpc":"2.0","id":'
-ANSWER = b',"result":{"content":[{"type":"text","text":"hi"}]}}\n'
+_ID = re.compile(rb'"id": ?([0-9]+|"[^"]*")')
+_TOKEN = re.compile(rb'"progressToken": ?([0-9]+|"[^"]*")')
+COMPACT = b'{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"hi"}]}}\n'
+SPACED = b'{"jsonrpc": "2.0", "id": %s, "result": {"content": [{"type": "text", "text": "hi"}]}}\n'
+PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}\n'
+REPORT = b"report-progress"
+"""In the arguments of a call: the server reports progress once before it answers."""
 
 
 def _answer(line: bytes) -> bytes:
-    if line.startswith(PREFIX) and b'"method":"tools/call"' in line:
-        return PREFIX + line[len(PREFIX) : line.index(b",", len(PREFIX))] + ANSWER
+    """Answer in the spelling of the request, with as little work as possible for a call."""
+    found = _ID.search(line)
+    if found is not None and b'"tools/call"' in line:
+        answer = (SPACED if b'", "' in line else COMPACT) % found[1]
+        if REPORT in line and (token := _TOKEN.search(line)) is not None:
+            os.write(1, PROGRESS % token[1])
+        return answer
     message = json.loads(line)
     if "id" not in message:
         return b""
-    result = RESULTS.get(message["method"], {"content": [{"type": "text", "text": "hi"}]})
+    result = RESULTS[message["method"]]
     return json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode() + b"\n"
 
 

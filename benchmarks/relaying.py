@@ -1,9 +1,11 @@
 """What the gateway adds to a call over stdio, beside two pipes (``cat``) and MCP Hangar with pins and its store.
 
 Latency is measured on one core, so that what is compared is work and not the placement of processes: the client writes
-a line and reads a line; the server does next to nothing. Throughput is that of a server written with the official SDK,
-on all cores. Behind a server that does nothing, what a call costs anybody is all there is, and even two pipes cost much
-of it: that is shown, and no goal. Ours has its audit log on.
+a line and reads a line; the server does next to nothing. The same call is sent in every spelling of `SPELLINGS`, since
+clients choose theirs: what the gateway adds is compared with what ``cat`` adds to a call in the same spelling.
+Throughput is that of a server written with the official SDK, on all cores. Behind a server that does nothing, what a
+call costs anybody is all there is, and even two pipes cost much of it: that is shown, and no goal. Ours has its audit
+log on.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
+from uuid import UUID
 
 from benchmarks import echo_server
 from benchmarks.measure import Goal, Row, one_core, order, table
@@ -31,8 +35,52 @@ COPIES = 3  # of each process: where its memory happens to lie makes a tenth of 
 SLOW_CALLS = 2  # of Hangar in a round: one of its calls takes as long as a thousand of the others
 IN_FLIGHT, MANY = 32, 960
 ADDED_AT_MOST, LESS_AT_LEAST, THROUGHPUT_AT_LEAST, START_AT_MOST = 2.5, 100, 0.8, 6
+ADDED_IN_ANY_SPELLING = 3.5
+SPELLING_ROUNDS, SPELLING_CALLS = 41, 40
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
 OURS, CAT, DIRECT, HANGAR = "pinwarden run", "cat | server | cat", "directly", "mcp-hangar, pinned"
+
+
+_PARAMS = {"name": "echo", "arguments": {"text": "12345678"}}
+_REPORTED = {"text": echo_server.REPORT.decode()}
+_NESTED = {"path": ["a", "b"], "filter": {"size": {"min": 1, "max": 2.5}, "kinds": ["x", "y", None, True]}}
+
+
+def _compact(message: Mapping[str, object]) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def _spaced(message: Mapping[str, object]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _call(request_id: int | str, params: Mapping[str, object] = _PARAMS) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
+
+
+def _with_token(number: int | str, arguments: Mapping[str, object] | None = None) -> dict[str, object]:
+    token = {"progressToken": number}
+    return {"name": "echo", "arguments": arguments or {"text": "12345678"}, "_meta": token}
+
+
+Spelling = Callable[[int], bytes]
+SPELLINGS: dict[str, Spelling] = {
+    "compact": lambda number: _compact(_call(number)),
+    "spaced": lambda number: _spaced(_call(number)),
+    "string id": lambda number: _compact(_call(f"request-{number}")),
+    "progress token": lambda number: _compact(_call(number, _with_token(number))),
+    "progress token, reported once": lambda number: _compact(_call(number, _with_token(number, _REPORTED))),
+    "UUID, spaced, progress token": lambda number: _spaced(_call(_uuid(number), _with_token(_uuid(number)))),
+    "id last": lambda number: _compact(dict(reversed(_call(number).items()))),
+    "unicode escapes": lambda number: _compact(_call(number, {"name": "echo", "arguments": {"text": "Grüße, 世界"}})),
+    "nested arguments": lambda number: _compact(_call(number, {"name": "echo", "arguments": _NESTED})),
+    "_meta": lambda number: _compact(_call(number, {**_PARAMS, "_meta": {"example.com/trace": "4bf92f35", "n": 1}})),
+}
+"""The same call as clients write it. The first is what the other tables use."""
+
+
+def _uuid(number: int) -> str:
+    return str(UUID(int=Random(number).getrandbits(128)))
 
 
 class Target:
@@ -59,6 +107,19 @@ class Target:
     def call(self) -> bytes:
         os.write(self._in, self._request())
         return self._read_line()
+
+    def timed(self, spelling: Spelling, lines: int) -> float:
+        """Median seconds until so many lines answer a call in a spelling. The calls are written out before."""
+        requests = [spelling(self._number + place) for place in range(1, SPELLING_CALLS + 1)]
+        self._number += SPELLING_CALLS
+        times = []
+        for request in requests:
+            start = time.perf_counter()
+            os.write(self._in, request)
+            for _ in range(lines):
+                self._read_line()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
 
     def many(self, count: int) -> None:
         """So many calls, always so many of them on their way."""
@@ -102,7 +163,7 @@ def report() -> str:
             commands.pop(HANGAR, None)
             for _ in range(COPIES - 1):
                 targets += _all_started(commands, folder, stack)
-            latency = _latency(targets)
+            latency = (*_latency(targets), _spellings([each for each in targets if each.name != HANGAR]))
         throughput = []
         for whose, server in (("of the official SDK", SDK_SERVER), ("that does nothing", SERVER)):
             with ExitStack() as stack:
@@ -218,6 +279,32 @@ def _latency(targets: list[Target]) -> tuple[str, str]:
         table("One call of 100 bytes over stdio, one after the other, on one core", rows, 1, []),
         table("What each adds to such a call", adds, 1, goals) + missing,
     )
+
+
+def _spellings(targets: list[Target]) -> str:
+    """What we add to a call in each spelling, as a multiple of what ``cat`` adds to the same call."""
+    medians: dict[str, dict[str, list[float]]] = {
+        spelling: {name: [] for name in (DIRECT, CAT, OURS)} for spelling in SPELLINGS
+    }
+    for number in range(SPELLING_ROUNDS):
+        for spelling in order(list(SPELLINGS), number):
+            lines = 2 if "reported" in spelling else 1
+            of_round: dict[str, list[float]] = {name: [] for name in medians[spelling]}
+            for target in order(targets, number):
+                of_round[target.name].append(target.timed(SPELLINGS[spelling], lines))
+            for name, found in of_round.items():
+                medians[spelling][name].append(statistics.median(found))
+    width = max(map(len, SPELLINGS))
+    shown = ["What a call costs by its spelling: microseconds, and what is added as a multiple of what cat adds"]
+    shown.append(f"  {'':{width}}  {DIRECT:>10}  {'cat adds':>10}  {'we add':>10}  {'ratio':>7}")
+    for spelling, times in medians.items():
+        floor = [a - b for a, b in zip(times[CAT], times[DIRECT], strict=True)]
+        added = [a - b for a, b in zip(times[OURS], times[DIRECT], strict=True)]
+        ratio = statistics.median(ours / max(cat, 1e-9) for ours, cat in zip(added, floor, strict=True))
+        figures = "  ".join(f"{statistics.median(each) * 1e6:10.2f}" for each in (times[DIRECT], floor, added))
+        met = "met" if ratio <= ADDED_IN_ANY_SPELLING else "NOT MET"
+        shown.append(f"  {spelling:{width}}  {figures}  {ratio:7.3f}  at most {ADDED_IN_ANY_SPELLING:g}x: {met}")
+    return "\n".join(shown)
 
 
 def _throughput(targets: list[Target], whose: str, *, is_goal: bool) -> str:

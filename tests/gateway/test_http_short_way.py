@@ -84,6 +84,28 @@ def test_a_call_with_a_known_head_goes_the_short_way_and_is_recorded_all_the_sam
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        CALL.replace(b'"id": 1', b'"id": "call-1"'),
+        CALL.replace(b'"_meta": {', b'"_meta": {"progressToken": "t1", '),
+        CALL.replace(b'"id": 1', b'"id": "call-1"').replace(b'"_meta": {', b'"_meta": {"progressToken": 7, '),
+        orjson.dumps(orjson.loads(CALL)),
+    ],
+    ids=["string id", "progress token", "both", "compact"],
+)
+def test_a_call_takes_the_fast_path_in_every_spelling(at: Scene, body: bytes) -> None:
+    with Raw(at.gateway, "notes") as raw:
+        known(raw)
+        for _ in range(3):
+            status, headers, answer = raw.send(body, HEADERS)
+            assert (status, headers["content-type"]) == (200, "application/json")
+            assert orjson.loads(answer)["id"] == orjson.loads(body)["id"]
+            assert at.world.bodies[-1] == body
+    assert at.general == 2, "one for each head that was not known"
+    assert [fact.call.partition("/")[2] for fact in at.kept.facts[-3:]] == [str(orjson.loads(body)["id"])] * 3
+
+
+@pytest.mark.parametrize(
     ("old", "new", "status", "code"),
     [
         (b'"name": "search_notes"', b'"name": "search_notez"', 400, -32020),

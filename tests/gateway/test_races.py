@@ -56,7 +56,7 @@ def test_attack_a_notice_that_comes_while_the_short_way_is_learned_is_not_overlo
     meanwhile(monkeypatch, desk, "notices", lambda: desk.guard.changed(TOOL))
     desk.tell("notifications/roots/list_changed")
     message = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "search_notes"}}
-    assert desk.session.plain.form(message, desk.now) is None
+    assert desk.session.fast_path.admit(message, desk.now) is None
 
 
 def told(desk: Desk) -> int:

@@ -129,13 +129,13 @@ def test_attack_calls_that_come_and_go_while_the_session_looks_who_listens_stop_
     """Attack: the short way opens calls without the lock; a walk over what is open must not trip over them."""
     desk = Desk(HONEST, era=MODERN)
     for number in range(10_000, 10_400):
-        desk.session.plain.open[number] = "search_notes"
+        desk.session.fast_path.open[number] = "search_notes"
     desk.ask(LISTEN, {"notifications": {"toolsListChanged": True}})
     desk.open()
     done = Event()
 
     def calling() -> None:
-        number, calls = 20_000, desk.session.plain.open
+        number, calls = 20_000, desk.session.fast_path.open
         while not done.is_set():
             number += 1
             calls[number] = "search_notes"

@@ -612,7 +612,7 @@ def test_an_event_that_was_not_written_to_its_end_is_no_event(more: bytes, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [(b"called", b"warned"), (b"pinwarden-journal/3 s1 0", b"pinwarden-journal/3 s2 0"), (b"/3", b"/9")]
+    ("old", "new"), [(b"called", b"warned"), (b"pinwarden-journal/4 s1 0", b"pinwarden-journal/4 s2 0"), (b"/4", b"/9")]
 )
 def test_an_edited_journal_is_told_and_kept(old: bytes, new: bytes, tmp_path: Path, folder: Path) -> None:
     path = left(folder)

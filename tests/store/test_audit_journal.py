@@ -15,7 +15,7 @@ from pinwarden.documents.audit_entry import Entry, parse
 from pinwarden.documents.gateway_event import Fact
 from pinwarden.store.audit import AuditLimits, AuditLog, recover
 from pinwarden.store.audit_chain import audit_schema, lines, verify
-from pinwarden.store.audit_journal import Journal, left_behind, pack
+from pinwarden.store.audit_journal import Journal, left_behind, pack, text_call
 from pinwarden.store.database import Database, open_database
 
 FORM = Fact(kind="called", server="50% %d \\ \x1f ü", session="s", call="s/", item="echo", expected=("a", "b"))
@@ -341,6 +341,55 @@ def test_a_call_of_any_number_is_recorded(number: int, database: Database, folde
         log.note_all([(FORM, number), (FORM, 6)])
     assert calls(database) == ["first", "s/5", f"s/{number}", f"s/{number}", "s/6"]
     assert verify(database).breaks == ()
+
+
+@pytest.mark.parametrize("request_id", ["", "7", "call-7", "4bf9-1e300", 'é"\\\n\0\x1f\x1e %s', "x" * 256, "世" * 256])
+def test_a_call_with_any_text_as_request_id_is_recorded(request_id: str, database: Database, folder: Path) -> None:
+    with AuditLog(folder.parent / "audit.sqlite", folder, limits=CALM) as log:
+        log.record_durably(Fact(kind="called", call="first"))
+        log.note(FORM, 5)
+        log.note(FORM, request_id)
+        log.note_all([(FORM, request_id), (FORM, 6)])
+        log.note(FORM, 7)
+    assert calls(database) == ["first", "s/5", f"s/{request_id}", f"s/{request_id}", "s/6", "s/7"]
+    assert verify(database).breaks == ()
+
+
+def test_calls_with_text_ids_make_a_full_file_start_over_without_losing_one(database: Database, folder: Path) -> None:
+    limits = AuditLimits(batch=2000, backlog=8000, gather=0.001, wait=60.0)
+    with AuditLog(folder.parent / "audit.sqlite", folder, limits=limits) as log:
+        log.record_durably(Fact(kind="called", call="first"))
+        for number in range(400):
+            log.note(FORM, "x" * (number % 50) + str(number))
+    assert calls(database) == ["first", *(f"s/{'x' * (number % 50)}{number}" for number in range(400))]
+    assert verify(database).breaks == ()
+
+
+def test_attack_an_edited_text_id_in_a_journal_that_was_left_behind_is_found(database: Database, folder: Path) -> None:
+    """Also in the last record, where it must not be taken for one that was written in part."""
+    journal = Journal.create(folder, "desk", "s1")
+    form = journal.add_form(FORM)
+    for request_id in ("first-id", "last-id"):
+        journal.add_text_call(text_call(form, request_id, 1))
+    journal.close(remove=False)
+    edited = edit(journal.path, b"last-id", b"fake-id")
+    with pytest.raises(PinwardenError) as caught:
+        recover(database, folder)
+    assert caught.value.code == "AUDIT_TAMPERED"
+    assert (journal.path.read_bytes(), calls(database)) == (edited, ["s/first-id"])
+
+
+def test_a_call_with_a_text_id_that_was_written_in_part_is_no_event(database: Database, folder: Path) -> None:
+    journal = Journal.create(folder, "desk", "s1")
+    form = journal.add_form(FORM)
+    journal.add_text_call(text_call(form, "whole", 1))
+    data = text_call(form, "part", 2)
+    journal.have_room(1000)
+    journal.map[journal.size + 8 : journal.size + 8 + len(data)] = data  # type: ignore[index]
+    journal.size += 64  # a killed process leaves its room behind
+    journal.close(remove=False)
+    assert recover(database, folder) == 1
+    assert calls(database) == ["s/whole"]
 
 
 def test_a_full_file_gets_more_room_and_starts_anew_without_losing_a_call(database: Database, folder: Path) -> None:

@@ -29,8 +29,8 @@ class Outlet:
         does not take any more; both by whoever wanted it written."""
         self.descriptor = descriptor
         self.lock = Lock()
-        """Who writes has it, for as long as the side does not read; who writes without `write_line` does what that
-        does."""
+        """Held by the thread that writes, for as long as the side does not read. `StdioLoops` writes as `write_line`
+        does, without a call."""
         self.closed = False
         self.unsent = unsent
         self._most = most

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Iterable
 
-from pinwarden.core.record import as_dict, replace
+from pinwarden.core.record import replace
 from pinwarden.documents.gateway_event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, Fact
 from pinwarden.documents.surface import RESOURCE, Surface
 from pinwarden.gateway.guard import Guard
@@ -20,10 +19,6 @@ _NAME, _NAMES = 60, 12  # letters of a name, and names, that a sentence has of w
 _MAX_REASONS = 100  # that are counted one by one; ours are a dozen, but some name what a server said
 _MAX_QUESTIONS = 100  # of a server that are told one by one
 _MAX_SEEN = 50_000  # definitions, and uses, that a session remembers to have told
-
-
-def _with_call(self: Any, call: str) -> None:
-    self.call = call
 
 
 class Output:
@@ -119,19 +114,9 @@ class Journal:
             self._told_uses.add(mark)
         self.used(verdict, method, call, out)
 
-    def maker(self, verdict: Verdict, method: str) -> Callable[[int], Fact]:
-        """What makes the fact of a use that passes, given its id.
-
-        This is done for every call. So the facts of one tool share everything but the call: a class holds the rest.
-        """
-        model = self.fact(CALLED, verdict, method, "")
-        shared = {name: value for name, value in as_dict(model).items() if name != "call"}
-        made = type("CalledFact", (), {**shared, "__slots__": ("call",), "__init__": _with_call})
-        prefix = f"{self._session}/"
-        return cast("Callable[[int], Fact]", lambda number: made(prefix + str(number)))
-
-    def forms(self, verdicts: Iterable[Verdict], method: str) -> dict[str, Fact]:
-        """The facts of uses that pass, but for the number at the end of their call: by the name of what is used."""
+    def call_events(self, verdicts: Iterable[Verdict], method: str) -> dict[str, Fact]:
+        """By the name of what is used, the event of a use that passes; the request id at the end of ``call`` is
+        missing."""
         return {each.key: self.fact(CALLED, each, method, f"{self._session}/") for each in verdicts}
 
     def pinged(self, verdict: Verdict, call: str, out: Output) -> None:

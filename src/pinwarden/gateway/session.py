@@ -38,13 +38,13 @@ from pinwarden.documents.protocol import (
 from pinwarden.documents.surface import TOOL
 from pinwarden.gateway.answers import Answers
 from pinwarden.gateway.asked import Answer, Asked, Notice, Request
+from pinwarden.gateway.call_fast_path import CALL, CallFastPath, with_request_id
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.held import Held
 from pinwarden.gateway.listening import Listening
 from pinwarden.gateway.messages import LISTEN, error, is_id, meant_id, unrecorded
 from pinwarden.gateway.opening import Opening, stateless_meta
 from pinwarden.gateway.output import Journal, Output
-from pinwarden.gateway.plain import CALL, PlainCalls
 from pinwarden.gateway.resource_links import ResourceLinks
 from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_request
 from pinwarden.gateway.step import NOTHING, Step
@@ -85,9 +85,9 @@ class Session:
         self._uses = Uses(guard, self._journal, self._views, self._opening, links)
         self._answers = Answers(guard, self._journal, self._views, self._opening, self._uses, links)
         self._open: dict[Any, Asked | str] = {}
-        """Requests by their id; of a plain call only the name of the tool."""
-        self.plain = PlainCalls(guard, self._journal, self._uses, self._answers, self._open)
-        """The short way, for those who look there before they give us a message."""
+        """Requests by their id; of a call on the fast path only the name of the tool."""
+        self.fast_path = CallFastPath(guard, self._journal, self._views, self._uses, self._answers, self._open)
+        """For those who try it before they give a message to the session."""
         self._held = Held(guard.limits, self._journal)
         self._cancelled: set[Any] = set()
         self._active = False
@@ -106,7 +106,7 @@ class Session:
     def holds(self) -> bool:
         """Whether messages wait for something that the server has yet to answer, or will: what it lists may be a part
         of a list, and passes when the rest was asked for."""
-        # A copy: the short way opens and ends calls without our lock.
+        # A copy: the fast path opens and ends calls without our lock.
         asked = (each for number, each in tuple(self._open.items()) if number not in self._cancelled)
         lists = (each for each in asked if type(each) is Asked and (each.kind is not None or each.method == LISTING))
         return bool(self._held) or any(lists)
@@ -140,15 +140,15 @@ class Session:
             if now >= self.guard.look_at:
                 self.guard.look(now)
             self._active = True
-            step = self.plain.call(frame, message, now)
-            if step is not None:
-                return step
-            self.plain.spend()
+            event = self.fast_path.admit(message, now)
+            if event is not None:
+                return Step((), (frame,), (with_request_id(event, message["id"]),))
+            self.fast_path.spend()
             out = Output()
             for one, value in self._each(frame.rstrip(), message, out.to_client):
                 self._from_client(one, value, now, out)
             self._listen(now, out)
-            self.plain.learn(now)
+            self.fast_path.learn(now)
         return out.step()
 
     def server_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
@@ -161,9 +161,9 @@ class Session:
         with self._lock:
             if now >= self.guard.look_at:
                 self.guard.look(now)
-            if self.plain.answers(frame, message):
+            if self.fast_path.relays(frame, message):
                 return Step((frame,))
-            self.plain.spend()
+            self.fast_path.spend()
             out = Output()
             each = self._each(frame.rstrip(), message, None)
             for one, value in each:
@@ -171,7 +171,7 @@ class Session:
             if not each and type(message) is list:
                 self._batch(message, now, out)
             self._listen(now, out)
-            self.plain.learn(now)
+            self.fast_path.learn(now)
         return out.step()
 
     def tick(self, now: float) -> Step:
@@ -179,7 +179,7 @@ class Session:
         out = Output()
         with self._lock:
             self.guard.look(now)
-            self.plain.spend()
+            self.fast_path.spend()
             if self._active:
                 self._active = False
                 self._views.due(now, out)
@@ -221,7 +221,7 @@ class Session:
         """What could not be recorded does not happen: what is sent in place of it. Who waited for it is told why."""
         out = Output()
         with self._lock:
-            self.plain.spend()
+            self.fast_path.spend()
             for part in (self._views, self._opening):
                 part.judge_anew()
             self._journal.tell_anew()
@@ -240,7 +240,7 @@ class Session:
         """The server takes no more messages, and these did not reach it: who waits for an answer is told so."""
         out = Output()
         with self._lock:
-            self.plain.spend()
+            self.fast_path.spend()
             for frame in frames:
                 self._unsent(self._members(frame), _not_taken, out)
         return out.step()
@@ -433,7 +433,7 @@ class Session:
 
     def _client_hears(self, wanted: Iterable[str]) -> bool:
         """Whether the client has a subscription open to all of these notices."""
-        # A copy: the short way opens and ends calls without our lock.
+        # A copy: the fast path opens and ends calls without our lock.
         listening = (each for each in tuple(self._open.values()) if type(each) is Asked and each.method == LISTEN)
         return any(set(wanted) <= set(each.use.split()) for each in listening)
 

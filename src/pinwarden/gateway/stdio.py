@@ -21,8 +21,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.express import Express
 from pinwarden.gateway.outlet import Outlet
+from pinwarden.gateway.stdio_loops import StdioLoops
 
 if TYPE_CHECKING:
     from pinwarden.adapters.process_tree import ProcessTree
@@ -59,7 +59,7 @@ class Relay:
         self._to_server = Outlet(os.dup(process.stdin.fileno()), most, full, self._not_taken)
         process.stdin.close()
         self._to_client = Outlet(os.dup(1), most, partial(self._stop, unread.format("the client")))
-        self._express = Express(session, recorder.log, self._to_server, self._to_client)
+        self._loops = StdioLoops(session, recorder.log, self._to_server, self._to_client)
         self.ending = ""
         """Why the server was ended, if it did not end by itself."""
         self._deaf = False
@@ -89,7 +89,7 @@ class Relay:
     def _from_client(self) -> None:
         try:
             with suppress(OSError):
-                self._express.from_client(0, partial(self._send, later_to=("client",)))
+                self._loops.from_client(0, partial(self._send, later_to=("client",)))
         except PinwardenError as err:
             self._say(f"the client's connection is closed: {err.message}")
         finally:
@@ -110,7 +110,7 @@ class Relay:
 
         What is held no longer may not be written yet: whoever is at it comes here when it is.
         """
-        if not self._session.holds and not self._express.answering and not self._ticking:
+        if not self._session.holds and not self._loops.answering and not self._ticking:
             self._to_server.close_later()
             self._settled.set()
 
@@ -118,7 +118,7 @@ class Relay:
         try:
             with suppress(OSError):
                 send = partial(self._send, later_to=("server",))
-                self._express.from_server(self._stdout, send, self._close_if_client_gone)
+                self._loops.from_server(self._stdout, send, self._close_if_client_gone)
         except PinwardenError as err:
             self._stop(err.message)
         finally:
@@ -176,7 +176,7 @@ class Relay:
 
     def _keep_time(self) -> None:
         if not self._ended.wait(_PREPARE_SECONDS):
-            self._express.prepare()
+            self._loops.prepare()
             gc.freeze()  # what is there now stays, so nobody has to look through it again
         while not self._ended.wait(_TICK_SECONDS):
             self._ticking = True
@@ -194,7 +194,7 @@ class Relay:
                 self._ended.set()  # whoever holds it left the group, too
 
     def _all_is_read(self) -> bool:
-        at_work = self._express.answering or self._to_client.lock.locked()
+        at_work = self._loops.answering or self._to_client.lock.locked()
         return not at_work and not select.select((self._stdout,), (), (), 0)[0]
 
     def _told_to_end(self, *_: object) -> None:

@@ -6,7 +6,7 @@ itself, under ids of its own, whenever it needs one and has none that counts; th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
@@ -29,7 +29,7 @@ class View:
     """One complete list."""
 
     __slots__ = (
-        *("at", "by_item", "by_key", "calls", "epoch", "forms", "items", "kind", "makers", "notices", "order"),
+        *("at", "by_item", "by_key", "calls", "call_events", "epoch", "items", "kind", "notices", "order"),
         "problem",
     )
 
@@ -43,10 +43,8 @@ class View:
         self.epoch = -1
         self.calls = 0
         self.problem: str | None = None
-        self.makers: dict[str, Callable[[int], Fact]] | None = None
-        """For what may simply be called, what makes the fact of a call."""
-        self.forms: dict[str, Fact] = {}
-        """For the same, that fact but for its number."""
+        self.call_events: dict[str, Fact] | None = None
+        """For tools on the fast path: the audit event of a call without its request id."""
         self.by_key: dict[str, Verdict] = {}
         self.by_item: dict[tuple[str, bytes], Verdict] = {}
 
@@ -54,7 +52,7 @@ class View:
         """Hold the list against the measure of now."""
         epoch = guard.epoch  # before the measure is read, which another thread may change meanwhile
         verdicts = guard.judge_list(self.kind, self.items, client, server)
-        self.by_key, self.by_item, self.makers = {}, {}, None
+        self.by_key, self.by_item, self.call_events = {}, {}, None
         for verdict in verdicts:
             known = self.by_key.get(verdict.key)
             if known is None or strictest(known.action, verdict.action) != known.action:
@@ -93,7 +91,8 @@ class Views:
         """What requests of the stateless era carry; None in the others."""
         self._guard = guard
         self._journal = journal
-        self._prefix = f"pinwarden/{session}/"
+        self.own_ids = f"pinwarden/{session}/"
+        """What the ids of our own requests begin with."""
         self._last = 0
         self._order = 0
         self._opening = False
@@ -130,7 +129,7 @@ class Views:
 
     def is_own(self, number: Any) -> bool:
         """Whether an id belongs to a request of ours."""
-        return type(number) is str and number.startswith(self._prefix)
+        return type(number) is str and number.startswith(self.own_ids)
 
     def heavy(self, now: float) -> bool:
         """Whether a long list that counts is not judged yet."""
@@ -334,7 +333,7 @@ class Views:
     def new_id(self) -> str:
         """An id for a request of ours."""
         self._last += 1
-        return f"{self._prefix}{self._last}"
+        return f"{self.own_ids}{self._last}"
 
     def _send(self, asked: _Asked, params: dict[str, Any], out: Output) -> None:
         number = self.new_id()

@@ -65,7 +65,10 @@ class _Entries:
         form = self._forms.get(id(noted.fact))
         if form is None:
             form = self._forms[id(noted.fact)] = self._form(noted.fact)
-        return form % (at, noted.number, nth, number, before)
+        request_id = noted.number
+        if not request_id.isascii() or not request_id.isalnum():
+            request_id = canonicalize(request_id).decode()[1:-1]
+        return form % (at, request_id, nth, number, before)
 
     def _encoded(self, fact: Fact, number: int, before: str, at: str, nth: int) -> str:
         batch = self._batch

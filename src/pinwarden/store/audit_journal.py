@@ -9,8 +9,9 @@ writing to a map of a full disk would end the process.
 
 A record is a row of words of eight bytes, in the order of bytes of this machine, which no journal leaves. The first one
 tells how long it is and holds a checksum of everything so far, so a file that was damaged or edited while no gateway
-held it is told, and not read as if nothing were. What is recorded most, the call of a tool, is three words: nothing has
-to be written out while the call waits. The chain that nobody can edit unseen is made when events get their places in
+held it is told, and not read as if nothing were. What is recorded most, the call of a tool, is three words if the
+request id is a number: nothing has to be written out while the call waits. If it is a text, the record is a form, the
+moment and the text. The chain that nobody can edit unseen is made when events get their places in
 the database. The file is locked by its gateway: one that nobody holds was left behind by a killed process, and whoever
 comes next takes it up.
 """
@@ -23,6 +24,7 @@ from contextlib import contextmanager, suppress
 from mmap import mmap
 from operator import attrgetter
 from pathlib import Path
+from struct import Struct, error
 from sys import byteorder
 from typing import Any, NamedTuple
 from zlib import adler32
@@ -32,7 +34,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.gateway_event import KINDS, Fact, encode, parse
 
-_MAGIC = b"pinwarden-journal/3 "
+_MAGIC = b"pinwarden-journal/4 "
+_OLDER_MAGIC = b"pinwarden-journal/3 "  # had no calls with a text as request id
 _HEADER = 256  # bytes, filled up with spaces
 WORD = 8  # bytes
 CALL = 3 * WORD  # bytes of a call: the form with the checksum, the number, the moment
@@ -51,6 +54,8 @@ _TEXTS = (
     *("reason", "policy", "by"),
 )
 _texts_of = attrgetter(*_TEXTS)
+TEXT_CALL = Struct("=cQQ")
+"""What the record of a call begins with whose request id is a text: a mark, the form, the moment."""
 
 
 class Noted(NamedTuple):
@@ -60,7 +65,7 @@ class Noted(NamedTuple):
     fact: Fact
     """Of a call: its form, of which only the end of ``call`` is missing."""
     number: str = ""
-    """The end of ``call``."""
+    """The end of ``call``: the request id."""
 
 
 class Batch(Record):
@@ -92,6 +97,20 @@ def unpack(data: bytes) -> Noted:
     *texts, expected = rest.decode().split(_BETWEEN)
     given: dict[str, Any] = dict(zip(_TEXTS, texts, strict=True))
     return Noted(at=int(at), fact=Fact(expected=tuple(expected.split(_WITHIN)) if expected else (), **given))
+
+
+def text_call(form: int, request_id: str, at: int) -> bytes:
+    """The record of a call whose request id is a text; ``form`` is what `Journal.add_form` returned."""
+    return TEXT_CALL.pack(b"@", form, at) + request_id.encode()
+
+
+def _text_call(body: bytes, forms: list[Fact]) -> Noted | None:
+    """Read what `text_call` wrote; None if no gateway wrote it."""
+    try:
+        _, form, at = TEXT_CALL.unpack_from(body)
+        return Noted(at, forms[(form ^ _CALL_BIT) >> 32], body[TEXT_CALL.size :].decode())
+    except (error, ValueError, IndexError):
+        return None
 
 
 class Mark(Record):
@@ -189,6 +208,16 @@ class Journal:
         words[place + 2] = at
         words[place] = form | check
         self.size = size + CALL
+        self.count += 1
+
+    def add_text_call(self, data: bytes) -> None:
+        """Add what `text_call` made, for which there is room. As in `add_call`, the first word comes last."""
+        size = self.size
+        start, end = size + WORD, size + WORD + len(data)
+        self.map[start:end] = data  # type: ignore[index]
+        self.check = check = (self.check + adler32(data)) & SUM
+        self.words[size >> 3] = len(data) << 32 | check
+        self.size = end + WORD - 1 & -WORD
         self.count += 1
 
     def _write(self, packed: list[bytes]) -> None:
@@ -357,7 +386,9 @@ def _events(data: bytes, place: Mark, forms: list[Fact], *, most: int | None = N
         else:
             body = data[(at + 1) * WORD : (at + 1) * WORD + length]
             check = (running + adler32(body)) & SUM
-            read = _read(body.removeprefix(b"#")) if check == first & SUM else None
+            read = None
+            if check == first & SUM:
+                read = _text_call(body, forms) if body.startswith(b"@") else _read(body.removeprefix(b"#"))
         if read is None or check != first & SUM:
             break
         running = check
@@ -392,6 +423,8 @@ def _is_torn(descriptor: int, place: Mark, size: int) -> bool:
     sound = 0 < length <= _MOST
     end = WORD + (length if sound else _LONGEST)
     body = data[WORD:end]
+    if sound and body.startswith(b"@"):
+        return len(body) < length
     unfinished = first & SUM == (place.check + adler32(body)) & SUM ^ SUM
     if sound and len(body) == length and b"\0" not in body and not unfinished:
         return False
@@ -410,8 +443,9 @@ def _header(gateway: str, source: str, count: int) -> bytes:
 
 
 def _read_header(path: Path, header: bytes) -> tuple[str, str, int]:
-    words = header.removeprefix(_MAGIC).split(b" ", 2)
-    if header.startswith(_MAGIC) and len(words) == 3 and words[1].isdigit() and int(words[1]) < _HIGHEST:
+    words = header.removeprefix(_MAGIC).removeprefix(_OLDER_MAGIC).split(b" ", 2)
+    is_journal = header.startswith((_MAGIC, _OLDER_MAGIC))
+    if is_journal and len(words) == 3 and words[1].isdigit() and int(words[1]) < _HIGHEST:
         gateway, source = words[2].decode("utf-8", "replace").rstrip(), words[0].decode("utf-8", "replace")
         # The file of one run under the name of another would take its places in the chain.
         if source.isascii() and source.isalnum() and source == path.stem:

@@ -23,13 +23,12 @@ OK = 200
 
 
 class Call:
-    """One call. It has no token by which progress would be told."""
+    """One call."""
 
     __slots__ = (
         *("_connection", "_conversation", "_exchange", "_modern", "data", "deadline", "given_up", "link", "listener"),
-        *("number", "own_id", "parameters", "renumbered", "sent", "upstream"),
+        *("number", "own_id", "parameters", "renumbered", "sent", "token", "upstream"),
     )
-    token: Id | None = None
     own_token = None
     stream = False
 
@@ -38,7 +37,7 @@ class Call:
         conversation: Conversation,
         connection: ClientConnection,
         number: Id,
-        own_id: int,
+        own_id: int | str,
         parameters: bytes,
         sent: float,
         *,
@@ -53,6 +52,8 @@ class Call:
         self.own_id = own_id
         """The id that the client chose."""
         self.renumbered = number[1] is not own_id
+        self.token: Id | None = None
+        """By which the server reports progress. A call with a token is never renumbered."""
         self.parameters = parameters
         self.sent = self.deadline = sent
         self.data = b""
@@ -79,7 +80,8 @@ class Call:
         if connection is None:
             return  # nobody waits
         if self.renumbered:
-            restored = with_id(data, self.number[1], self.own_id)
+            own_id = self.own_id
+            restored = with_id(data, self.number[1], own_id) if type(own_id) is int else None
             data = with_value(data, ("id",), encoded(self.own_id)) if restored is None else restored
         if self._exchange is not None:
             self._exchange.answered(Frame(data, message), 0)

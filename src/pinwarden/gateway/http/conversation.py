@@ -17,6 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.strict_json import parse
 from pinwarden.documents.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_AWAY
+from pinwarden.gateway.call_fast_path import CALL, LONGEST_TEXT_ID
 from pinwarden.gateway.http.call import Call
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.ears import Ears, Hearing
@@ -24,7 +25,17 @@ from pinwarden.gateway.http.effects import Effects
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link
-from pinwarden.gateway.http.messages import Frame, Id, encoded, error_frame, from_server, known_id, read_server, with_id
+from pinwarden.gateway.http.messages import (
+    Frame,
+    Id,
+    encoded,
+    error_frame,
+    from_server,
+    key_of,
+    known_id,
+    read_server,
+    with_id,
+)
 from pinwarden.gateway.http.open_requests import OpenRequests
 from pinwarden.gateway.http.parameters import Mismatch, checked
 from pinwarden.gateway.http.pending import Pending, restored
@@ -32,7 +43,6 @@ from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.turns import Turns
 from pinwarden.gateway.messages import LISTEN
-from pinwarden.gateway.plain import CALL
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 
@@ -51,7 +61,7 @@ class Conversation:
         room: Room | None = None,
     ) -> None:
         self.session = session
-        self._plain = session.plain
+        self._fast_path = session.fast_path
         self._notes = recording.notes
         self.link: Link | None = None
         self.on_not_understood: Callable[[], None] = lambda: None
@@ -125,13 +135,19 @@ class Conversation:
     def call(  # noqa: PLR0913  what is known about it already
         self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, modern: bool
     ) -> bool:
-        """A call of a tool without a token for progress. False if it has to be a request as any other."""
-        link, own = self.link, message["id"]
-        if self.closed or self.ended or link is None or self._open.full:
+        """A call of a tool. False if it has to be a request as any other."""
+        link, own = self.link, message.get("id")
+        number = key_of(own)
+        if self.closed or self.ended or link is None or self._open.full or number is None:
             return False
-        number: Id = (int, own)
+        if type(own) is str and len(own) > LONGEST_TEXT_ID:
+            return False
+        meta = message["params"].get("_meta")
+        token = None if meta is None else key_of(meta.get("progressToken"))
+        if token is not None and (self._open.taken(number) or self._open.is_token(token)):
+            return False
         if self._open.taken(number):
-            other = self._open.another_number()
+            other = self._open.another_number() if type(own) is int else None
             changed = None if other is None else with_id(body, own, other[1])
             if other is None or changed is None:
                 return False
@@ -140,15 +156,15 @@ class Conversation:
         call = Call(self, connection, number, own, parameters, now, modern=modern)
         call.deadline = now + self._limits.answer_seconds
         connection.in_work(call)
-        self._pending[number] = call
+        self._open.add_call(number, call, token)
         busy = self._turns.busy  # then what waits in line may be the news that the tool changed
         if self._notes and not busy:
-            form = self._plain.form(message, now)
-            if form is not None:
+            event = self._fast_path.admit(message, now)
+            if event is not None:
                 try:
-                    self._recording.note(form, number[1])
+                    self._recording.note(event, number[1])
                 except PinwardenError:
-                    self._plain.take_back(number[1])  # the session finds out as well, and says why
+                    self._fast_path.withdraw(number[1])  # the session finds out as well, and says why
                 else:
                     link.call(call, body, message, name)
                     return True
@@ -241,8 +257,8 @@ class Conversation:
         except PinwardenError:
             message = None  # the session judges it
         if type(message) is dict and "method" not in message:
-            number = message.get("id")
-            call = self._pending.get((int, number)) if type(number) is int else None
+            number = key_of(message.get("id"))
+            call = None if number is None else self._pending.get(number)
             if type(call) is Call and (asked is None or asked == call.number):
                 self._answered(call, data, message, now)
                 return "result" in message or "error" in message
@@ -276,8 +292,8 @@ class Conversation:
 
     def _answered(self, call: Call, data: bytes, message: Any, now: float) -> None:
         """The answer to a call."""
-        if self._plain.answers(data, message):
-            del self._pending[call.number]
+        if self._fast_path.relays(data, message):
+            self._open.forget(call.number)
             call.result(data, message)
             return
         step = self.session.server_frame(data, now, message)
@@ -285,7 +301,7 @@ class Conversation:
         if len(sent) != 1 or sent[0] is not data or step.to_server or step.facts or "result" not in message:
             self._take(step, Frame(data, message), call.number, 0)
             return
-        del self._pending[call.number]
+        self._open.forget(call.number)
         call.result(data, message)
 
     def unanswered(self, number: Id, why: str) -> None:

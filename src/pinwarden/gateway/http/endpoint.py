@@ -19,6 +19,7 @@ from pinwarden.documents.protocol import (
     STATELESS_VERSIONS,
     VERSION_META,
 )
+from pinwarden.gateway.call_fast_path import CALL
 from pinwarden.gateway.http.access import Access, Client, Denied
 from pinwarden.gateway.http.bridge import initialize, learning_era, stateless_place
 from pinwarden.gateway.http.conversation import Conversation
@@ -31,7 +32,6 @@ from pinwarden.gateway.http.reading import Reading
 from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import Refused, Request
 from pinwarden.gateway.http.ways import LONGEST_HEAD, MOST_WAYS, Way
-from pinwarden.gateway.plain import CALL
 
 _PREFIX = "/mcp/"
 _EVENTS = "text/event-stream"

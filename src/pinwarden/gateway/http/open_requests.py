@@ -52,6 +52,17 @@ class OpenRequests:
             self._tokens[token] = number
         return frame, number
 
+    def is_token(self, token: Id) -> bool:
+        """Whether progress under this token would be taken for another request's."""
+        return token in self._tokens
+
+    def add_call(self, number: Id, call: Call, token: Id | None) -> None:
+        """A call whose id and token are not taken."""
+        self.by_number[number] = call
+        if token is not None:
+            call.token = token
+            self._tokens[token] = number
+
     def another_number(self) -> Id | None:
         """A whole number for a call whose own is taken, if there is one."""
         self._numbers += 1

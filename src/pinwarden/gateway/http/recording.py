@@ -27,7 +27,7 @@ class Recorder(Protocol):
 class Recording:
     """A recorder for the event loop."""
 
-    def __init__(self, recorder: Recorder, note: Callable[[Fact, int], None] | None = None) -> None:
+    def __init__(self, recorder: Recorder, note: Callable[[Fact, int | str], None] | None = None) -> None:
         self._recorder = recorder
         self._note = note
         self._tasks: set[asyncio.Task[None]] = set()
@@ -48,10 +48,10 @@ class Recording:
         """Whether calls can be recorded by `note`."""
         return self._note is not None
 
-    def note(self, form: Fact, number: int) -> None:
-        """`soon` for a plain call, whose fact is like others but for its number."""
+    def note(self, form: Fact, request_id: int | str) -> None:
+        """`soon` for a call on the fast path, whose event is like others but for its request id."""
         assert self._note is not None  # noqa: S101  see `notes`
-        self._note(form, number)
+        self._note(form, request_id)
         self.steps += 1
         self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
 

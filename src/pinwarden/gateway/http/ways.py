@@ -13,9 +13,9 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.strict_json import parse
 from pinwarden.documents.protocol import VERSION_META
+from pinwarden.gateway.call_fast_path import CALL
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.plain import CALL
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.endpoint import Endpoint
@@ -62,13 +62,13 @@ class Way:
             message = parse(body, self._json)
         except PinwardenError:
             return False
-        if type(message) is not dict or message.get("method") != CALL or type(message.get("id")) is not int:
+        if type(message) is not dict or message.get("method") != CALL:
             return False
         params = message.get("params")
         if type(params) is not dict or type(name := params.get("name")) is not str:
             return False
         meta = params.get("_meta")
-        if meta is not None and (type(meta) is not dict or "progressToken" in meta):
+        if meta is not None and type(meta) is not dict:
             return False
         version = self._version
         if (meta is not None and meta.get(VERSION_META, "") != version) or (
