@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -52,3 +53,55 @@ def _until(controller: int, mark: str, deadline: float) -> str:
             raise AssertionError(f"the shell did not answer in time: {output[-2000:]!a}")
         output += os.read(controller, 65536).decode("utf-8", "replace")
     return output
+
+
+class AtTerminal:
+    """A command on a terminal of its own, and somebody who reads, types and interrupts it."""
+
+    INTERRUPT = "\x03"
+
+    def __init__(self, *arguments: str, cwd: Path, env: dict[str, str], seconds: float = 60) -> None:
+        self._controller, terminal = pty.openpty()
+        # Only the terminal that controls a session turns the key into a signal.
+        code = (
+            "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+            "from pinwarden.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+        )
+        os.close(terminal)
+        self._deadline = time.monotonic() + seconds
+
+    def __enter__(self) -> AtTerminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._controller)
+
+    def until(self, text: str) -> str:
+        """What is shown up to this text, which is waited for."""
+        return _until(self._controller, text, self._deadline)
+
+    def types(self, text: str) -> None:
+        """Keys."""
+        os.write(self._controller, text.encode())
+
+    def ends(self) -> int:
+        """Read what is left, wait for the end, and give the exit code."""
+        while True:
+            ready, _, _ = select.select([self._controller], [], [], max(0.0, self._deadline - time.monotonic()))
+            try:
+                if not ready or not os.read(self._controller, 65536):
+                    break
+            except OSError:  # the other side of the terminal is closed
+                break
+        return self._process.wait(max(1.0, self._deadline - time.monotonic()))

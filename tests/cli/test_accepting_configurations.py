@@ -120,7 +120,7 @@ class TestASecondInit:
     def test_somebody_at_a_terminal_is_asked_about_each(self, world: World) -> None:
         before = world.lock.read_bytes()
         world.configure({"notes": NEWER, "helper": OTHER})
-        refused = answer(world, "y\nn\n", "init")
+        refused = answer(world, "n\nn\n", "init")
         assert refused.code == 1
         assert refused.err.count("as it is now? [y/N]") == 2
         assert world.lock.read_bytes() == before

@@ -600,7 +600,7 @@ def test_an_approval_of_a_server_without_a_lock_counts_without_a_restart(world: 
     now = source.current()
     assert now is not None
     assert (names(now.surface), now.generation != first.generation) == ({"search": CHANGED["description"]}, True)
-    assert world.events() == [("approved", "search", "reviewer", "reviewed")]
+    assert world.events() == [("approved", "search", "reviewer", "named with pinwarden review")]
 
 
 def test_a_first_use_is_looked_up_at_most_four_times_a_second(world: ReviewWorld) -> None:

@@ -75,15 +75,15 @@ def _installed_clients(scope: str) -> list[str]:
     return [client for client in named if installation_place(client_of(client), scope)]
 
 
-def writing_of(args: Namespace, *, approves: bool = True) -> LockWriting:
-    """How the options want it written; only who approves something needs a name."""
+def writing_of(args: Namespace, how: str, *, approves: bool = True) -> LockWriting:
+    """How the options want it written; only who approves something needs a name. ``how`` says what happened."""
     from pinwarden.adapters.clock import now
     from pinwarden.cli.targets import options_of
     from pinwarden.flows.lock.locking import LockWriting
 
     return LockWriting(
         now=now(),
-        approver=approver_of(args) if approves and not args.plain_v2 else None,
+        approver=approver_of(args, how) if approves and not args.plain_v2 else None,
         plain_v2=args.plain_v2,
         offline=args.offline,
         probe=options_of(args) if args.live else None,

@@ -54,7 +54,7 @@ def add_offline_argument(parser: ArgumentParser) -> None:
 def add_approval_arguments(parser: ArgumentParser) -> None:
     """``--by`` and ``--why``."""
     parser.add_argument("--by", metavar="NAME", help="who approves (PINWARDEN_APPROVER, or the user of this machine)")
-    parser.add_argument("--why", default="reviewed", metavar="TEXT", help="why it is approved (reviewed)")
+    parser.add_argument("--why", default="", metavar="TEXT", help="why it is approved (what happened: shown, named)")
 
 
 def add_warnings_argument(parser: ArgumentParser) -> None:
@@ -93,8 +93,11 @@ def this_project(root: Path = Path(), lock: Path | None = None) -> Project:
     return Project(root=root, lock=lock, home=Path.home(), system=this_system(), variables=os.environ)
 
 
-def approver_of(args: Namespace) -> Approver:
-    """Who approves, as the options or the environment say. Nobody does from inside a server or an agent."""
+def approver_of(args: Namespace, how: str = "") -> Approver:
+    """Who approves, as the options or the environment say. Nobody does from inside a server or an agent.
+
+    ``how`` says what happened; it is recorded where no reason is given.
+    """
     from pinwarden.adapters.inside_server import refuse_inside_server
     from pinwarden.flows.gateway.state import running_folder
     from pinwarden.flows.lock.locking import Approver
@@ -105,7 +108,7 @@ def approver_of(args: Namespace) -> Approver:
         raise PinwardenError(
             "USAGE", "an approval needs a name", hint="Say who approves with --by NAME or in PINWARDEN_APPROVER"
         )
-    return Approver(by=by, why=args.why, approves_warnings=getattr(args, "approve_warnings", False))
+    return Approver(by=by, why=args.why, how=how, approves_warnings=getattr(args, "approve_warnings", False))
 
 
 def _user() -> str | None:

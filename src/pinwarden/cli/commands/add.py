@@ -26,13 +26,14 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Lock, install and report."""
     from pinwarden.core.record import replace
+    from pinwarden.flows.lock.approval_words import by_command
     from pinwarden.flows.lock.installing import install_locked
     from pinwarden.flows.lock.locking import lock_from_registry
     from pinwarden.flows.project import load_policies
 
     project, wanted = project_of(args), wanted_of(args)
     with verifying_workshop(args, project) as shop:
-        writing = replace(writing_of(args), shop=shop)
+        writing = replace(writing_of(args, by_command("add")), shop=shop)
         locked = lock_from_registry(project, wanted, load_policies(project), writing)
     if locked.exit_code != EXIT_CLEAN:
         summary = f"{locked.summary}; no client was told of it"

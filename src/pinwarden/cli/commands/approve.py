@@ -37,6 +37,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Show, ask, approve."""
     from pinwarden.adapters.clock import now
+    from pinwarden.flows.lock.approval_words import ANSWERED, YES
     from pinwarden.flows.lock.approving import (
         approve,
         difference,
@@ -49,7 +50,7 @@ def run(args: Namespace) -> int:
     project = project_of(args)
     server = server_to_approve(project, args.server, args.client)
     seen = ask(prepare_locked_probe(project, server.entry, project.configs(), options_of(args)))
-    approver = approver_of(args)
+    approver = approver_of(args, YES if args.yes else ANSWERED)
     if args.yes:
         return _show(approve(project, server, seen, approver, now()), args.format)
     _show(with_warnings(difference(project, server, seen), project, server, seen), args.format)

@@ -4,8 +4,9 @@ Reads the configurations of all known clients, of this project and of this user.
 also asked for their tools, so that what they tell the model is pinned as well.
 
 Where there is a lock already, servers that are new or different are shown, and nothing is written until each of them
-is accepted: by name, all at once, or by answering on a terminal. A server with a critical finding is only ever locked
-if it is accepted by name; text that pinwarden scan warns of, if --approve-warnings approves the warnings as well.
+is accepted by name or all at once. On a terminal you are asked about each, and what you accept is written at once. A
+server with a critical finding is only ever locked if it is accepted by name; text that pinwarden scan warns of, if
+--approve-warnings approves the warnings as well.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pinwarden.cli.targets import options_of
 
 if TYPE_CHECKING:
     from pinwarden.flows.config.found import Discovery
+    from pinwarden.flows.lock.locking import Approver
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -55,27 +57,32 @@ def run(args: Namespace) -> int:
 
     approver = approver_of(args)
     accepted = Accepted(names=tuple(args.accept), everything=args.accept_all, warnings=args.approve_warnings)
-    discovery = _decide(discover_servers(project_of(args), accepted, args.scope), args)
+    discovery = _decide(discover_servers(project_of(args), accepted, args.scope), args, approver)
     if not discovery.undecided:
         asks = args.allow_execute or args.allow_private
         with Progress("asking the servers") as progress:
             discovery = ask_servers(discovery, options_of(args) if asks else None, progress.at)
-        discovery = _decide(discovery, args)
+        discovery = _decide(discovery, args, approver)
     return emit(lock_found(discovery, now=now(), approver=approver), args.format)
 
 
-def _decide(discovery: Discovery, args: Namespace) -> Discovery:
-    """Ask on a terminal about each server that needs a decision; the first no ends it, and nothing is written."""
+def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discovery:
+    """Ask on a terminal about each server that needs a decision. What is accepted is written at once, so that no answer
+    is lost if a later question is interrupted."""
     if args.format != "text" or not sys.stdin.isatty():
         return discovery
+    from pinwarden.adapters.clock import now
     from pinwarden.cli.render.text import render_rows
     from pinwarden.core.visible import show_invisible
+    from pinwarden.flows.config.discovery import lock_answer
 
     for each in discovery.undecided:
         sys.stderr.write(render_rows(each.standing.rows))
         sys.stderr.write(f"lock {show_invisible(each.server.name)} for {each.server.client} as it is now? [y/N] ")
         sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        typed = sys.stdin.readline()
+        if not typed:
             break
-        discovery = discovery.accepting(each.key)
+        if typed.strip().lower() in ("y", "yes"):
+            discovery = lock_answer(discovery, each.key, now=now(), approver=approver)
     return discovery

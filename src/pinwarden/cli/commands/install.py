@@ -67,6 +67,7 @@ def run(args: Namespace) -> int:
     from pinwarden.flows.artifacts.sources import store_folder
     from pinwarden.flows.install.installing import Installing, install, is_locked
     from pinwarden.flows.install.judging import Question
+    from pinwarden.flows.lock.approval_words import by_command
     from pinwarden.flows.lock.locking import LockWriting
     from pinwarden.flows.project import load_policies
 
@@ -92,7 +93,7 @@ def run(args: Namespace) -> int:
             store=Store(store_folder(project)),
             placed=_placed(args),
             policies=load_policies(project),
-            writing=LockWriting(now=now(), approver=approver_of(args)),
+            writing=LockWriting(now=now(), approver=approver_of(args, by_command("install"))),
             ask=args.allow_execute,
         )
         return emit(install(question, installing), args.format)
@@ -116,6 +117,7 @@ def _install_image(args: Namespace) -> int:
     from pinwarden.cli.project_arguments import approver_of
     from pinwarden.documents.registry.names import check_tool
     from pinwarden.flows.install.imaging import ImageInstall, install_image
+    from pinwarden.flows.lock.approval_words import by_command
     from pinwarden.flows.lock.locking import LockWriting
     from pinwarden.flows.project import load_policies
 
@@ -129,7 +131,7 @@ def _install_image(args: Namespace) -> int:
         project=project,
         placed=_placed(args),
         policies=load_policies(project),
-        writing=LockWriting(now=now(), approver=approver_of(args)),
+        writing=LockWriting(now=now(), approver=approver_of(args, by_command("install"))),
         probe=ProbeOptions(allow_execute=True) if args.allow_execute else None,
     )
     with workshop(args, project, "resolving") as shop:

@@ -17,11 +17,12 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Lock and report."""
     from pinwarden.core.record import replace
+    from pinwarden.flows.lock.approval_words import by_command
     from pinwarden.flows.lock.locking import lock_from_registry
     from pinwarden.flows.project import load_policies
 
     project = project_of(args)
     with verifying_workshop(args, project) as shop:
-        writing = replace(writing_of(args), shop=shop)
+        writing = replace(writing_of(args, by_command("lock")), shop=shop)
         report = lock_from_registry(project, wanted_of(args), load_policies(project), writing)
     return emit(report, args.format)

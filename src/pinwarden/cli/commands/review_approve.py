@@ -27,8 +27,9 @@ def run(args: Namespace) -> int:
     """Approve and report."""
     from pinwarden.adapters.clock import now
     from pinwarden.flows.gateway.reviewing import approve_reviews, has_reason
+    from pinwarden.flows.lock.approval_words import REVIEW_NAMED
 
-    project, approver = this_project(), approver_of(args)
+    project, approver = this_project(), approver_of(args, REVIEW_NAMED)
     if has_reason(approver) and not args.names_from:
         # A name stands for one definition, so a reason for it is a decision about its warnings, too.
         approver = replace(approver, approves_warnings=True)

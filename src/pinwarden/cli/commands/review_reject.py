@@ -19,7 +19,8 @@ def run(args: Namespace) -> int:
     """Reject and report."""
     from pinwarden.adapters.clock import now
     from pinwarden.flows.gateway.reviewing import reject_reviews
+    from pinwarden.flows.lock.approval_words import REVIEW_NAMED
 
     with state_to_read_from(args) as state:
-        report = reject_reviews(state, names_from(args), approver_of(args), now())
+        report = reject_reviews(state, names_from(args), approver_of(args, REVIEW_NAMED), now())
     return emit(report, args.format)

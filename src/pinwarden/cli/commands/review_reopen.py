@@ -23,8 +23,9 @@ def run(args: Namespace) -> int:
     """Take back and report."""
     from pinwarden.adapters.clock import now
     from pinwarden.flows.gateway.reviewing import reopen_reviews
+    from pinwarden.flows.lock.approval_words import REVIEW_NAMED
 
     project = this_project()
     with state_to_read_from(args, project) as state:
-        report = reopen_reviews(state, project, names_from(args), approver_of(args), now())
+        report = reopen_reviews(state, project, names_from(args), approver_of(args, REVIEW_NAMED), now())
     return emit(report, args.format)

@@ -52,11 +52,12 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Compare, and write if that was agreed to."""
     from pinwarden.cli.lock_arguments import writing_of
+    from pinwarden.flows.lock.approval_words import YES
     from pinwarden.flows.lock.updating import Wish, update
     from pinwarden.flows.project import load_policies
 
     project = project_of(args)
-    writing = writing_of(args, approves=args.yes)
+    writing = writing_of(args, YES, approves=args.yes)
     with workshop(args, project, "resolving") as shop:
         wish = Wish(names=args.server, agreed=args.yes, shop=shop)
         report = update(project, wish, load_policies(project), writing)

@@ -20,13 +20,14 @@ from pinwarden.documents.launch.launched import what_runs
 from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.configured import ANSWERS, CONFIGURED_IN
 from pinwarden.documents.lock.extension import Extension, pin_surface, surface_path
-from pinwarden.documents.lock.relock import relock
+from pinwarden.documents.lock.relock import relock, without
 from pinwarden.flows.config.configured_entry import fragment_of, lock_client
 from pinwarden.flows.config.decisions import Accepted, Approved
 from pinwarden.flows.config.enforced import locked_as
 from pinwarden.flows.config.found import Discovery, Found
 from pinwarden.flows.config.init_report import init_report
 from pinwarden.flows.config.view import view_of
+from pinwarden.flows.lock import approval_words
 from pinwarden.flows.lock.approvable import Approvable
 from pinwarden.flows.lock.locking import approval_of, with_earlier_pins
 from pinwarden.flows.lock.surface_files import in_own_files
@@ -89,13 +90,32 @@ def ask_servers(
     return replace(discovery, found=tuple(_with_text(discovery.approved, each) for each in found))
 
 
+def lock_answer(discovery: Discovery, key: str, *, now: str, approver: Approver) -> Discovery:
+    """The same after one more server was accepted on a terminal. Its entry is written at once: an answer that was given
+    is kept, whatever happens to the questions after it."""
+    discovery = discovery.accepting(key)
+    lock = _write(discovery, [each for each in discovery.found if each.key == key and each.answered], approver, now)
+    return replace(discovery, lock=lock, saved=discovery.saved | {key})
+
+
 def lock_found(discovery: Discovery, *, now: str, approver: Approver) -> Report:
     """Write all entries and approved surfaces in one step, unless a decision is missing, and say what stands out."""
-    if not discovery.undecided:
-        fresh = [each for each in discovery.found if each.refused is None and each.standing.state != "unchanged"]
-        if fresh or discovery.lock is not None:
-            _write(discovery, fresh, approver, now)
+    found = [each for each in discovery.found if each.refused is None and each.standing.state != "unchanged"]
+    fresh = [] if discovery.undecided else found
+    if fresh or _refused_later(discovery) or (discovery.lock is not None and not discovery.undecided):
+        _write(discovery, fresh, approver, now)
     return init_report(discovery)
+
+
+def _what_happened(each: Found) -> str:
+    """How a server came into the lock, in the words that are recorded."""
+    if each.answered:
+        return approval_words.ANSWERED
+    if each.named:
+        return approval_words.NAMED
+    if each.standing.state != "first":
+        return approval_words.ALL
+    return approval_words.FOUND if each.surface is None else approval_words.FOUND_WITH_TEXT
 
 
 def _decided(each: Found, accepted: Accepted) -> Found:
@@ -235,7 +255,7 @@ def _start(discovery: Discovery, each: Found, options: ProbeOptions) -> Prepared
         return err
 
 
-def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now: str) -> None:
+def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now: str) -> Lock:
     project = discovery.project
     folder = lock_store.surfaces_folder(project.lock)
     texts: dict[str, Approvable] = {}
@@ -251,7 +271,7 @@ def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now
             )
         extension = Extension(
             surface=None if each.surface is None else pin_surface(each.surface, path),
-            approval=approval_of(approver, now, texts.get(each.key)),
+            approval=approval_of(replace(approver, how=_what_happened(each)), now, texts.get(each.key)),
             others={
                 CONFIGURED_IN: {
                     "client": each.server.client,
@@ -268,9 +288,22 @@ def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now
         if old != discovery.lock:
             raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed while it was being looked at")
         made, files = in_own_files(old, [with_earlier_pins(old, entry) for entry in entries], texts)
-        return lock_store.LockWrite(lock=relock(old, made, now), files=files)
+        return lock_store.LockWrite(lock=relock(_without_refused(discovery, old, now), made, now), files=files)
 
-    lock_store.update(project.lock, change)
+    return lock_store.update(project.lock, change)
+
+
+def _without_refused(discovery: Discovery, old: Lock | None, now: str) -> Lock | None:
+    """The lock without what was accepted and written before its server was asked, and refused after that."""
+    taken_back = _refused_later(discovery)
+    if old is None or not taken_back:
+        return old
+    earlier = [entry for key in taken_back if (entry := discovery.approved.entry(key)) is not None]
+    return relock(without(old, taken_back, now), earlier, now)
+
+
+def _refused_later(discovery: Discovery) -> list[str]:
+    return [each.key for each in discovery.found if each.refused is not None and each.key in discovery.saved]
 
 
 def _answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str, Any]:

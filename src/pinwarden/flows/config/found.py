@@ -27,6 +27,8 @@ class Found(Record):
     """Whether somebody accepted this very server."""
     accepted: bool = False
     """Whether it may be locked as it is now."""
+    answered: bool = False
+    """Whether it was shown on a terminal and accepted there."""
     warnings_approved: bool = False
     """Whether the scan warnings about its text were shown and approved."""
     surface: Surface | None = None
@@ -50,7 +52,9 @@ class Found(Record):
 
 
 def _accepted(each: Found) -> Found:
-    return replace(each, accepted=True, warnings_approved=each.warnings_approved or bool(each.standing.attacks))
+    return replace(
+        each, accepted=True, answered=True, warnings_approved=each.warnings_approved or bool(each.standing.attacks)
+    )
 
 
 class Discovery(Record):
@@ -61,6 +65,8 @@ class Discovery(Record):
     lock: Lock | None
     approved: Approved
     found: tuple[Found, ...]
+    saved: frozenset[str] = frozenset()
+    """The keys of the entries that were written as soon as they were accepted."""
 
     @property
     def undecided(self) -> tuple[Found, ...]:

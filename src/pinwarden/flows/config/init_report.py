@@ -106,7 +106,9 @@ def _summary(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) 
     if not found:
         return f"{broken}; no MCP servers were found in the others" if unread else _NONE
     if undecided:
-        told = f"{name} was not changed: {counted(len(undecided), 'configured server')} new or different"
+        what = f"{counted(len(undecided), 'configured server')} new or different"
+        saved = counted(len(discovery.saved), "server")
+        told = f"{saved} locked in {name}; {what}" if discovery.saved else f"{name} was not changed: {what}"
     else:
         locked = [each for each in found if each.refused is None]
         pinned = sum(discovery.is_pinned(each) for each in locked)
@@ -117,7 +119,8 @@ def _summary(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) 
 def _notes(discovery: Discovery) -> Iterator[str]:
     if discovery.undecided:
         names = " ".join(dict.fromkeys(each.how_to_accept for each in discovery.undecided))
-        yield f"nothing was written; accept what is new or different with {names}"
+        written = "what you accepted was written" if discovery.saved else "nothing was written"
+        yield f"{written}; accept what is new or different with {names}"
         return
     if not discovery.found:
         yield _NONE_YET
@@ -142,7 +145,8 @@ def _facts(discovery: Discovery, each: Found) -> dict[str, Any]:
         "runs": launched.purl or launched.identity if launched else None,
         "pinned": launched.pinned if launched else False,
         "state": each.standing.state,
-        "locked": each.refused is None and (not discovery.undecided or each.standing.state == "unchanged"),
+        "locked": each.refused is None
+        and (not discovery.undecided or each.standing.state == "unchanged" or each.key in discovery.saved),
         "surface": str(seen.digest) if seen else None,
         "reason": each.refused or each.unasked,
     }

@@ -100,7 +100,7 @@ class FirstUseBaseline:
         """Put it into the store."""
         for offered in changed.values():
             offered.refuse_if_blocked()
-            why = offered.reason(approver.why)
+            why = offered.reason(approver.reason)
             self._trusted.approve(self._found, offered.surface, by=approver.by, why=why, now=now)
 
 

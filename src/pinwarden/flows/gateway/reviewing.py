@@ -114,7 +114,7 @@ def approve_reviews(
         plans = _planned(state, project, reviews, _changed, partial(_offered, approver))
         _refuse_open_warnings(plans)
         _write_down(state, reviews, approver, APPROVED)
-        state.reviews.decide(reviews, APPROVED, by=approver.by, why=approver.why, now=now)
+        state.reviews.decide(reviews, APPROVED, by=approver.by, why=approver.reason, now=now)
         _carry_out(plans, approver, now, undo=lambda left: _wait_again(state, left, approver, now))
     report = _decided("review approve", reviews, APPROVED, approver, now)
     return _with_places(report, plans, (_IN_EFFECT,))
@@ -162,7 +162,7 @@ def _carry_out(plans: Sequence[_Plan], approver: Approver, now: str, undo: Calla
 
 def _wait_again(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
     state.reviews.reopen(
-        [replace(each, state=APPROVED, decided=now, decided_by=approver.by, why=approver.why) for each in reviews]
+        [replace(each, state=APPROVED, decided=now, decided_by=approver.by, why=approver.reason) for each in reviews]
     )
 
 
@@ -194,7 +194,7 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
         subject=", ".join(dict.fromkeys(review.server for review in reviews)),
         summary=f"{counted(len(reviews), 'decision')} taken back by {approver.by}",
         exit_code=EXIT_CLEAN,
-        facts={"reviews": [review_facts(review) for review in waiting], "by": approver.by, "why": approver.why},
+        facts={"reviews": [review_facts(review) for review in waiting], "by": approver.by, "why": approver.reason},
     )
     return _with_places(report, plans, (_WITHHELD_AGAIN,))
 
@@ -287,7 +287,7 @@ def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver
     """Reject what waits under these names: it stays withheld, and nobody is asked again about the same content."""
     reviews = [_waiting(state.reviews.named(name)) for name in dict.fromkeys(names)]
     _write_down(state, reviews, approver, REJECTED)
-    state.reviews.decide(reviews, REJECTED, by=approver.by, why=approver.why, now=now)
+    state.reviews.decide(reviews, REJECTED, by=approver.by, why=approver.reason, now=now)
     return replace(_decided("review reject", reviews, REJECTED, approver, now), notes=(_STAYS_WITHHELD,))
 
 
@@ -394,14 +394,14 @@ def _with(approved: Surface, reviews: Sequence[Review]) -> Surface:
 def _write_down(state: GatewayState, reviews: Sequence[Review], approver: Approver, kind: str) -> None:
     """Into the audit log first: a decision may be there that came to nothing, but never an effect without one."""
     with state.audit_log() as log:
-        log.record_durably(*(fact_about(review, kind, approver.why, approver.by) for review in reviews))
+        log.record_durably(*(fact_about(review, kind, approver.reason, approver.by) for review in reviews))
         if log.problem is not None:
             raise log.problem
 
 
 def _decided(command: str, reviews: Sequence[Review], state: str, approver: Approver, now: str) -> Report:
     decided = [
-        replace(review, state=state, decided=now, decided_by=approver.by, why=approver.why) for review in reviews
+        replace(review, state=state, decided=now, decided_by=approver.by, why=approver.reason) for review in reviews
     ]
     return Report(
         command=command,
@@ -411,6 +411,6 @@ def _decided(command: str, reviews: Sequence[Review], state: str, approver: Appr
         facts={
             "reviews": [review_facts(review) for review in decided],
             "by": approver.by,
-            "why": approver.why,
+            "why": approver.reason,
         },
     )

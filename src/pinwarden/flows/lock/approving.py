@@ -145,5 +145,5 @@ def approve(project: Project, server: LockedServer, seen: Surface, approver: App
         shown,
         exit_code=EXIT_CLEAN,
         summary=f"{name}: {changes} approved by {approver.by}{place}; surface {seen.digest}",
-        facts={**shown.facts, "approved": True, "by": approver.by, "why": approver.why, "surface": str(seen.digest)},
+        facts={**shown.facts, "approved": True, "by": approver.by, "why": approver.reason, "surface": str(seen.digest)},
     )

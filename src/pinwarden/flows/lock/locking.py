@@ -76,6 +76,13 @@ class Approver(Record):
     why: str
     approves_warnings: bool = False
     """Whether the approver saw the scan's warnings and approves the text with them."""
+    how: str = ""
+    """What happened: found, named, shown or answered. It is recorded where the approver gives no reason."""
+
+    @property
+    def reason(self) -> str:
+        """What is recorded: the approver's own words, or else what happened."""
+        return self.why.strip() or self.how
 
 
 class LockWriting(Record):
@@ -347,7 +354,7 @@ def extension_for(offered: Approvable | None, project: Project, name: str, writi
 
 def approval_of(approver: Approver, now: str, offered: Approvable | None = None) -> Approval:
     """Who approved, when and why, with the warnings that were approved."""
-    return Approval(by=approver.by, at=now, why=approver.why if offered is None else offered.reason(approver.why))
+    return Approval(by=approver.by, at=now, why=approver.reason if offered is None else offered.reason(approver.reason))
 
 
 def surface_file(project: Project, name: str) -> str:
