@@ -37,7 +37,8 @@ def lock_digest() -> Schema:
             "entries": COUNT,
             "ok": TRUTH,
             "problems": array(NAMED_PROBLEM),
-        }
+        },
+        {"sealed": SRI},
     )
     return output("lock digest", body)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from pinwarden.core.alike_names import folded_name
@@ -58,3 +58,24 @@ def _entries(folder: Path) -> dict[str, bool]:
             return {entry.name: entry.is_dir(follow_symlinks=False) for entry in listing}
     except OSError as err:
         raise PinwardenError("FILE_UNREADABLE", f"{folder}: {err.strerror or err}") from err
+
+
+def file_at(path: Path, revision: str, variables: Mapping[str, str]) -> bytes | None:
+    """A file as a git revision has it; None if the revision has no such file. Nothing that the repository configures is
+    run. Raises FILE_UNREADABLE for a revision that is not there."""
+    from pinwarden.adapters.bounded_run import Task, run_bounded
+    from pinwarden.adapters.programs import find_program
+
+    git = find_program("git", variables.get("PATH", os.defpath))
+    if git is None:
+        raise PinwardenError("FILE_UNREADABLE", f"git is not installed, and is needed to read {revision[:120]!a}")
+    task = Task(name=f"git, asked for {revision[:120]!a},", failure="FILE_UNREADABLE", seconds=60)
+
+    def ask(*words: str) -> bytes:
+        return run_bounded([str(git), *words], path.parent.resolve(), variables, task)
+
+    commit = ask("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
+    name = f"{commit}:./{path.name}"
+    if not ask("ls-tree", "--name-only", commit, "--", f"./{path.name}").strip():
+        return None
+    return ask("cat-file", "blob", name)

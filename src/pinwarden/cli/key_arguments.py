@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pinwarden.core.keys import PrivateKey, PublicKey, Signer
     from pinwarden.documents.lock.signature import RequiredSigners
     from pinwarden.flows.lock.signatures import SignatureCheck
@@ -112,6 +115,16 @@ def add_gate_signature_arguments(parser: ArgumentParser) -> None:
         "--signed-policy", metavar="FILE", help="the policy that the signature must name (the project's own)"
     )
     signed.add_argument(
+        "--signed-since",
+        metavar="TIME",
+        help="refuse older signatures; the time of the newest one you know, kept outside the repository",
+    )
+    signed.add_argument(
+        "--signed-since-ref",
+        metavar="REF",
+        help="refuse signatures older than that of this git revision, for example origin/main",
+    )
+    signed.add_argument(
         "--accept-partial",
         action="store_true",
         help="let ToolPin's envelope count for a lock that holds more than it covers",
@@ -121,18 +134,38 @@ def add_gate_signature_arguments(parser: ArgumentParser) -> None:
 def signature_check_of(args: Namespace, project: Project) -> SignatureCheck | None:
     """The signatures that the options demand; None if they demand none."""
     if not args.public_key:
-        if args.signature or args.require or args.threshold > 1 or args.signed_policy or args.accept_partial:
+        options = (args.signature, args.require, args.signed_policy, args.signed_since, args.signed_since_ref)
+        if any(options) or args.threshold > 1 or args.accept_partial:
             raise PinwardenError("USAGE", NO_KEYS)
         return None
     from pinwarden.flows.lock.signatures import SignatureCheck
 
     keys = public_keys(args.public_key)
+    files = signature_files(args, project)
     return SignatureCheck(
-        files=signature_files(args, project),
+        files=files,
         keys=keys,
-        required=required_signers(args, keys),
+        required=replace(required_signers(args, keys), signed_since=_signed_since(args, files, keys)),
         policy=Path(args.signed_policy) if args.signed_policy else None,
     )
+
+
+def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, PublicKey]) -> datetime | None:
+    """The moment of the newest signature that is known: as it was given, or as a git revision has it."""
+    from pinwarden.adapters.repository import file_at
+    from pinwarden.core.moments import moment_of
+    from pinwarden.documents.lock.signature import newest_signature
+
+    given = None
+    if args.signed_since:
+        given = moment_of(args.signed_since)
+        if given is None:
+            raise PinwardenError("USAGE", "--signed-since needs a time with its zone, such as 2026-07-20T12:00:00Z")
+    if not args.signed_since_ref:
+        return given
+    earlier = [file_at(file, args.signed_since_ref, os.environ) for file in files]
+    found = newest_signature([data for data in earlier if data is not None], keys)
+    return max((each for each in (given, found) if each is not None), default=None)
 
 
 NO_KEYS = "name the keys to trust with --public-key; a signature does not vouch for its own"

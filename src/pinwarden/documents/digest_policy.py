@@ -158,6 +158,23 @@ class GatewayPolicy(Record):
             return f'the policy says unknown = "{unknown}": what nobody approved passes'
         return ""
 
+    def loosened(self) -> list[str]:
+        """What the policy allows beyond the default, as sentences: only what lets pass text that was not approved."""
+        found: list[str] = []
+        for place, answers in (("", self.answers), *(("a rule of ", rule.answers) for rule in self.rules)):
+            for key, default in _DEFAULTS.items():
+                word = answers.get(key, default)
+                if _STRICTNESS[key].index(word) < _STRICTNESS[key].index(default):
+                    found.append(f'{place}the policy says {key} = "{word}"')
+        found += [
+            f"the policy allows a digest of {each.tool[:120]!a} beside the approved one" for each in self.allowlist
+        ]
+        if self.relist_seconds > DEFAULT_POLICY.relist_seconds:
+            found.append(f"the policy says relist-seconds = {self.relist_seconds}, so that changes are seen later")
+        if self.relist_calls == 0 or self.relist_calls > DEFAULT_POLICY.relist_calls:
+            found.append(f"the policy says relist-calls = {self.relist_calls}, so that changes are seen later")
+        return list(dict.fromkeys(found))
+
     def records_arguments(self, server: str, item: str, client: str) -> bool:
         """Whether the audit log keeps what an item is called with."""
         rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.matches(item)]

@@ -80,6 +80,18 @@ class Policies(Record):
         """Whether somebody wrote a policy down."""
         return self.own is not None or self.toolpin is not None
 
+    def sealed_with(self, seal: str) -> str:
+        """The digest that is kept outside of the repository: of the lock, and of the policies if there are any. That of
+        the lock alone says that there are none."""
+        if not self.any:
+            return seal
+        from pinwarden.core.canonical import canonicalize
+        from pinwarden.core.digest import Digest
+
+        stated = {"pinwarden": self.own, "toolpin": self.toolpin}
+        policies = {name: str(policy.digest) for name, policy in stated.items() if policy is not None}
+        return Digest.of(canonicalize({"lock": seal, "policies": policies})).sri
+
 
 def load_policies(project: Project, environment: str = "default") -> Policies:
     """The policy files of a project. A file that cannot be read or understood is an error, never no policy."""

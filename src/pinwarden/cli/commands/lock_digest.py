@@ -14,7 +14,11 @@ from pinwarden.cli.project_arguments import add_project_arguments, project_of
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
-    parser.add_argument("--sealed", action="store_true", help="print our seal's digest, which covers the whole file")
+    parser.add_argument(
+        "--sealed",
+        action="store_true",
+        help="print the digest for ci --expect-digest: of the whole file, and of the policy if there is one",
+    )
     add_project_arguments(parser)
     add_format_argument(parser)
 
@@ -22,5 +26,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Verify, digest and print."""
     from pinwarden.flows.lock.digest import lock_digest
+    from pinwarden.flows.project import load_policies
 
-    return emit(lock_digest(project_of(args).lock, sealed=args.sealed), args.format)
+    project = project_of(args)
+    return emit(lock_digest(project.lock, load_policies(project) if args.sealed else None), args.format)

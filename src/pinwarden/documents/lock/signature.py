@@ -18,6 +18,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from binascii import Error as BinasciiError
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
@@ -25,6 +26,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey, PublicKey
+from pinwarden.core.moments import moment_of
 from pinwarden.core.record import Record, field
 from pinwarden.core.signing import dsse_preimage, dsse_sign, dsse_verify
 from pinwarden.documents.javascript_json import to_javascript_file
@@ -196,7 +198,8 @@ def dsse_to_bytes(envelope: Mapping[str, Any]) -> bytes:
     return to_javascript_file(envelope)
 
 
-def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | None) -> None:
+def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | None) -> Any:
+    """When the statement says that it was signed."""
     statement: Any = strict_json.parse(payload)
     if not isinstance(statement, dict) or statement.get("_type") != _IN_TOTO:
         _malformed("it is not an in-toto statement")
@@ -209,6 +212,7 @@ def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | Non
         _malformed("it is about another file, or this one was changed")
     if predicate.get("policyDigest") != policy_digest:
         _malformed("it was made under another policy")
+    return predicate.get("signedAt")
 
 
 # Enough signatures
@@ -221,6 +225,8 @@ class RequiredSigners(Record):
     threshold: int = 1
     accept_partial: bool = False
     """Whether a signature counts that leaves our record in the lock uncovered (ToolPin's envelope)."""
+    signed_since: datetime | None = None
+    """Older signatures do not count: a newer one is known, so that somebody put an older lock back."""
 
     def __post_init__(self) -> None:
         if self.threshold < 1:
@@ -274,7 +280,7 @@ def _signers(
     envelope = parse(data)
     if not isinstance(envelope, Envelope):
         payload, signers = dsse_verify(envelope, STATEMENT_TYPE, known_keys.values())
-        _check_statement(payload, lock_bytes, policy_digest)
+        _check_moment(_check_statement(payload, lock_bytes, policy_digest), required)
         return signers
     key = next((key for key in known_keys.values() if key.fingerprint == envelope.fingerprint), None)
     if key is None:
@@ -289,7 +295,45 @@ def _signers(
     problem = verify(envelope, digest, key, policy_digest=policy_digest)
     if problem:
         _malformed(problem)
+    _check_moment(envelope.signed_at, required)
     return (key,)
+
+
+def _check_moment(signed_at: Any, required: RequiredSigners) -> None:
+    since = required.signed_since
+    if since is None:
+        return
+    moment = moment_of(signed_at)
+    if moment is None:
+        _malformed("it does not say when it was signed")
+    if moment < since:
+        _malformed(
+            f"it was signed at {signed_at}, and a signature of {since.isoformat()} is known: an older lock is back"
+        )
+
+
+def newest_signature(envelopes: Iterable[bytes], known_keys: Mapping[str, PublicKey]) -> datetime | None:
+    """When the newest of these envelopes was signed by a known key, over whatever lock; None if none was."""
+    moments: list[datetime] = []
+    for data in envelopes:
+        try:
+            moment = moment_of(_signed_at(parse(data), known_keys))
+        except PinwardenError:
+            continue
+        if moment is not None:
+            moments.append(moment)
+    return max(moments, default=None)
+
+
+def _signed_at(envelope: Envelope | dict[str, Any], known_keys: Mapping[str, PublicKey]) -> Any:
+    if isinstance(envelope, Envelope):
+        signed = canonicalize(_payload(envelope), envelope.scheme.canonical)
+        known = any(key.verifies(signed, envelope.signature) for key in known_keys.values())
+        return envelope.signed_at if known else None
+    payload, signers = dsse_verify(envelope, STATEMENT_TYPE, known_keys.values())
+    statement: Any = strict_json.parse(payload)
+    predicate = statement.get("predicate") if isinstance(statement, dict) else None
+    return predicate.get("signedAt") if signers and isinstance(predicate, dict) else None
 
 
 def _check_digest(text: Any, member: str) -> None:

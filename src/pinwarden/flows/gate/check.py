@@ -26,6 +26,7 @@ from pinwarden.flows.gate.registry import registry_rows
 from pinwarden.flows.gate.report import CHECKS, Checked, checked_project, gate_report, has_closures
 from pinwarden.flows.gate.unread import unread_rows
 from pinwarden.flows.policy.rules import ONLY_RECORDED, broken_rules, counts_records
+from pinwarden.flows.project import OWN_POLICY
 from pinwarden.flows.report import Report, Row, counted, is_grave
 from pinwarden.rules.finding_kinds import Kinds, kind_table, reasons_of
 
@@ -36,7 +37,12 @@ if TYPE_CHECKING:
 
 
 LOCK_REQUIRED_KINDS: Kinds = kind_table(critical=(("lock_required", "A lock is required, and there is none."),))
-POLICY_KINDS: Kinds = kind_table(critical=(("policy_missing", "A policy is required, and there is none."),))
+POLICY_KINDS: Kinds = kind_table(
+    critical=(
+        ("policy_missing", "A policy is required, and there is none."),
+        ("policy_loosened", "The policy lets pass what is blocked without it, and no digest or signature covers it."),
+    )
+)
 
 
 def check(project: Project, policies: Policies, gate: Gate) -> Report:
@@ -62,7 +68,7 @@ def check_project(project: Project, policies: Policies, gate: Gate) -> Checked:
         return _without_lock(project, policies, gate)
     integrity = [
         *lock_rows(project, lock, texts, gate),
-        *digest_rows(project, lock, gate),
+        *digest_rows(project, lock, policies, gate),
         *stripped_rows(project, lock),
         *collision_rows(project),
         *(forged_rows(project, lock) if policies.any else ()),
@@ -72,7 +78,10 @@ def check_project(project: Project, policies: Policies, gate: Gate) -> Checked:
     hashed = _byte_check(lock, gate)
     believed = gate.signatures is not None and not any(map(is_grave, (*integrity, *signed)))
     proved = None if believed else hashed.proved if hashed is not None else {}
-    refused = list(_policy_rows(lock, policies, gate, proved))
+    refused = [
+        *_policy_rows(lock, policies, gate, proved),
+        *(() if _covers_policy(gate, (*integrity, *signed)) else _loosened_rows(project, policies)),
+    ]
     registry = list(registry_rows(lock, gate)) if gate.registries else []
     live = _live_rows(project, lock, texts, gate, _held(lock, (*integrity, *signed), refused))
     found = {
@@ -128,6 +137,29 @@ def _policy_rows(
         for rule in broken_rules(policies, entry.document, gate.now, proved=fresh):
             level = "critical" if rule.refuses else "info"
             yield Row(code=rule.code, level=level, entity="policy", name=entry.name, path="", message=rule.message)
+
+
+def _covers_policy(gate: Gate, doubts: Iterable[Row]) -> bool:
+    """Whether a digest that was kept elsewhere, or the signatures, say that this policy is the approved one."""
+    signed = gate.signatures is not None and gate.signatures.policy is None
+    return (gate.expect_digest is not None or signed) and not any(map(is_grave, doubts))
+
+
+def _loosened_rows(project: Project, policies: Policies) -> Iterator[Row]:
+    """What the policy of the repository lets pass that is blocked where there is none. Who changes the repository could
+    have written it."""
+    gateway = policies.own.gateway if policies.own is not None else None
+    for sentence in gateway.loosened() if gateway is not None else ():
+        yield Row(
+            code="policy_loosened",
+            level=POLICY_KINDS["policy_loosened"].severity,
+            entity="policy",
+            name="",
+            path="",
+            message=f"{sentence}; if that is meant, keep the digest of pinwarden lock digest --sealed outside of the "
+            "repository (--expect-digest), or sign the lock with this policy",
+            file=project.shown(project.root / OWN_POLICY),
+        )
 
 
 def _missing_policy(policies: Policies, gate: Gate) -> Iterator[Row]:

@@ -26,6 +26,7 @@ LOCK_KINDS: Kinds = kind_table(
     critical=(
         ("digest_mismatch", "The lock is not the one whose digest was kept elsewhere."),
         ("digest_partial", "The digest that was kept elsewhere does not cover the approved texts."),
+        ("policy_changed", "The lock is the one whose digest was kept elsewhere, and the policy is not."),
         ("name_collision", "Another file here has the same name on systems that ignore case, and may take its place."),
         ("record_stripped", "Our record of an entry is gone: who approved it, where it is configured, what it says."),
     )
@@ -61,16 +62,25 @@ def _places(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]
     return places(read_file(project.lock, LOCK_LIMITS.max_bytes), paths)
 
 
-def digest_rows(project: Project, lock: Lock, gate: Gate) -> Iterator[Row]:
-    """A digest that was kept elsewhere. Of a sealed file only the seal covers what we record: texts, approvals."""
+def digest_rows(project: Project, lock: Lock, policies: Policies, gate: Gate) -> Iterator[Row]:
+    """A digest that was kept elsewhere. Of a sealed file only the seal covers what we record: texts, approvals. The
+    policy is covered as well, and that there is none."""
     if gate.expect_digest is None:
         return
     seal = lock.seal.get("integrity") if lock.seal is not None else None
     digest = lockfile.digest(lock)
-    if gate.expect_digest in ((seal,) if seal else (digest,)):
+    alone = str(seal or digest)
+    whole = policies.sealed_with(alone)
+    if gate.expect_digest == whole:
         return
-    code, message = "digest_mismatch", f"the lock's digest is {seal or digest}, expected {gate.expect_digest[:100]}"
-    if gate.expect_digest == digest:
+    code, message = "digest_mismatch", f"the digest is {whole}, expected {gate.expect_digest[:100]}"
+    if gate.expect_digest == alone:
+        code = "policy_changed"
+        message = (
+            "the expected digest says that there is no policy, and there is one; review it, then keep the digest that "
+            "pinwarden lock digest --sealed prints"
+        )
+    elif gate.expect_digest == digest:
         code = "digest_partial"
         message = (
             "this digest covers only lockfileVersion 2, not the approved texts; expect that of lock digest --sealed"
