@@ -84,12 +84,13 @@ class Desk:
         rules: GatewayPolicy = DEFAULT_POLICY,
         era: str = "2025-11-25",
         limits: SessionLimits = DEFAULT_SESSION_LIMITS,
+        answer_seconds: float = 0.0,
     ) -> None:
         """The first state is what was approved, unless something else or nothing was."""
         self.server = Turning({"states": list(states), "version": era})
         self.measure = Measure(None if first_use else lock or approved(states[0]))
         self.guard = Guard("notes", self.measure, rules, limits)
-        self.session = Session(self.guard, name="desk")
+        self.session = Session(self.guard, name="desk", answer_seconds=answer_seconds)
         self.now = 0.0
         self.facts: list[Fact] = []
         self.sightings: list[Verdict] = []

@@ -181,7 +181,7 @@ def gateway(
     clients: Mapping[str, Client] | None = None,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     *,
-    note: Callable[[Fact, int], None] | None = None,
+    note: Callable[[Fact, int | str], None] | None = None,
     tracing: Tracing | None = None,
     origins: Collection[str] = (),
 ) -> Iterator[Gateway]:

@@ -204,7 +204,7 @@ class Talk:
         self.kept = Kept()
         self.wire = Wire()
         self.now = 0.0
-        self.noted: list[int] = []
+        self.noted: list[int | str] = []
         session = Session(guard("notes", APPROVED), name="talk", client="tester")
         recording = Recording(self.kept, lambda _, number: self.noted.append(number))
         self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, threads)

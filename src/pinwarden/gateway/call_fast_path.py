@@ -49,7 +49,7 @@ class CallFastPath:
     """What a session knows about tools that may be called without a further decision."""
 
     __slots__ = (
-        *("events", "guard", "left", "most", "open", "plain_results", "stamp", "until"),
+        *("events", "guard", "left", "most", "open", "plain_results", "progressed", "stamp", "until"),
         *("_answers", "_given", "_is_strict", "_journal", "_own_ids", "_uses"),
     )
 
@@ -75,6 +75,8 @@ class CallFastPath:
         """The guard's stamp at which all of this was learned; -1 if it is not valid any more."""
         self.until = 0.0
         self._given = self.left = 0
+        self.progressed = False
+        """Whether the server reported progress since the last look at overdue requests."""
         self._is_strict: Callable[[bytes, Any], bool]
         self.plain_results = False
         """Whether the policy wants nothing to be done about results."""
@@ -181,7 +183,7 @@ class CallFastPath:
 
     def _relays_progress(self, frame: bytes, message: Any, *, skimmed: bool) -> bool:
         params = message["params"]
-        return (
+        relayed = (
             message["method"] == PROGRESS
             and params.keys() <= _PROGRESS
             and len(message) == 3
@@ -190,6 +192,8 @@ class CallFastPath:
             and self.plain_results
             and (not skimmed or self._is_strict(frame, message))
         )
+        self.progressed = self.progressed or relayed
+        return relayed
 
     def spend(self) -> None:
         """Forget everything, because something else happens; the calls so far are counted."""

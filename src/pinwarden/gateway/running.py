@@ -30,6 +30,8 @@ class Options(Record):
 
     database: str | None = None
     when_away: WhenAway = "spool"
+    answer_seconds: float = 0.0
+    """For an answer of the server; 0 for no limit."""
 
 
 class Behind(Record):
@@ -80,7 +82,7 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
             ) as log,
         ):
             guard = Guard(behind.server, _source(project, behind, state), policy)
-            session = Session(guard, name=os.urandom(12).hex())
+            session = Session(guard, name=os.urandom(12).hex(), answer_seconds=behind.options.answer_seconds)
             tell = Telling(say)
             recorder = Recorder(log, lambda: state.sightings(behind.server, baseline), tell)
             try:

@@ -33,6 +33,7 @@ from pinwarden.documents.protocol import (
     INVALID_REQUEST,
     LIST_CHANGED,
     PARSE_ERROR,
+    PROGRESS,
     SERVER_AWAY,
 )
 from pinwarden.documents.surface import TOOL
@@ -42,9 +43,10 @@ from pinwarden.gateway.call_fast_path import CALL, CallFastPath, with_request_id
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.held import Held
 from pinwarden.gateway.listening import Listening
-from pinwarden.gateway.messages import LISTEN, error, is_id, meant_id, unrecorded
+from pinwarden.gateway.messages import LISTEN, error, is_id, meant_id, notification, unrecorded
 from pinwarden.gateway.opening import Opening, stateless_meta
 from pinwarden.gateway.output import Journal, Output
+from pinwarden.gateway.overdue import OverdueRequests
 from pinwarden.gateway.resource_links import ResourceLinks
 from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_request
 from pinwarden.gateway.step import NOTHING, Step
@@ -66,10 +68,11 @@ def _not_taken(number: Any) -> bytes:
 class Session:
     """A client, a server, and the judge between them. Safe to call from several threads."""
 
-    def __init__(self, guard: Guard, *, name: str, client: str = "") -> None:
+    def __init__(self, guard: Guard, *, name: str, client: str = "", answer_seconds: float = 0.0) -> None:
         """``name`` is unique and hard to guess: it is part of the ids of our own requests and of correlation ids.
 
         ``client`` is the name that a token stands for; without one, the name that the client gives itself is used.
+        ``answer_seconds`` is the time that the server has for an answer; 0 if others see to that.
         """
         self.guard = guard
         self.name = name
@@ -90,6 +93,7 @@ class Session:
         """For those who try it before they give a message to the session."""
         self._held = Held(guard.limits, self._journal)
         self._cancelled: set[Any] = set()
+        self._overdue = OverdueRequests(answer_seconds)
         self._active = False
 
     @property
@@ -187,7 +191,28 @@ class Session:
                 self._retry(now, out)
             self._listen(now, out)
             self._held.refuse_late(now, out)
+            if self._overdue.seconds:
+                self._refuse_overdue(now, out)
         return out.step()
+
+    def _refuse_overdue(self, now: float, out: Output) -> None:
+        """Answer requests that the server does not answer, and tell the server that the client does not wait."""
+        if self._answers.asked_of_client or self.fast_path.progressed:
+            self._overdue.alive(now)  # it is at work, or waits for what a person answers
+            self.fast_path.progressed = False
+        for asked in self._overdue.find(self._open, now):
+            number, was_cancelled = asked.number, asked.number in self._cancelled
+            # It stays open, so that no other request gets its id, and an answer that comes after all goes nowhere.
+            self._cancelled.add(number)
+            self._overdue.give_up(number)
+            if was_cancelled:
+                continue
+            why = f"the server did not answer within {self._overdue.seconds:g} seconds"
+            out.to_client.append(error(number, SERVER_AWAY, f"pinwarden: {why}"))
+            if asked.method == "initialize":
+                self._views.opened(None)
+            else:  # a handshake cannot be cancelled
+                out.to_server.append(notification(CANCELLED, {"requestId": number, "reason": why}))
 
     def server_gone(self, now: float) -> Step:
         """The server's end of the connection closed: every open request is answered with an error.
@@ -408,6 +433,8 @@ class Session:
     def _notice(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
         """Something that the server tells without being asked, or because somebody listens."""
         params = message.get("params")
+        if method == PROGRESS:
+            self._overdue.alive(now)
         for kind in LIST_CHANGED.get(method, ()):
             self._views.changed(kind, now, out)
         if self._listening.belongs(method, params):
@@ -444,6 +471,8 @@ class Session:
         return Asked(number, CALL, asked) if isinstance(asked, str) else asked
 
     def _answer(self, held: Answer, now: float, out: Output) -> None:
+        if self._overdue.dropped(held.number):
+            return  # the client got an error in place of it
         try:
             done = self._answers.pass_on(held, now, out)
         except PinwardenError as err:

@@ -107,6 +107,16 @@ class AuditLog:
         return self._away
 
     @property
+    def refusal(self) -> PinwardenError | None:
+        """Why events are refused now; None if they are taken, if only into the journal."""
+        if self._refuses:
+            stuck = PinwardenError("DATABASE_UNAVAILABLE", "the database does not answer") if self._stuck else None
+            return self._away or stuck
+        if self._away is not None and self._journal.size > self._limits.journal:
+            return PinwardenError("AUDIT_UNAVAILABLE", "the audit log has no room for more events")
+        return None
+
+    @property
     def waiting(self) -> int:
         """How many events the database does not have yet."""
         return self._journal.count - self._done.nth

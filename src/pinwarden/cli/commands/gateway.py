@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinwarden.cli.durations import add_answer_argument, seconds
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.cli.state_arguments import add_state_argument, state_from
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.gateway import Settings
     from pinwarden.gateway.http.locked import Locked
 
-_MOST_SECONDS = 86_400
+_NO_LIMIT = 10 * 365 * 86_400.0  # seconds
 _MOST_PROCESSES = 4096
 _SENTENCES = 200  # in a second; those of all servers on their own standard error are among them
 _LAST_WORDS_SECONDS = 2.0  # how long the end waits for somebody to read
@@ -83,9 +84,10 @@ def configure(parser: ArgumentParser) -> None:
 
 def _add_limits(parser: ArgumentParser) -> None:
     limits = HttpLimits()
+    add_answer_argument(parser)
     parser.add_argument(
         "--drain-seconds",
-        type=_seconds,
+        type=seconds,
         default=limits.drain_seconds,
         metavar="SECONDS",
         help=f"for requests in flight to end after SIGTERM ({limits.drain_seconds:g}); the gateway ends "
@@ -100,7 +102,7 @@ def _add_limits(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--idle-seconds",
-        type=_seconds,
+        type=seconds,
         default=limits.session_seconds,
         metavar="SECONDS",
         help=f"end sessions, and their processes, that were not used for so long ({limits.session_seconds:g})",
@@ -167,7 +169,10 @@ def _settings(args: Namespace) -> Settings:
         origins=tuple(args.allow_origin),
         when_away=args.when_away,
         limits=HttpLimits(
-            drain_seconds=args.drain_seconds, max_children=args.max_processes, session_seconds=args.idle_seconds
+            drain_seconds=args.drain_seconds,
+            max_children=args.max_processes,
+            session_seconds=args.idle_seconds,
+            answer_seconds=args.answer_seconds or _NO_LIMIT,
         ),
     )
 
@@ -233,17 +238,6 @@ def _address(text: str) -> tuple[str, int]:
     if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ArgumentTypeError(f"{text[:80]!a} is not HOST:PORT")
     return host, int(port)
-
-
-def _seconds(text: str) -> float:
-    """A time; at most a day, so that a typing error does not switch a limit off."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= _MOST_SECONDS:
-        raise ArgumentTypeError(f"{text[:80]!a} is not a number of seconds from 0 to {_MOST_SECONDS}")
-    return seconds
 
 
 def _count(text: str) -> int:

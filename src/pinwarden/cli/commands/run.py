@@ -14,6 +14,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinwarden.cli.durations import add_answer_argument
 from pinwarden.cli.project_arguments import add_project_arguments, project_of
 from pinwarden.cli.streams import say
 from pinwarden.core.errors import PinwardenError
@@ -53,6 +54,7 @@ def configure(parser: ArgumentParser) -> None:
         default="spool",
         help="while the audit database is away: keep events in a file, or let nothing pass (spool)",
     )
+    add_answer_argument(parser)
     parser.add_argument(
         "--without-gateway",
         action="store_true",
@@ -203,7 +205,7 @@ def _locked(args: Namespace, project: Project) -> Behind:
 def _options(args: Namespace) -> Options:
     from pinwarden.gateway.running import Options
 
-    return Options(database=args.audit, when_away=args.when_away)
+    return Options(database=args.audit, when_away=args.when_away, answer_seconds=args.answer_seconds)
 
 
 def _become(behind: Behind) -> None:

@@ -43,6 +43,8 @@ class KnownClients:
         self._reading: asyncio.Future[dict[str, Client]] | None = None
         self.problem = ""
         """What is wrong with the tokens now, in words that anybody may read."""
+        self.lets_in = True
+        """Whether clients that are known are let in all the same."""
 
     async def first(self) -> dict[str, Client]:
         """Those who are let in at the start. What cannot be read then raises."""
@@ -65,6 +67,7 @@ class KnownClients:
             if self.problem:
                 self._say("the tokens can be read again")
             self.problem = ""
+            self.lets_in = True
 
     def close(self) -> None:
         """Nobody looks any more."""
@@ -91,6 +94,7 @@ class KnownClients:
             access.doubt()
         else:
             access.doubt(self._once)
+        self.lets_in = away and self._keep
         then = "those who were known are let in" if away and self._keep else "nobody is let in by one"
         problem = f"the tokens cannot be read, so {then} ({err.code})"
         if problem != self.problem:

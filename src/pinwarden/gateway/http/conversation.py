@@ -42,7 +42,7 @@ from pinwarden.gateway.http.pending import Pending, restored
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.turns import Turns
-from pinwarden.gateway.messages import LISTEN
+from pinwarden.gateway.messages import LISTEN, is_id
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 
@@ -114,8 +114,8 @@ class Conversation:
             waiting.refused_unread("the server ended the session")
             return None
         number = frame.id
-        if number is None:
-            waiting.failed(INVALID_REQUEST, "the id of a request is a number or a text")
+        if number is None or not is_id(number[1]):
+            waiting.failed(INVALID_REQUEST, "the id of a request is a number, or a text of at most 1024 characters")
             return None
         if parameters and frame.method == CALL and self._mismatch(frame, parameters, waiting):
             return None

@@ -99,10 +99,14 @@ class HttpGateway:
         serving = self.serving = Serving(endpoint, hub, settings.limits)
         figures = Figures(hub, endpoint, serving.connections, lambda: self.log.waiting)
         figures.problems = [
-            audit_problem(lambda: self.log.problem),
+            audit_problem(lambda: self.log.refusal),
             lambda: self._lock_problem,
             lambda: self._approval_problem,
-            lambda: clients.problem,
+            lambda: "" if clients.lets_in else clients.problem,
+        ]
+        figures.warnings = [
+            self._spooling,
+            lambda: clients.problem if clients.lets_in else "",
         ]
         serving.connections.on_cut = self._cut
         serving.say = self._say
@@ -123,6 +127,11 @@ class HttpGateway:
         for recorder in self._recorders:
             await loop.run_in_executor(None, recorder.close)
         await loop.run_in_executor(None, self.log.close)
+
+    def _spooling(self) -> str:
+        """What is not well with the audit log, although it takes events."""
+        away = None if self.log.refusal is not None else self.log.problem
+        return "" if away is None else f"the audit database is away, so events wait in the journal ({away.code})"
 
     def _cut(self, why: str) -> None:
         """A client that did not read was cut off, and whatever it was answered with was lost."""

@@ -27,6 +27,8 @@ class Figures:
         self._waiting = waiting
         self.problems: list[Callable[[], str]] = []
         """Each says why the gateway cannot do its work, or nothing."""
+        self.warnings: list[Callable[[], str]] = []
+        """Each says what is not well although the gateway serves, or nothing."""
 
     def health(self, _: Client | None) -> tuple[int, str, bytes]:
         """The process runs and answers."""
@@ -37,8 +39,12 @@ class Figures:
         found = [problem for each in self.problems if (problem := each())]
         if self._connections.draining:
             found.append("the gateway is ending")
-        status = "unavailable" if found else "ready"
-        return (503 if found else 200), _JSON, orjson.dumps({"status": status, "problems": found})
+        about = {
+            "status": "unavailable" if found else "ready",
+            "problems": found,
+            "warnings": [warning for each in self.warnings if (warning := each())],
+        }
+        return (503 if found else 200), _JSON, orjson.dumps(about)
 
     def metrics(self, client: Client | None) -> tuple[int, str, bytes]:
         """What is counted, in the text format of Prometheus; of servers only those that the client may see."""

@@ -1,0 +1,184 @@
+"""A call that the server does not answer gets an error, and the server a cancellation, on stdio and over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.run import pinwarden
+from tests.gateway.desk import SEARCH, Desk
+from tests.gateway.http_world import Raw
+from tests.gateway.test_http_relaying import LIMITS, scene
+from tests.servers import talking
+from tests.waiting import poll
+
+DEAF: dict[str, Any] = {"tools": [SEARCH], "deaf": ["tools/call"]}
+ODD_IDS = ["x" * 1025, "x" * 2000, "9" * 5000, "", " ", "\x00", "a\nb", "\u00e9" * 600, "pinwarden/own/1", -1, 2**64]
+NO_IDS: list[Any] = [1.5, True, None, [], {}, [1], 10**4000]
+
+
+def late(seconds: float = 300.0) -> Desk:
+    desk = Desk(DEAF, answer_seconds=seconds)
+    desk.open()
+    assert desk.names() == ["search_notes"]
+    return desk
+
+
+def cancelled(desk: Desk) -> list[Any]:
+    return [each["params"]["requestId"] for each in desk.server.received if each["method"] == "notifications/cancelled"]
+
+
+def pass_time(desk: Desk, seconds: int) -> None:
+    for _ in range(seconds):
+        desk.tick(1)
+
+
+def test_a_call_on_stdio_without_an_answer_gets_an_error_and_the_server_a_cancellation() -> None:
+    desk = late()
+    assert desk.call("search_notes") == {}
+    number = desk._last
+    pass_time(desk, 299)
+    assert desk.answer(number) == {}
+    assert cancelled(desk) == []
+    pass_time(desk, 3)
+    error = desk.answer(number)["error"]
+    assert (error["code"], error["message"]) == (-32000, "pinwarden: the server did not answer within 300 seconds")
+    assert cancelled(desk) == [number]
+    facts = len(desk.facts)
+    desk.say({"jsonrpc": "2.0", "id": number, "result": {"content": []}})
+    assert "error" in desk.answer(number), "an answer that comes after all goes nowhere"
+    assert len(desk.facts) == facts
+
+
+def test_progress_and_a_question_to_the_client_start_the_time_of_a_call_again() -> None:
+    desk = late()
+    assert desk.call("search_notes") == {}
+    number = desk._last
+    for _ in range(4):
+        pass_time(desk, 200)
+        desk.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}})
+    desk.say({"jsonrpc": "2.0", "id": "ask", "method": "ping"})
+    pass_time(desk, 250)
+    assert desk.answer(number) == {}
+    pass_time(desk, 310)
+    assert desk.answer(number) == {}, "the client has not answered yet"
+    desk.send({"jsonrpc": "2.0", "id": "ask", "result": {}})
+    pass_time(desk, 302)
+    assert "error" in desk.answer(number)
+
+
+def test_calls_under_the_same_id_one_after_the_other_are_not_taken_for_one_that_takes_long() -> None:
+    desk = Desk({"tools": [SEARCH]}, answer_seconds=3.0)
+    desk.open()
+    desk.names()
+    for _ in range(10):
+        frame = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"search_notes","arguments":{}}}'
+        step = desk.session.client_frame(frame, desk.now)
+        desk.tick(1)
+        desk.settle(step)
+    assert [message["id"] for message in desk.got() if "error" in message] == []
+
+
+def test_the_answer_to_a_call_that_was_looked_at_while_it_was_open_is_passed_on_as_ever() -> None:
+    desk = late()
+    assert desk.call("search_notes") == {}
+    pass_time(desk, 10)
+    answer = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"found"}]}}' % desk._last
+    desk.say(answer)
+    assert desk.to_client[-1] == answer
+    pass_time(desk, 600)
+    assert cancelled(desk) == []
+
+
+def test_run_answers_a_call_that_its_server_does_not_and_passes_on_the_next(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    server = [sys.executable, str(Path(talking.__file__)), str(record)]
+    words = [sys.executable, "-m", "pinwarden", "run", "--answer-seconds", "1", "--name", "talking", "--", *server]
+    environment = {**os.environ, "PINWARDEN_STATE": str(tmp_path / "state")}
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def ask(number: int, method: str, params: dict[str, Any]) -> Any:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        assert "result" in ask(1, "initialize", hello)
+        process.stdin.write('{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        assert "result" in ask(2, "tools/list", {})
+        assert "did not answer within 1 seconds" in ask(3, "tools/call", {"name": "hang"})["error"]["message"]
+        assert "result" in ask(4, "tools/call", {"name": "echo"})
+        process.stdin.close()
+        assert process.wait(60) == 0
+    got = [json.loads(line[2:]) for line in record.read_bytes().splitlines() if line[:1] == b"<"]
+    assert [each["params"]["requestId"] for each in got if each["method"] == "notifications/cancelled"] == [3]
+
+
+@pytest.mark.parametrize("era", ["newest", "handshake"])
+@pytest.mark.parametrize("server", ["talking", ""])
+def test_a_call_over_http_without_an_answer_gets_an_error_and_the_server_a_cancellation(
+    server: str, era: str, tmp_path: Path
+) -> None:
+    with scene(tmp_path) as made, Raw(made.gateway, server) as raw, Raw(made.gateway, server) as other:
+        if era == "handshake":
+            raw.initialize()
+            other.session = raw.session
+        ask, ask_other = (raw.say, other.say) if era == "handshake" else (raw.ask, other.ask)
+        prefix = "" if server else "talking__"
+        assert "result" in ask("tools/list")
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(ask, "tools/call", {"name": f"{prefix}hang", "arguments": {}}, 7)
+            poll(lambda: any(b'"hang"' in line for line in made.lines(b"<")))
+            # It says something else meanwhile, so it does not hang as a whole.
+            assert "result" in ask_other("tools/call", {"name": f"{prefix}echo", "arguments": {}}, 8)
+            made.gateway.later(LIMITS.answer_seconds + 1)
+            answer = waiting.result(60)
+        assert (answer["id"], answer["error"]["code"]) == (7, -32000)
+        assert "did not answer in time" in answer["error"]["message"]
+        poll(lambda: any(b"notifications/cancelled" in line for line in made.lines(b"<")))
+        assert "result" in ask_other("tools/call", {"name": f"{prefix}echo", "arguments": {}}, 9)
+
+
+@pytest.mark.parametrize("era", ["newest", "handshake"])
+def test_a_request_over_http_is_answered_whatever_its_id_is(era: str, tmp_path: Path) -> None:
+    from tests.gateway.http_world import modern, rpc
+
+    with scene(tmp_path) as made:
+        for server, name in (("talking", "echo"), ("", "talking__echo")):
+            with Raw(made.gateway, server) as raw:
+                if era == "handshake":
+                    raw.initialize()
+                for number in (*ODD_IDS, *NO_IDS):
+                    params = {"name": name, "arguments": {}}
+                    headers: dict[str, str] = {}
+                    message = rpc("tools/call", params, 1)
+                    if era == "newest":
+                        body, headers = modern("tools/call", params, 1)
+                        message = json.loads(body)
+                    status, _, body = raw.send(json.dumps({**message, "id": number}).encode(), headers)
+                    answer = json.loads(body)
+                    assert status in (200, 400)
+                    assert ("error" in answer) or (answer["id"] == number and number in ODD_IDS), number
+                    if type(number) is str and len(number) > 1024:
+                        assert (answer["id"], answer["error"]["code"]) == (number, -32600)
+
+
+@pytest.mark.parametrize("command", ["run", "gateway"])
+def test_a_time_for_answers_that_is_no_time_is_refused(command: str) -> None:
+    done = pinwarden(command, "--answer-seconds=-1")
+    assert done.code == 2
+    assert "is not a number of seconds from 0 to 86400" in done.err
