@@ -51,7 +51,8 @@ def test_an_approved_change_is_in_the_lock_and_in_the_audit_log(locked: ReviewWo
     assert (outcome.code, outcome.out) == (
         0,
         f"note: written to {locked.lock} and the approved text in mcp-lock.surfaces\n"
-        "note: running gateways let exactly this through from now on, without a restart\n"
+        "note: running gateways with this lock let exactly this through from now on, without a restart\n"
+        f"note: no other running gateway of the database {locked.folder / 'gateway.sqlite'} has this server\n"
         "1 change approved by reviewer\n",
     )
     assert names(locked.approved()) == {"search": CHANGED["description"]}

@@ -39,7 +39,8 @@ def review() -> Schema:
             "expected": array(any_digest()),
             "state": one_of(reviews.STATES),
             **dict.fromkeys(("decided", "decided_by", "why"), TEXT),
-        }
+        },
+        {"not_followed_by": array(TEXT)},
     )
 
 

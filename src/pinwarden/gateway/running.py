@@ -14,6 +14,7 @@ from pinwarden.gateway.server_process import Command, start
 
 if TYPE_CHECKING:
     from pinwarden.documents.digest_policy import GatewayPolicy
+    from pinwarden.flows.gateway.shared_approvals import SharedApprovals
     from pinwarden.flows.gateway.state import GatewayState
     from pinwarden.flows.project import Project
     from pinwarden.gateway.approved import ApprovedSource
@@ -81,17 +82,22 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
                 gateway=f"stdio {os.getpid()}", when_away=behind.options.when_away, limits=AuditLimits(gather=_GATHER)
             ) as log,
         ):
-            guard = Guard(behind.server, _source(project, behind, state), policy)
+            shared = state.shared_approvals(project.lock) if behind.locked else None
+            guard = Guard(behind.server, _source(project, behind, state, shared), policy)
             session = Session(guard, name=os.urandom(12).hex(), answer_seconds=behind.options.answer_seconds)
             tell = Telling(say)
             recorder = Recorder(log, lambda: state.sightings(behind.server, baseline), tell)
             try:
                 relay = Relay(session, recorder, process, tell)
+                if shared is not None:
+                    shared.start()
                 _record(log, STARTED, session, "")
                 code = relay.run()
                 _record(log, STOPPED, session, f"{relay.ending or 'the server ended'} (exit code {code})")
                 return code
             finally:
+                if shared is not None:
+                    shared.close()
                 recorder.close()
                 tell.close(_LAST_WORDS_SECONDS)
     finally:
@@ -108,11 +114,11 @@ def _record(log: AuditLog, kind: str, session: Session, why: str) -> None:
         log.record(fact)
 
 
-def _source(project: Project, behind: Behind, state: GatewayState) -> ApprovedSource:
+def _source(project: Project, behind: Behind, state: GatewayState, shared: SharedApprovals | None) -> ApprovedSource:
     if behind.locked:
         from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
 
-        return ApprovedByLock(project.lock, behind.server, behind.client)
+        return ApprovedByLock(project.lock, behind.server, behind.client, shared)
     from pinwarden.flows.gateway.approved_on_first_use import FirstUse
 
     return FirstUse(behind.server, state.trusted)

@@ -73,6 +73,12 @@ def configure(parser: ArgumentParser) -> None:
         default="refuse",
         help="if the audit database is away (refuse)",
     )
+    parser.add_argument(
+        "--approvals",
+        choices=["database", "lock"],
+        default="database",
+        help="which approvals count: those of the lock and of the database (database), or of the lock alone",
+    )
     _add_limits(parser)
     parser.add_argument(
         "--check", action="store_true", help="say what would be served, and end; exit code 1 if anything is not"
@@ -168,6 +174,7 @@ def _settings(args: Namespace) -> Settings:
         hosts=tuple(args.allow_host),
         origins=tuple(args.allow_origin),
         when_away=args.when_away,
+        shared_approvals=args.approvals == "database",
         limits=HttpLimits(
             drain_seconds=args.drain_seconds,
             max_children=args.max_processes,

@@ -1,9 +1,9 @@
 """Approve changes that the gateway holds back: exactly what pinwarden review show prints under these names.
 
-The approval goes into the lock and the approved text beside it, or, for servers without a lock, into the store. A
-running gateway takes it over at once. Several names are approved together, or, if anything is wrong with one, none.
-Text that pinwarden scan warns of is approved only with a reason for the names that were typed (--why), or with
---approve-warnings.
+The approval goes into the lock and the approved text beside it, or, for servers without a lock, into the store. Running
+gateways with this lock take it over at once, and other gateways of the same database if they have the same server; the
+command names them. Several names are approved together, or, if anything is wrong with one, none. Text that pinwarden
+scan warns of is approved only with a reason for the names that were typed (--why), or with --approve-warnings.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
@@ -48,7 +49,7 @@ def run(args: Namespace) -> int:
                 each["level"] or "-",
                 each["server"],
                 f"{each['entity']} {each['item']}",
-                each["state"] + (f" by {each['decided_by']}" if each["decided_by"] else ""),
+                _state(each),
                 _place(each["baseline"]),
                 each["last_seen"],
                 each["reason"] or each["code"],
@@ -57,6 +58,10 @@ def run(args: Namespace) -> int:
         ]
         sys.stdout.write(table(_HEADINGS, rows))
     return emit(report, args.format)
+
+
+def _state(review: dict[str, Any]) -> str:
+    return f"{review['state']} by {review['decided_by']}" if review["decided_by"] else str(review["state"])
 
 
 def _place(baseline: str) -> str:

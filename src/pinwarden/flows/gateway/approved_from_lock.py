@@ -1,4 +1,4 @@
-"""What a lock approves of a server, read again whenever the lock or the text beside it changes."""
+"""What a lock approves of a server, with the approvals of a shared database, read again whenever either changes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pinwarden.documents.surface import Surface, parse
 
 if TYPE_CHECKING:
     from pinwarden.documents.lock.lockfile import Lock as LockFile
+    from pinwarden.flows.gateway.shared_approvals import SharedApprovals
 
 _Stamp = tuple[int, int, int]
 
@@ -23,8 +24,13 @@ _Stamp = tuple[int, int, int]
 class ApprovedByLock:
     """An `ApprovedSource` over a lockfile. A lock that is gone, broken or edited approves nothing: it raises."""
 
-    def __init__(self, lock: Path, server: str, client: str | None = None) -> None:
+    def __init__(
+        self, lock: Path, server: str, client: str | None = None, shared: SharedApprovals | None = None
+    ) -> None:
+        """``shared`` approvals count in addition to the lock."""
         self._path = lock
+        self._shared = shared
+        self._generation = 0
         self._server = server
         self._client = client
         self._lock = Lock()
@@ -35,10 +41,11 @@ class ApprovedByLock:
         """What the lock approves. Cheap while the file is as it was."""
         with self._lock:
             stamp = _stamp(self._path)
-            if self._known is None or stamp != self._stamp:
+            generation = 0 if self._shared is None else self._shared.generation
+            if self._known is None or stamp != self._stamp or generation != self._generation:
                 self._known = None
                 self._known = self._read()
-                self._stamp = stamp
+                self._stamp, self._generation = stamp, generation
             return self._known
 
     def trust(self, surface: Surface) -> Approved:
@@ -51,6 +58,12 @@ class ApprovedByLock:
         if lock is None:
             raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._path}")
         surface, generation = surface_in(lock, self._path, self._server, self._client)
+        if self._shared is not None:
+            from pinwarden.flows.gateway.shared_approvals import server_identity
+
+            identity = server_identity(lock.entries, self._server, self._client)
+            applied = self._shared.applied(self._server, identity, surface)
+            surface, generation = applied.surface, " ".join((generation, *applied.names))
         return Approved(server=self._server, surface=surface, generation=generation)
 
 

@@ -12,6 +12,7 @@ from pinwarden.core.record import replace
 from pinwarden.documents.lock.record import extension_of
 from pinwarden.documents.lock.verification import refuse_if_tampered, verify, verify_files
 from pinwarden.documents.surface import Surface, parse
+from pinwarden.flows.gateway.shared_approvals import server_identity
 from pinwarden.flows.gateway.state import FIRST_USE, GatewayState
 from pinwarden.flows.lock.approvable import Approvable
 from pinwarden.flows.lock.locking import Approver, approve_surfaces
@@ -31,6 +32,10 @@ class Baseline(Protocol):
     """lock or store."""
     place: str
     """Where an approval is written, as it is told to people."""
+    lock: Path | None
+    """The lock that an approval is written to; None for the store."""
+    identities: Mapping[str, str]
+    """Which server each surface is of; empty if that is not understood."""
 
     def refuse_unwritable(self) -> None:
         """Raise if nothing could be approved."""
@@ -48,6 +53,7 @@ class LockBaseline:
         self._project = project
         self._server = server
         self.place = f"{project.lock} and the approved text in {lock_store.surfaces_folder(project.lock)}"
+        self.lock: Path | None = project.lock
         self.surfaces: Mapping[str, Surface]
         self._entries, self.surfaces = self._read()
 
@@ -71,6 +77,9 @@ class LockBaseline:
             if entry.name == self._server and extension is not None and extension.surface is not None:
                 entries[entry.key] = entry
                 surfaces[entry.key] = parse(texts[extension.surface.path])
+        self.identities: Mapping[str, str] = {
+            key: server_identity(lock.entries, self._server, entry.client) for key, entry in entries.items()
+        }
         if not entries:
             raise PinwardenError(
                 "SERVER_NOT_LOCKED", f"nothing that {self._server[:120]!a} tells the model is approved in the lock"
@@ -85,6 +94,8 @@ class FirstUseBaseline:
 
     def __init__(self, state: GatewayState, server: str) -> None:
         self.place = f"the store {state.shown}"
+        self.lock: Path | None = None
+        self.identities: Mapping[str, str] = {}
         whole = next((name for name in state.trusted.servers() if kept_name(name) == server), server)
         found = state.trusted.find(whole)
         if found is None:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core import strict_json
-from pinwarden.core.canonical import canonicalize
-from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, as_dict, replace
 from pinwarden.documents.gateway_event import APPROVED, HELD, REJECTED, SERVER_ITEM
-from pinwarden.documents.surface import KINDS, Item, Surface
+from pinwarden.documents.surface import Surface
 from pinwarden.flows.compare import compare_surfaces
+from pinwarden.flows.gateway.approved_items import (
+    KIND_OF,
+    approved_digests,
+    fits,
+    is_intact,
+    with_definitions,
+)
 from pinwarden.flows.gateway.baselines import Baseline, baseline_of
 from pinwarden.flows.gateway.sightings import fact_about
 from pinwarden.flows.lock.approvable import OPTION, Approvable, approvable, not_approved
 from pinwarden.flows.report import Report, Row, counted
 from pinwarden.rules.drift.changes import CRITICAL
+from pinwarden.store.approvals import Approval
 from pinwarden.store.observed import kept_name
 from pinwarden.store.reviews import STATES, WAITING, Review, named
 
@@ -28,17 +35,18 @@ if TYPE_CHECKING:
     from pinwarden.flows.lock.locking import Approver
     from pinwarden.flows.project import Project
 
-_KIND_OF = {kind.entity: kind for kind in KINDS}
-
 
 def list_reviews(
     state: GatewayState, *, every: bool = False, server: str | None = None, levels: Collection[str] = ()
 ) -> Report:
     """The report of ``pinwarden review list``."""
+    left = _not_followed(state)
     found = [
         each
-        for each in state.reviews.listed(STATES if every else (WAITING,))
-        if server in (None, each.server) and (not levels or each.level in levels)
+        for each in state.reviews.listed(STATES)
+        if (every or each.state == WAITING or (each.state == APPROVED and _content(each) in left))
+        and server in (None, each.server)
+        and (not levels or each.level in levels)
     ]
     waiting = sum(each.state == WAITING for each in found)
     return Report(
@@ -46,8 +54,34 @@ def list_reviews(
         subject=server or "all servers",
         summary=f"{counted(waiting, 'change')} to review" if waiting else "nothing waits for review",
         exit_code=EXIT_CLEAN,
-        facts={"reviews": [review_facts(each) for each in found]},
+        facts={"reviews": [{**review_facts(each), **_left_facts(each, left)} for each in found]},
+        notes=tuple(
+            f"{each.name} was approved, and is not followed yet by {place}"
+            for each in found
+            for place in _left_facts(each, left).get("not_followed_by", ())
+        ),
     )
+
+
+_Content = tuple[str, str, str, str]
+
+
+def _content(about: Review | Approval) -> _Content:
+    return about.server, about.entity, about.item, about.digest
+
+
+def _not_followed(state: GatewayState) -> dict[_Content, list[str]]:
+    """By content, the running gateways that have a server of that name and do not apply an approval."""
+    found: dict[_Content, list[str]] = {}
+    for approval, followers in state.approvals.not_followed(int(time.time())).items():
+        found.setdefault(_content(approval), []).extend(each.place for each in followers)
+    return found
+
+
+def _left_facts(review: Review, left: Mapping[_Content, Sequence[str]]) -> dict[str, Any]:
+    """Which gateways do not let an approved definition through."""
+    places = left.get(_content(review), ()) if review.state == APPROVED else ()
+    return {"not_followed_by": sorted(set(places))} if places else {}
 
 
 def show_review(state: GatewayState, project: Project, name: str) -> tuple[Review, Report]:
@@ -78,7 +112,7 @@ def difference(review: Review, approved: Surface, place: str) -> Report:
         report = Report(command="review show", subject=subject, summary="", exit_code=EXIT_CLEAN, facts={}, rows=(row,))
         changes: list[Any] = []
     else:
-        served = _with(approved, [review])
+        served = with_definitions(approved, [review])
         report = compare_surfaces(approved, served, subject, whole=True)
         changes = report.facts["changes"]
         report = replace(report, rows=(*report.rows, *approvable(review.server, served, (approved,)).warnings))
@@ -115,9 +149,66 @@ def approve_reviews(
         _refuse_open_warnings(plans)
         _write_down(state, reviews, approver, APPROVED)
         state.reviews.decide(reviews, APPROVED, by=approver.by, why=approver.reason, now=now)
+        shared = [approval for plan in plans for approval in _shared(state, plan, approver, now)]
+        state.approvals.record(shared)
         _carry_out(plans, approver, now, undo=lambda left: _wait_again(state, left, approver, now))
     report = _decided("review approve", reviews, APPROVED, approver, now)
-    return _with_places(report, plans, (_IN_EFFECT,))
+    return _with_places(report, plans, _who_follows(state, plans, shared))
+
+
+def _shared(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> list[Approval]:
+    """The approvals of a lock for the other gateways of the database."""
+    if plan.baseline.lock is None:
+        return []
+    place = state.place_of(plan.baseline.lock)
+    identities = dict.fromkeys(plan.baseline.identities[key] for key in plan.changed)
+    return [
+        Approval(
+            name="",
+            sequence=0,
+            server=review.server,
+            identity=identity,
+            entity=review.entity,
+            item=review.item,
+            digest=review.digest,
+            expected=review.expected,
+            definition=review.definition,
+            place=place,
+            state=APPROVED,
+            decided=now,
+            decided_by=approver.by,
+            why=approver.reason,
+        )
+        for review in plan.reviews
+        for identity in identities
+        if identity
+    ]
+
+
+def _who_follows(state: GatewayState, plans: Sequence[_Plan], shared: Sequence[Approval]) -> tuple[str, ...]:
+    """Which gateways let through from now on what was approved, as far as they report to the database."""
+    if any(plan.baseline.lock is None for plan in plans) and not shared:
+        return (_ALL_FOLLOW,)
+    own = {state.place_of(plan.baseline.lock) for plan in plans if plan.baseline.lock is not None}
+    meant = {(approval.server, approval.identity) for approval in shared}
+    servers = {review.server for plan in plans for review in plan.reviews}
+    others = [each for each in state.approvals.followers(int(time.time())) if each.place not in own]
+    following = sorted({each.place for each in others if (each.server, each.identity) in meant})
+    apart = sorted({each.place for each in others if each.server in servers} - set(following))
+    notes = [_LOCK_FOLLOWS]
+    if following:
+        verb = "takes" if len(following) == 1 else "take"
+        who = f"{counted(len(following), 'other gateway')} of the database {state.shown}"
+        notes.append(f"{who} {verb} it over within seconds, and pinwarden review list shows it until then")
+        notes += [f"follows: {place}" for place in following[:_SHOWN]]
+    else:
+        notes.append(f"no other running gateway of the database {state.shown} has this server")
+    for place in apart[:_SHOWN]:
+        notes.append(f"does not take it over, because it has another server of this name or --approvals lock: {place}")
+    return tuple(notes)
+
+
+_SHOWN = 5  # gateways that a message names
 
 
 class _Plan(Record):
@@ -161,9 +252,16 @@ def _carry_out(plans: Sequence[_Plan], approver: Approver, now: str, undo: Calla
 
 
 def _wait_again(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
+    _withdraw(state, reviews, approver, now)
     state.reviews.reopen(
         [replace(each, state=APPROVED, decided=now, decided_by=approver.by, why=approver.reason) for each in reviews]
     )
+
+
+def _withdraw(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
+    """Let no gateway take these definitions from the database any more."""
+    content = [(each.server, each.entity, each.item, each.digest) for each in reviews]
+    state.approvals.withdraw(content, by=approver.by, why=approver.reason, now=now)
 
 
 def _with_places(report: Report, plans: Sequence[_Plan], notes: tuple[str, ...]) -> Report:
@@ -185,6 +283,7 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
         approved = [review for review in reviews if review.state == APPROVED]
         plans = _planned(state, project, approved, partial(_taken_back, state), _approved_before)
         _write_down(state, reviews, approver, HELD)
+        _withdraw(state, reviews, approver, now)
         state.reviews.reopen(reviews)
         for plan in plans:
             plan.baseline.approve(plan.changed, approver, now)
@@ -211,9 +310,9 @@ def _taken_back(state: GatewayState, reviews: Sequence[Review], approved: Mappin
     for review in reviews:
         before = _before(state, review)
         for key, surface in approved.items():
-            if review.digest in _approved_digests(review, surface):
+            if review.digest in approved_digests(review, surface):
                 here = changed.get(key, surface)
-                changed[key] = _with(here, [before]) if before is not None else _without(here, review)
+                changed[key] = with_definitions(here, [before]) if before is not None else _without(here, review)
     return changed
 
 
@@ -238,7 +337,7 @@ def _without(approved: Surface, review: Review) -> Surface:
         return replace(
             approved, server={name: said for name, said in (approved.server or {}).items() if name != review.item}
         )
-    kind = _KIND_OF[review.entity]
+    kind = KIND_OF[review.entity]
     left = tuple(each for each in approved.list_of(kind) if kept_name(each.key) != review.item)
     return replace(approved, items={**approved.items, kind.member: left})
 
@@ -287,11 +386,13 @@ def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver
     """Reject what waits under these names: it stays withheld, and nobody is asked again about the same content."""
     reviews = [_waiting(state.reviews.named(name)) for name in dict.fromkeys(names)]
     _write_down(state, reviews, approver, REJECTED)
+    _withdraw(state, reviews, approver, now)
     state.reviews.decide(reviews, REJECTED, by=approver.by, why=approver.reason, now=now)
     return replace(_decided("review reject", reviews, REJECTED, approver, now), notes=(_STAYS_WITHHELD,))
 
 
-_IN_EFFECT = "running gateways let exactly this through from now on, without a restart"
+_LOCK_FOLLOWS = "running gateways with this lock let exactly this through from now on, without a restart"
+_ALL_FOLLOW = "running gateways of this database let exactly this through from now on, without a restart"
 _WITHHELD_AGAIN = "it is withheld from now on, and waits for a decision as soon as the server serves it"
 _STAYS_WITHHELD = "it stays withheld, and nobody is asked again about the same content"
 
@@ -329,17 +430,9 @@ def _intact(review: Review) -> Review:
     if not _can_be_approved(review):
         why = "two items have this name" if review.digest else "it has no digest"
         raise PinwardenError("SURFACE_INVALID", f"{review.name} cannot be approved: {why}")
-    value = strict_json.parse(review.definition.encode())
-    key = review.item if review.entity == SERVER_ITEM else kept_name(_key(review, value))
-    if str(Digest.of(canonicalize(value))) != review.digest or named(review).name != review.name or key != review.item:
+    if not is_intact(review) or named(review).name != review.name:
         raise PinwardenError("REVIEW_STALE", f"{review.name} is not what was shown under that name")
     return review
-
-
-def _key(review: Review, value: Any) -> str:
-    kind = _KIND_OF.get(review.entity)
-    key = value.get(kind.key) if kind is not None and isinstance(value, dict) else None
-    return key if isinstance(key, str) else ""
 
 
 def _changed(reviews: Sequence[Review], approved: Mapping[str, Surface]) -> dict[str, Surface]:
@@ -352,43 +445,13 @@ def _changed(reviews: Sequence[Review], approved: Mapping[str, Surface]) -> dict
                 "REVIEW_STALE", f"{review.name}: another definition was approved since the server served this one"
             )
         for key in fitting:
-            changed[key] = _with(changed.get(key, approved[key]), [review])
+            changed[key] = with_definitions(changed.get(key, approved[key]), [review])
     return changed
 
 
 def _fitting(review: Review, approved: Mapping[str, Surface]) -> list[str]:
     """The approved surfaces that the difference was judged against, or that hold already what is to be approved."""
-    expected = set(review.expected.split())
-    found: list[str] = []
-    for key, surface in approved.items():
-        there = _approved_digests(review, surface)
-        if review.digest in there or (there & expected if expected else not there):
-            found.append(key)
-    return found
-
-
-def _approved_digests(review: Review, approved: Surface) -> set[str]:
-    if review.entity == SERVER_ITEM:
-        said = approved.server or {}
-        return {str(Digest.of(canonicalize(said[review.item])))} if review.item in said else set()
-    items = approved.list_of(_KIND_OF[review.entity])
-    return {str(item.digest) for item in items if kept_name(item.key) == review.item}
-
-
-def _with(approved: Surface, reviews: Sequence[Review]) -> Surface:
-    """The approved surface with these definitions in it, each in the place of the one of its name."""
-    server = approved.server
-    items = dict(approved.items)
-    for review in reviews:
-        value = strict_json.parse(review.definition.encode())
-        if review.entity == SERVER_ITEM:
-            server = {**(server or {}), review.item: value}
-            continue
-        kind = _KIND_OF[review.entity]
-        made = Item.of(kind, value)
-        others = tuple(each for each in items.get(kind.member, ()) if each.key != made.key)
-        items[kind.member] = (*others, made)
-    return replace(approved, server=server, items=items)
+    return [key for key, surface in approved.items() if fits(review, surface)]
 
 
 def _write_down(state: GatewayState, reviews: Sequence[Review], approver: Approver, kind: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -14,8 +15,10 @@ from pinwarden.core.errors import PinwardenError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pinwarden.flows.gateway.shared_approvals import SharedApprovals
     from pinwarden.flows.gateway.sightings import Sightings
     from pinwarden.flows.project import Project
+    from pinwarden.store.approvals import Approvals
     from pinwarden.store.audit import AuditLimits, AuditLog, WhenAway
     from pinwarden.store.database import Database
     from pinwarden.store.observed import Observed
@@ -44,11 +47,11 @@ class GatewayState:
 
     def close(self) -> None:
         """Close what was opened."""
-        for name in ("audit_database", "_database", "_tokens_database"):
+        for name in ("audit_database", "_database", "_tokens_database", "_approvals_database"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
                 opened.close()
-        for name in ("reviews", "trusted", "observed", "tokens"):
+        for name in ("reviews", "trusted", "observed", "tokens", "approvals"):
             self.__dict__.pop(name, None)
 
     def __enter__(self) -> Self:
@@ -128,6 +131,28 @@ class GatewayState:
         from pinwarden.store.observed import Observed
 
         return Observed(self._database)
+
+    @cached_property
+    def _approvals_database(self) -> Database:
+        return self._open("approvals")
+
+    @cached_property
+    def approvals(self) -> Approvals:
+        """The approvals that every gateway of the database takes over."""
+        from pinwarden.store.approvals import Approvals
+
+        return Approvals(self._approvals_database)
+
+    def place_of(self, lock: Path) -> str:
+        """The name of a lock among all hosts that use the database: two hosts may each have one of the same path."""
+        refuse_unsafe(self.folder)
+        return f"{_host(self.folder)}:{lock.resolve()}"
+
+    def shared_approvals(self, lock: Path, *, applies: bool = True) -> SharedApprovals:
+        """The approvals of the database, for the gateway of a lock."""
+        from pinwarden.flows.gateway.shared_approvals import SharedApprovals
+
+        return SharedApprovals(lambda: self.approvals, self.place_of(lock), lambda: int(time.time()), applies=applies)
 
     @contextmanager
     def approving(self) -> Iterator[None]:
@@ -232,6 +257,31 @@ def _named_by(url: str) -> str:
     else:
         url = str(Path(url).resolve())
     return sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _host(folder: Path) -> str:
+    """The name of this host, with something random that is kept in its state: names of hosts are not unique."""
+    from socket import gethostname
+
+    path = folder / "host"
+    fresh = folder / f"host.{os.getpid()}"
+    try:
+        if not path.exists():
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(os.urandom(8).hex())
+            with suppress(FileExistsError):  # another process was faster
+                os.link(fresh, path)
+            fresh.unlink()
+        text = path.read_text("ascii")[:_HOST_LETTERS]
+    except (OSError, UnicodeError) as err:
+        raise PinwardenError("DATABASE_UNAVAILABLE", f"{path} cannot be used: {err}") from err
+    if len(text) != _HOST_LETTERS or not text.isalnum():
+        raise PinwardenError("DATABASE_CORRUPT", f"{path} is damaged", hint="Delete it; the gateway makes another one.")
+    return f"{gethostname()[:64]}#{text}"
+
+
+_HOST_LETTERS = 16
 
 
 def lock_baseline(lock: Path) -> str:

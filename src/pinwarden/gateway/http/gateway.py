@@ -32,6 +32,7 @@ from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.running import gateway_policy_of
 
 if TYPE_CHECKING:
+    from pinwarden.flows.gateway.shared_approvals import SharedApprovals
     from pinwarden.flows.gateway.state import GatewayState
     from pinwarden.flows.project import Project
     from pinwarden.store.audit import AuditLog, WhenAway
@@ -49,6 +50,8 @@ class Settings(Record):
     """Names under which clients reach the gateway, beyond the address that it listens on."""
     origins: tuple[str, ...] = ()
     when_away: WhenAway = "refuse"
+    shared_approvals: bool = True
+    """Whether approvals of the database count in addition to the lock."""
     limits: HttpLimits = HttpLimits()
 
 
@@ -74,6 +77,7 @@ class HttpGateway:
         self.endpoint: Endpoint | None = None
         self.serving: Serving | None = None
         self._hub: Hub | None = None
+        self._shared: SharedApprovals | None = None
 
     async def start(self, one_time_token: str = "") -> tuple[str, int, Locked]:
         """Read everything, begin to serve, and tell where."""
@@ -85,6 +89,9 @@ class HttpGateway:
         self._tell_mode()
         self._locked.tracing = tracing_of(self._project.variables, self._say)
         self._stamps = self._seen()
+        self._shared = self._locked.shared = self._state.shared_approvals(
+            self._project.lock, applies=settings.shared_approvals
+        )
         locked = await loop.run_in_executor(None, self._locked.read)
         if not locked.upstreams:
             why = "; ".join(f"{name}: {problem}" for name, problem in locked.problems.items()) or "the lock is empty"
@@ -113,12 +120,17 @@ class HttpGateway:
         endpoint.open_pages = {"/healthz": figures.health, "/readyz": figures.readiness}
         endpoint.pages = {"/metrics": figures.metrics}
         serving.every_second.append(self._look)
+        await self._look_at_approvals(hub)
+        if self._shared is not None:
+            await loop.run_in_executor(None, self._shared.start, settings.limits.tokens_seconds)
         host, port = await serving.start(settings.listening)
         return host, port, locked
 
     async def stop(self) -> None:
         """End what is left."""
         self._locked.close()
+        if self._shared is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._shared.close)
         if self._clients is not None:
             self._clients.close()
         loop = asyncio.get_running_loop()

@@ -37,6 +37,7 @@ from pinwarden.gateway.server_process import Command, command_of
 if TYPE_CHECKING:
     from pinwarden.documents.lock.entry import Entry
     from pinwarden.documents.lock.lockfile import Lock
+    from pinwarden.flows.gateway.shared_approvals import SharedApprovals
     from pinwarden.flows.project import Project
     from pinwarden.gateway.http.tracing import Tracing
 
@@ -102,6 +103,8 @@ class LockedServers:
         self._places = Places(limits.max_children)
         self.policy: GatewayPolicy = DEFAULT_POLICY
         self.tracing: Tracing | None = None
+        self.shared: SharedApprovals | None = None
+        """Approvals of the database that count in addition to the lock."""
 
     def read(self) -> Locked:
         """The servers of the lock as it is now. A lock that cannot be read or was edited raises."""
@@ -146,7 +149,7 @@ class LockedServers:
             pool.close()
 
     def _upstream(self, name: str, slug: str, entry: Entry) -> Upstream:
-        guard = Guard(name, ApprovedByLock(self._project.lock, name), self.policy)
+        guard = Guard(name, ApprovedByLock(self._project.lock, name, shared=self.shared), self.policy)
         opener = self._opener(name, entry)
         recorder = self._recorder(name)
         recording = Recording(recorder, None if recorder.log is None else recorder.log.note)
