@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import pytest
 
+from pinwarden.adapters.fair_executor import FairExecutor
 from pinwarden.adapters.net.network_guard import NetworkRules
 from pinwarden.adapters.probe.sse_stream import EventParser
 from pinwarden.documents.surface import from_listing
@@ -207,7 +208,8 @@ class Talk:
         self.noted: list[int | str] = []
         session = Session(guard("notes", APPROVED), name="talk", client="tester")
         recording = Recording(self.kept, lambda _, number: self.noted.append(number))
-        self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, threads)
+        executor = FairExecutor(pool=threads)
+        self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, executor)
         self.conversation.link = self.wire
 
     def ping(self, number: int) -> tuple[Waits, Id | None]:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from pinwarden.adapters.fair_executor import FairExecutor
 from pinwarden.documents.digest_policy import gateway_policy
 from pinwarden.documents.surface import Item, Kind, from_listing
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.reading import Reading
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.limits import SessionLimits
 from pinwarden.rules.gates.verdict import Verdict
@@ -131,15 +131,16 @@ def test_while_a_list_of_20_000_tools_is_judged_others_go_on_being_answered(tmp_
     assert progress == list(range(len(progress)))
 
 
-def test_a_short_list_is_judged_on_the_loop_and_a_long_one_is_judged_anew_beside_it() -> None:
-    judge, behind = _long([], approved=200, listed=200)
+@pytest.mark.parametrize(("tools", "where"), [(20, "loop"), (100, "judging")])
+def test_a_short_list_is_judged_on_the_loop_and_a_long_one_beside_it_each_time(tools: int, where: str) -> None:
+    judge, behind = _long([], approved=tools, listed=tools)
     with gateway({"long": behind}) as at, Raw(at, "long") as client:
         client.initialize()
         assert "result" in client.say("tools/call", {"name": "t7"}, 1)
-        assert judge.on == ["loop"], "its bytes are few"
+        assert judge.on == [where], "what came"
         judge.set_policy(gateway_policy({"relist-seconds": 29}))
         assert "result" in client.say("tools/call", {"name": "t7"}, 2)
-        assert judge.on == ["loop", "judging"], "and its tools are many"
+        assert judge.on == [where, where], "and what is known, under another policy"
 
 
 def test_a_long_list_reaches_the_client_also_if_the_server_ends_while_it_is_judged() -> None:
@@ -159,7 +160,9 @@ def test_messages_behind_a_long_one_keep_their_place() -> None:
         desk.open()
         limits = HttpLimits()
         with ThreadPoolExecutor(1) as threads:
-            made = Conversation(desk.session, Recording(Kept()), limits, lambda: 0.0, lambda _: None, threads)
+            made = Conversation(
+                desk.session, Recording(Kept()), limits, lambda: 0.0, lambda _: None, FairExecutor(pool=threads)
+            )
             made.listen(stream)
             for number in range(9):
                 size = limits.max_bytes_at_once if number % 3 == 0 else 1
@@ -182,7 +185,9 @@ def test_attack_a_server_that_sends_more_than_is_kept_while_its_list_is_judged_i
         desk.open()
         limits = HttpLimits(max_unsent_bytes=200_000)
         with ThreadPoolExecutor(1) as threads:
-            made = Conversation(desk.session, Recording(Kept()), limits, lambda: 0.0, closed.append, threads)
+            made = Conversation(
+                desk.session, Recording(Kept()), limits, lambda: 0.0, closed.append, FairExecutor(pool=threads)
+            )
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             for _ in range(5):
                 made.from_server(note)
@@ -221,7 +226,7 @@ def test_attack_a_long_message_of_one_client_is_read_beside_the_requests_of_othe
         Raw(at, "talking", OTHER) as small,
         ThreadPoolExecutor(1) as waiting,
     ):
-        at.call(lambda: at.endpoint._reading.do("somebody", lambda: read.wait(60), lambda _: None))
+        at.call(lambda: at.hub.executor.submit("tester", lambda: read.wait(60)))
         asked = waiting.submit(large.ask, "tools/call", {"name": "x", "arguments": {"long": "x" * 100_000}})
         for number in range(3):
             assert small.ask("ping", None, number)["id"] == number
@@ -234,19 +239,3 @@ def test_attack_a_long_message_of_one_client_is_read_beside_the_requests_of_othe
         assert (status, json.loads(body)["error"]["code"]) == (400, -32700)
         status, _, body = large.send(b"[" + b"1," * 100_000 + b"1]")
         assert (status, json.loads(body)["error"]["code"]) == (400, -32600)
-
-
-def test_attack_many_long_messages_of_one_client_do_not_keep_that_of_another_waiting() -> None:
-    async def scene() -> list[str]:
-        reading, read = Reading(), []
-        begun = threading.Event()
-        reading.do("alice", lambda: begun.wait(60), lambda _: None)
-        for name in ("alice 1", "alice 2", "alice 3", "bob 1", "bob 2", "carl 1"):
-            reading.do(name.partition(" ")[0], lambda: None, lambda _, name=name: read.append(name))  # type: ignore[misc]
-        begun.set()
-        async with asyncio.timeout(60):
-            while len(read) < 6:
-                await asyncio.sleep(0.002)
-        return read
-
-    assert asyncio.run(scene()) == ["alice 1", "bob 1", "carl 1", "alice 2", "bob 2", "alice 3"]

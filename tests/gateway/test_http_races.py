@@ -180,9 +180,9 @@ def test_a_long_call_is_not_overtaken_by_its_cancellation_while_it_is_read(tmp_p
         raw.initialize()
         other.session = raw.session
         raw.say("tools/call", {"name": "echo", "arguments": {}})
-        at.endpoint._reading._thread.submit(free.wait, 60)  # as others have long messages, too
+        at.call(lambda: at.hub.executor.submit("tester", lambda: free.wait(60)))  # as it has other long messages, too
         slow = threads.submit(raw.say, "tools/call", {"name": "slow", "arguments": {"text": "x" * 2000}}, 7)
-        poll(lambda: at.endpoint._reading.busy)
+        poll(lambda: at.call(lambda: at.hub.executor.waiting_of("tester")) == 1)
         wait([threads.submit(other.send, cancelled)], 0.5)
         free.set()
         assert slow.result(20)["result"]["content"][0]["text"] == "cancelled"

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from pinwarden.adapters.fair_executor import FairExecutor
 from pinwarden.adapters.net.network_guard import NetworkRules
 from pinwarden.documents.target import Address
 from pinwarden.gateway.http.child import Supervisor
@@ -199,6 +200,7 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
     async def work() -> None:
         room, judged = Room(limits.max_all_waiting_bytes), Event()
         with ThreadPoolExecutor(1) as threads:
+            executor = FairExecutor(pool=threads)
             threads.submit(judged.wait, 60)  # so that everything behind it waits
             made: dict[str, Conversation] = {}
             for name in ("greedy", "modest"):
@@ -208,7 +210,7 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
                 def gone(why: str, name: str = name) -> None:
                     closed.append((name, why))
 
-                made[name] = Conversation(desk.session, Recording(Kept()), limits, lambda: 0.0, gone, threads, room)
+                made[name] = Conversation(desk.session, Recording(Kept()), limits, lambda: 0.0, gone, executor, room)
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             asks = Waits()
             for _ in range(5):

@@ -53,7 +53,7 @@ def test_attack_a_notice_that_comes_while_the_short_way_is_learned_is_not_overlo
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.call("search_notes")
-    meanwhile(monkeypatch, desk, "notices", lambda: desk.guard.changed(TOOL))
+    meanwhile(monkeypatch, desk, "notices", lambda: desk.guard.changed(TOOL, desk.now))
     desk.tell("notifications/roots/list_changed")
     message = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "search_notes"}}
     assert desk.session.fast_path.admit(message, desk.now) is None

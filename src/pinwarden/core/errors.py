@@ -807,6 +807,18 @@ CODES: Mapping[str, ErrorCode] = _table(
         "Make the request again. If it was not you who sent it twice, somebody has a copy of it.",
     ),
     ErrorCode(
+        "INPUT_LIMIT",
+        EXIT_REFUSED,
+        "The input has more items than are judged or compared at once.",
+        "Split the input into smaller parts; the message names the limit.",
+    ),
+    ErrorCode(
+        "OVERLOADED",
+        EXIT_UNCHECKED,
+        "More work waits to be judged or compared than the limits for one client, or for all of them, allow.",
+        "Send fewer requests at once, and try again in a moment.",
+    ),
+    ErrorCode(
         "PUBLISH_LIMIT",
         EXIT_REFUSED,
         "More was sent to a registry than it takes: too many requests or bytes in an hour, or one file too large.",

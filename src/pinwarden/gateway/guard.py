@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,9 @@ class Guard:
         self._approved: Approved | None = None
         self._failure: PinwardenError | None = None
         self._notices = dict.fromkeys((kind.member for kind in KINDS), 0)
+        self._owed: set[str] = set()
+        """Lists that changed, which other sessions have yet to learn."""
+        self._tell_at = -inf
         self._bodies: dict[bytes, tuple[tuple[Item, ...], str | None, int]] = {}
         self._remembered = 0
 
@@ -62,6 +66,7 @@ class Guard:
             if now < self.look_at:
                 return
             self.look_at = now + self.limits.source_seconds
+            self._tell_notices(now)
             try:
                 found = self._source.current()
             except PinwardenError as err:
@@ -145,14 +150,25 @@ class Guard:
             return items if isinstance(items, Refusal) else ()
         return self.judge_list(TOOL, items, client, None)
 
-    def changed(self, kind: Kind) -> None:
-        """The server told some session that a list changed: the views of all sessions are stale."""
+    def changed(self, kind: Kind, now: float) -> None:
+        """The server told some session that a list changed: the views of all sessions are stale.
+
+        The other sessions learn of it at once, or when `notice_seconds` have passed since they last did.
+        """
         with self._lock:
-            self._notices[kind.member] += 1
+            self._owed.add(kind.member)
+            self._tell_notices(now)
+
+    def _tell_notices(self, now: float) -> None:
+        if self._owed and now >= self._tell_at:
+            self._tell_at = now + self.limits.notice_seconds
+            for member in self._owed:
+                self._notices[member] += 1
+            self._owed.clear()
             self.stamp += 1
 
     def notices(self, kind: Kind) -> int:
-        """How often `changed` was called, so that a session knows whether its view is older."""
+        """How often all sessions were told that a list changed."""
         return self._notices[kind.member]
 
     def recall(self, kind: Kind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:

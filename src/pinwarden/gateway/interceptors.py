@@ -156,5 +156,7 @@ def _ran(interceptor: Interceptor, event: str, phase: str, payload: Any) -> dict
     except (PinwardenError, ValueError, LookupError, TypeError, ArithmeticError) as err:
         reason = err.message if isinstance(err, PinwardenError) else type(err).__name__
         data = {"interceptor": interceptor.name, "reason": reason}
+        if isinstance(err, PinwardenError) and err.code == "INPUT_LIMIT":
+            raise InterceptorError(INVALID_PARAMS, f"pinwarden: {err.message}", data) from err
         raise InterceptorError(INTERNAL_ERROR, "the interceptor failed", data) from err
     return {"interceptor": interceptor.name, "type": interceptor.kind, "phase": phase, **result}

@@ -35,6 +35,9 @@ class SessionLimits(Record):
     """How long a server may take for a list before its calls are refused."""
     max_rounds: int = 5
     """How often a list is asked for again because it changed while it was read."""
+    notice_seconds: float = 0.25
+    """For which further notices that a list changed are put together: one session cannot make all others of the same
+    server list without end, nor a server its client."""
     source_seconds: float = 0.25
     """How long an answer of the lock or store counts before it is asked again: the delay of an approval."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pinwarden.adapters.fair_executor import check_items
 from pinwarden.documents.surface import PROMPT, RESOURCE, TOOL, Item, Kind
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.interceptors import REQUEST, RESPONSE, VALIDATION, Host, Interceptor, Run
@@ -44,6 +45,7 @@ def own_host(guard: Guard, client: str, verdict_of: Callable[[Kind, str], Verdic
         values = _inner(payload, "result").get(kind.member)
         if not isinstance(values, list):
             raise ValueError("no list")
+        check_items(len(values), guard.limits.max_items, "items in one list")
         items = tuple(Item.of(kind, value) for value in values)
         verdicts = guard.judge_list(kind, items, client, None)
         return _validation([(f"/{kind.member}/{place}", each) for place, each in enumerate(verdicts)])

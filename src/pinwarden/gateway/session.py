@@ -121,6 +121,13 @@ class Session:
             self.guard.look(now)
         return self._views.heavy(now)
 
+    def list_is_old(self, method: str) -> None:
+        """A notice of this method came that follows later: until then nothing is decided by the list that is known."""
+        with self._lock:
+            self.fast_path.spend()
+            for kind in LIST_CHANGED.get(method, ()):
+                self._views.count_notice(kind)
+
     def definition(self, tool: str) -> Any:
         """What the server says of a tool, as far as is known."""
         return self._views.definition(TOOL, tool)

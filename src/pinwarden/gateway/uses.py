@@ -70,7 +70,7 @@ class Uses:
         if listed is not None:
             asked = Asked(number, method)
             asked.kind = listed
-            asked.notices, asked.order = self._guard.notices(listed), self._views.next_order()
+            asked.notices, asked.order = self._views.notices(listed), self._views.next_order()
             asked.cursor = type(params) is dict and params.get("cursor") is not None
             return asked
         if method in _ADDRESSED:

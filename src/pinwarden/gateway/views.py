@@ -21,7 +21,7 @@ from pinwarden.rules.gates.lists import strictest
 from pinwarden.rules.gates.verdict import Verdict
 
 _RETRY_SECONDS = 2.0  # after a list that could not be read
-_LONG = 100  # items; judging so many that changed takes some ten milliseconds
+_LONG = 30  # items; judging so many that changed takes some ten milliseconds
 DISCOVER = "server/discover"
 
 
@@ -99,6 +99,8 @@ class Views:
         self._views: dict[str, View] = {}
         self._open: dict[str, _Asked] = {}
         self._asking: dict[str, str] = {}
+        self._own_notices = dict.fromkeys((kind.member for kind in KINDS), 0)
+        """How often the server told this session that a list changed."""
 
     # What the session tells
 
@@ -146,7 +148,7 @@ class Views:
             return None
         view = self._views.get(kind.member)
         policy = self._guard.policy
-        if view is None or view.notices != self._guard.notices(kind) or now - view.at > policy.relist_seconds:
+        if view is None or view.notices != self.notices(kind) or now - view.at > policy.relist_seconds:
             self._ask(kind, now, out)
             return None
         if view.epoch != self._guard.epoch:
@@ -161,7 +163,7 @@ class Views:
         """The list, if it counts without anything to be done about it."""
         view = self._views.get(kind.member)
         guard = self._guard
-        if view is None or view.epoch != guard.epoch or view.notices != guard.notices(kind) or view.problem is not None:
+        if view is None or view.epoch != guard.epoch or view.notices != self.notices(kind) or view.problem is not None:
             return None
         return view if now - view.at <= guard.policy.relist_seconds else None
 
@@ -217,9 +219,18 @@ class Views:
         if view is not None:
             view.notices = -1
 
+    def notices(self, kind: Kind) -> int:
+        """How often a list changed as far as this session was told, so that it knows whether its view is older."""
+        return self._guard.notices(kind) + self._own_notices[kind.member]
+
+    def count_notice(self, kind: Kind) -> None:
+        """The server told this session that a list changed."""
+        self._own_notices[kind.member] += 1
+
     def changed(self, kind: Kind, now: float, out: Output) -> None:
         """The server says that a list changed: ask for it at once, if anybody ever cared for it."""
-        self._guard.changed(kind)
+        self.count_notice(kind)
+        self._guard.changed(kind, now)
         if kind.member in self._views:
             self._ask(kind, now, out)
 
@@ -311,11 +322,11 @@ class Views:
         if kind is None:
             return True
         self._asking.pop(kind.member, None)
-        if asked.notices != self._guard.notices(kind) and asked.rounds < self._guard.limits.max_rounds:
+        if asked.notices != self.notices(kind) and asked.rounds < self._guard.limits.max_rounds:
             self._ask(kind, now, out, rounds=asked.rounds + 1)  # it changed while it was read
             return False
         before = self._withheld(kind)
-        self.take(kind, items, now, self._guard.notices(kind), asked.order, out)
+        self.take(kind, items, now, self.notices(kind), asked.order, out)
         if before is not None and self._withheld(kind) != before:
             out.to_client.append(_told_anew(kind))
         return True
@@ -328,7 +339,7 @@ class Views:
 
     def _ask(self, kind: Kind, now: float, out: Output, rounds: int = 0) -> None:
         if kind.member not in self._asking:
-            self._send(_Asked(kind, now, self._guard.notices(kind), self.next_order(), rounds), {}, out)
+            self._send(_Asked(kind, now, self.notices(kind), self.next_order(), rounds), {}, out)
 
     def new_id(self) -> str:
         """An id for a request of ours."""
@@ -394,7 +405,7 @@ class Views:
         self._asking.pop(asked.kind.member, None)
         at = now - self._guard.policy.relist_seconds + _RETRY_SECONDS
         view = View(asked.kind, (), at, asked.notices, asked.order)
-        view.notices = self._guard.notices(asked.kind)
+        view.notices = self.notices(asked.kind)
         view.problem = why
         self._views[asked.kind.member] = view
 

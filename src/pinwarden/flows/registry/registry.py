@@ -47,6 +47,8 @@ class RegistryLimits(Record):
     """Of one. Anybody with a token may add some to any bundle, and everybody who installs it reads all of them."""
     description_chars: int = 4096
     """Of one version. Lists of everything that is here show them."""
+    compared_items: int = 5_000
+    """Of one surface, to be compared. The largest real servers have hundreds; so many take some seconds."""
     keys: int = 200
     """Of one namespace. Each is a row that is written while everybody else who publishes waits."""
 

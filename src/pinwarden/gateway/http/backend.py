@@ -192,7 +192,7 @@ class Backend:
             result = answer.members.get("result")
             if not isinstance(result, dict):
                 raise BackendError(INTERNAL_ERROR, f"no answer to {method}")
-            found += await self._hub.aside(len(answer.data), partial(_elements, answer.data, member))
+            found += await self._hub.aside(self._client.name, len(answer.data), partial(_elements, answer.data, member))
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str):
                 return found

@@ -8,11 +8,11 @@ id at once, and the second one gets another id on the way to the server.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from concurrent.futures import Executor
 from functools import partial
 from math import inf
 from typing import Any
 
+from pinwarden.adapters.fair_executor import FairExecutor, OverloadedError
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.strict_json import parse
@@ -25,6 +25,7 @@ from pinwarden.gateway.http.effects import Effects
 from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.links import Link
+from pinwarden.gateway.http.list_notices import ListNotices
 from pinwarden.gateway.http.messages import (
     Frame,
     Id,
@@ -42,6 +43,7 @@ from pinwarden.gateway.http.pending import Pending, restored
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.turns import Turns
+from pinwarden.gateway.long_messages import is_long_of_client, is_long_of_server
 from pinwarden.gateway.messages import LISTEN, is_id
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
@@ -57,7 +59,7 @@ class Conversation:
         limits: HttpLimits,
         clock: Callable[[], float],
         on_closed: Callable[[str], None],
-        threads: Executor | None = None,
+        executor: FairExecutor | None = None,
         room: Room | None = None,
     ) -> None:
         self.session = session
@@ -75,12 +77,18 @@ class Conversation:
         self._abandoned = self._open.abandoned
         self._ears = Ears(limits)
         self.room = room or Room(limits.max_all_waiting_bytes)
-        self._turns = Turns(threads, limits.max_unsent_bytes, self.room, self._overflow)
+        self._executor = executor or FairExecutor()
+        self._turns = Turns(self._executor, session.client, limits.max_unsent_bytes, self.room, self._overflow)
         self._large = limits.max_bytes_at_once
         self._effects = Effects(
             self, session, recording, self._turns, self._json, limits.max_in_flight, self._abandoned
         )
         self._take = self._effects.take
+        self._notices = ListNotices(session.guard.limits.notice_seconds, self._late_notice)
+        self._stale: set[str] = set()
+        """Methods of notices that the session has yet to hear of."""
+        self._long_waiting = 0
+        """Requests of the client that take long to judge and wait in this session."""
         self.closed = False
         self.ended = False
         """Whether the server does not know the session any more: it takes no more requests."""
@@ -118,6 +126,8 @@ class Conversation:
             waiting.failed(INVALID_REQUEST, "the id of a request is a number, or a text of at most 1024 characters")
             return None
         if parameters and frame.method == CALL and self._mismatch(frame, parameters, waiting):
+            return None
+        if is_long_of_client(frame.message, len(frame.data)) and not self._admit_long(waiting):
             return None
         pending = Pending(frame, waiting, parameters)
         # A subscription is answered when it ends.
@@ -228,10 +238,28 @@ class Conversation:
         if self.closed:
             return
         now = self._clock()
-        if self.session.heavy(now):
+        is_long = is_long_of_client(frame.message, len(frame.data))
+        if is_long and frame.is_request:
+            self._leave_long(1)
+        if is_long or self.session.heavy(now):
             self._effects.aside(lambda: (frame, self.session.client_frame(frame.data, now, frame.message)))
         else:
             self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
+
+    def _admit_long(self, waiting: Waiting) -> bool:
+        """Whether one more request that takes long to judge may wait; if not, who waits is told why."""
+        try:
+            self._executor.reserve(self.client)
+        except OverloadedError as err:
+            waiting.failed(SERVER_AWAY, f"{err.message}; try again in {err.retry_after} s")
+            return False
+        self._long_waiting += 1
+        return True
+
+    def _leave_long(self, count: int) -> None:
+        """So many requests that take long to judge do not wait in this session any more."""
+        self._long_waiting -= count
+        self._executor.release(self.client, count)
 
     def listen(self, reply: Hearing) -> None:
         """Open the stream for what belongs to no request. A newer stream takes the place of an older one."""
@@ -244,10 +272,31 @@ class Conversation:
         """A message of the server, and all that it says in answer to what was asked."""
         if self.closed:
             return True
+        if self._defers(data):
+            return False
         if len(data) > self._large or self._turns.busy:
-            self.part_from_server(data, asked, 0, partial(self._if_not_answered, asked))
+            self._queue(data, asked, 0, partial(self._if_not_answered, asked))
             return True
         return self._heard(data, asked)
+
+    def _defers(self, data: bytes) -> bool:
+        """Whether a message is a notice that waits; then the session knows at once that its list is old."""
+        method = self._notices.deferred(data)
+        if not method:
+            return False
+        self.heard = self._clock()
+        if method not in self._stale:
+            self._stale.add(method)
+            self._turns.do(partial(self._expire, method))
+        return True
+
+    def _expire(self, method: str) -> None:
+        self._stale.discard(method)
+        self.session.list_is_old(method)
+
+    def _late_notice(self, data: bytes) -> None:
+        if not self.closed:
+            self._queue(data, None, 0, lambda _: None)
 
     def _heard(self, data: bytes, asked: Id | None) -> bool:
         now = self.heard = self._clock()
@@ -256,19 +305,26 @@ class Conversation:
             message = parse(data, self._json)
         except PinwardenError:
             message = None  # the session judges it
+        is_long = is_long_of_server(message, len(data))
         if type(message) is dict and "method" not in message:
             number = key_of(message.get("id"))
             call = None if number is None else self._pending.get(number)
-            if type(call) is Call and (asked is None or asked == call.number):
+            if type(call) is Call and (asked is None or asked == call.number) and not is_long:
                 self._answered(call, data, message, now)
                 return "result" in message or "error" in message
-        if self.session.heavy(now):
+        if is_long or self.session.heavy(now):
             self._effects.judge_aside(data, now, asked, 0, partial(self._if_not_answered, asked))
             return True
         return self._take_frame(known_id(Frame(data, message), self._json), asked, 0)
 
     def part_from_server(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
         """A message of the server; who is to know whether it may be the answer is told, now or later."""
+        if self._defers(data):
+            then(False)
+            return
+        self._queue(data, asked, status, then)
+
+    def _queue(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
         self.heard = self._clock()
         self.answered_once = True
         if not self._turns.do(partial(self._in_turn, data, asked, status, then), len(data)):
@@ -277,10 +333,13 @@ class Conversation:
     def _in_turn(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
         if self.closed:
             then(True)
-        elif len(data) > self._large or self.session.heavy(self._clock()):
-            self._effects.judge_aside(data, self._clock(), asked, status, then)
+            return
+        now = self._clock()
+        frame = None if len(data) > self._large or self.session.heavy(now) else from_server(data, self._json)
+        if frame is None or is_long_of_server(frame.message, len(data)):
+            self._effects.judge_aside(data, now, asked, status, then)
         else:
-            then(self._take_frame(from_server(data, self._json), asked, status))
+            then(self._take_frame(frame, asked, status))
 
     def _take_frame(self, frame: Frame, asked: Id | None, status: int) -> bool:
         """Let the session judge a message; whether it may be the answer."""
@@ -407,6 +466,8 @@ class Conversation:
         self.closed = True
         waiting = [(each.waiting, self._open.is_cancelled(each)) for each in self._pending.values()]
         self._turns.drop()
+        self._notices.clear()
+        self._leave_long(self._long_waiting)
         self._open.clear()
         for each, cancelled in waiting:
             if cancelled:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
+from pinwarden.adapters.fair_executor import OverloadedError
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.documents.protocol import (
@@ -28,7 +29,6 @@ from pinwarden.gateway.http.exchange import HttpExchange
 from pinwarden.gateway.http.hub import Conversing, Hub, Place
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.messages import ROUTED_BY, Frame, error_frame, plain_value, read
-from pinwarden.gateway.http.reading import Reading
 from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import Refused, Request
 from pinwarden.gateway.http.ways import LONGEST_HEAD, MOST_WAYS, Way
@@ -63,7 +63,6 @@ class Endpoint:
         self._limits = limits
         self._json = Limits(max_bytes=limits.max_body_bytes, max_values=limits.max_body_values)
         self._merged = merged
-        self._reading = Reading()
         self.open_pages: dict[str, Page] = {}
         """Pages for which no token is needed."""
         self.pages: dict[str, Page] = {}
@@ -175,7 +174,7 @@ class Endpoint:
         except PinwardenError as err:
             reply.send(400, _refusal(PARSE_ERROR, err.message))
             return
-        if frame.method == CANCELLED and self._reading.busy:
+        if frame.method == CANCELLED and self._hub.executor.is_busy(client.name):
             self._read_aside(request, reply, client)  # behind what it cancels, which may be a long message
             return
         self._take(request, reply, client, place, frame)
@@ -184,13 +183,26 @@ class Endpoint:
         """Read a long message on a thread, and go on with who is let in and what is served then."""
 
         def read_now(reading: asyncio.Future[Frame]) -> None:
+            if reading.cancelled():
+                reply.send(503, _refusal(SERVER_AWAY, "the gateway ends"), headers=_WITH_STATUS[503])
+                return
             err = reading.exception()
-            if isinstance(err, PinwardenError):
+            if isinstance(err, OverloadedError):
+                self._overloaded(reply, err)
+            elif isinstance(err, PinwardenError):
                 reply.send(400, _refusal(PARSE_ERROR, err.message))
             else:  # or let the loop tell what went wrong
                 self._guarded(reply, partial(self._go_on, request, reply, reading.result()))
 
-        self._reading.do(client.name, partial(read, request.body, self._json), read_now)
+        try:
+            doing = self._hub.executor.submit(client.name, partial(read, request.body, self._json))
+        except OverloadedError as err:
+            self._overloaded(reply, err)
+        else:
+            doing.add_done_callback(read_now)
+
+    def _overloaded(self, reply: Reply, err: OverloadedError) -> None:
+        reply.send(503, _refusal(SERVER_AWAY, err.message), headers={"retry-after": str(err.retry_after)})
 
     def _go_on(self, request: Request, reply: Reply, frame: Frame) -> None:
         client = self.access.client_of(request)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
+from pinwarden.adapters.fair_executor import FairExecutor
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.gateway_event import STARTED, STOPPED, Fact
 from pinwarden.gateway.guard import Guard
@@ -21,7 +22,6 @@ from pinwarden.gateway.http.links import Link, LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.room import Room
-from pinwarden.gateway.http.turns import judging_threads
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 
@@ -107,7 +107,7 @@ class Upstream:
             self._record(STOPPED, session, why)
             self.failing = not made.answered_once and not (made.link is not None and made.link.gave_way)
 
-        made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.threads, hub.room)
+        made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.executor, hub.room)
         made.on_not_understood = partial(self._doubt_era, hub)
         self._record(STARTED, session, "")
         made.link = self.open(made)
@@ -144,8 +144,8 @@ class Hub:
         self.upstreams = dict(upstreams)
         self.limits = limits
         self.clock = clock
-        self.threads = judging_threads()
-        """For what takes long."""
+        self.executor = FairExecutor(max_waiting=limits.max_client_judging, wait_seconds=limits.judging_wait_seconds)
+        """For everything that judges or reads long input."""
         self.room = Room(limits.max_all_waiting_bytes)
         self._shared: dict[tuple[str, Client], Conversing] = {}
         self._sessions: dict[str, ClientSession] = {}
@@ -217,11 +217,11 @@ class Hub:
         """Every conversation that is open."""
         yield from tuple(self._all)
 
-    async def aside(self, size: int, work: Callable[[], T]) -> T:
-        """Do something with so many bytes: on a thread, if others would have to wait for it."""
+    async def aside(self, client: str, size: int, work: Callable[[], T]) -> T:
+        """Do something with so many bytes for a client: on the executor, if others would have to wait for it."""
         if size <= self.limits.max_bytes_at_once:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+        return await self.executor.submit(client, work, required=True)
 
     def tick(self) -> None:
         """Whatever is due in any conversation; those that nobody used for long are ended."""
@@ -261,7 +261,7 @@ class Hub:
         """End everything."""
         for each in self.conversations():
             each.close("the gateway ends")
-        self.threads.shutdown(wait=False)
+        self.executor.shutdown()
 
     @property
     def counts(self) -> tuple[int, int]:

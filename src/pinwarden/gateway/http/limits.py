@@ -22,6 +22,10 @@ class HttpLimits(Record):
     max_bytes_at_once: int = 64 * 1024
     """Of a server's message that is judged between two looks at the sockets. What is longer is judged on a thread: a
     list of 5,000 tools takes a second, and nobody else is to wait for that."""
+    max_client_judging: int = 64
+    """Long messages of one client that wait to be read or judged. More are answered with an error, or with 503."""
+    judging_wait_seconds: float = 30.0
+    """For which such a message waits. Then it is answered with the same error: clients wait about a minute."""
     max_frames_at_once: int = 16
     """Messages of one server between two looks at the sockets. Each takes a tenth of a millisecond, or several."""
     max_connections: int = 2048

@@ -158,7 +158,8 @@ class Merged(Bridge):
                 continue  # the other servers are of use without it
             if isinstance(each, BaseException):
                 raise each
-            items += await self._hub.aside(sum(map(len, each)), partial(self._renamed, backend.slug, each, name))
+            renamed = partial(self._renamed, backend.slug, each, name)
+            items += await self._hub.aside(self._client.name, sum(map(len, each)), renamed)
         more = {**(fresh() if self._modern else {}), **({"_meta": {UNAVAILABLE: missing}} if missing else {})}
         rest = b"," + encoded(more)[1:-1] if more else b""
         result = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"

@@ -1,33 +1,30 @@
-"""What would keep the event loop from everybody else is done on a thread; what belongs behind it waits in line."""
+"""The queue of one session: slow work runs on the executor, and later work of the session waits behind it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
+from pinwarden.adapters.fair_executor import FairExecutor
 from pinwarden.gateway.http.room import Room
 
 T = TypeVar("T")
-_THREADS = 2  # Python does one thing at a time; the second is for another server, behind one that sends long lists
 _PER_ENTRY = 512  # bytes of memory, beside the message itself
-
-
-def judging_threads() -> Executor:
-    """The threads of one gateway on which long messages are judged. None is started before one is needed."""
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="judging")
 
 
 class Turns:
     """The work on one session, in the order in which it came."""
 
-    __slots__ = ("_away", "_line", "_most", "_room", "_threads", "busy", "overflow", "waiting")
+    __slots__ = ("_away", "_client", "_executor", "_line", "_most", "_room", "busy", "overflow", "waiting")
 
-    def __init__(self, threads: Executor | None, most_bytes: int, room: Room, overflow: Callable[[], None]) -> None:
+    def __init__(
+        self, executor: FairExecutor, client: str, most_bytes: int, room: Room, overflow: Callable[[], None]
+    ) -> None:
         """``overflow`` is called if this is the line that has to go because all of them together are too long."""
-        self._threads = threads
+        self._executor = executor
+        self._client = client
         self._most = most_bytes
         self._room = room
         self.overflow = overflow
@@ -60,9 +57,9 @@ class Turns:
         self._room.leave(self)
 
     def aside(self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[], None]) -> None:
-        """Do something long on a thread, and go on with what comes out. For work that has its turn."""
+        """Do something long on the executor, and go on with what comes out. For work that has its turn."""
         self.busy = self._away = True
-        doing = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        doing = self._executor.submit(self._client, work, required=True)  # one of each session at most
         doing.add_done_callback(lambda done: self._back(done, then, failed))
 
     def _back(self, done: asyncio.Future[T], then: Callable[[T], None], failed: Callable[[], None]) -> None:

@@ -29,6 +29,7 @@ from pinwarden.flows.registry.reading import BRIEFLY, BYTES, FOREVER, JSON, Foun
 from pinwarden.flows.registry.registry import Registry
 from pinwarden.web.registry import official, reading, writing
 from pinwarden.web.registry.cache import LARGEST_KEPT, FoundCache
+from pinwarden.web.registry.comparisons import Comparisons
 from pinwarden.web.registry.refusals import refusal
 
 _READERS = 16  # threads; each has a connection to the database of its own
@@ -55,6 +56,7 @@ class RegistryApp:
         self._writers: CapacityLimiter | None = None
         self._admitting: CapacityLimiter | None = None
         self._turns: dict[str, CapacityLimiter] = {}
+        self._comparisons = Comparisons(registry, self.work)
         self._inner = Starlette(routes=self._routes())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,7 +111,7 @@ class RegistryApp:
         return [
             route("/health", reading.health, ["GET"]),
             route("/api/search", reading.search, ["GET"]),
-            route("/api/compare/{tool}/{before}/{after}", reading.compare, ["GET"]),
+            Route("/api/compare/{tool}/{before}/{after}", self._compare, methods=["GET"]),
             route("/v0.1/servers", official.servers, ["GET"]),
             route("/v0.1/servers/{name:path}/versions", official.versions, ["GET"]),
             route("/v0.1/servers/{name:path}/versions/{version}", official.version, ["GET"]),
@@ -124,6 +126,13 @@ class RegistryApp:
                 )
             ),
         ]
+
+    async def _compare(self, request: Request) -> Response:
+        try:
+            _refuse_zeros(request)
+            return await self._comparisons.answer(request)
+        except PinwardenError as err:
+            return refusal(err)
 
     def _endpoint(
         self, work: Callable[[Registry, Request, bytes], Response]

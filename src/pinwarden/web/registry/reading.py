@@ -1,4 +1,4 @@
-"""Questions that are not files: is it well, what is there, what changed between two versions."""
+"""Questions that are not files: is it well, what is there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pinwarden.documents.bundle.signatures import to_bytes
-from pinwarden.flows.registry.comparing import compare_versions
 from pinwarden.flows.registry.reading import JSON
 from pinwarden.flows.registry.registry import Registry
 from pinwarden.flows.registry.searching import search_tools
@@ -24,12 +23,6 @@ def search(registry: Registry, request: Request, _body: bytes) -> Response:
     """Tools whose name or description holds a text."""
     query = request.query_params
     return _json(search_tools(registry, query.get("q", "")[:200], query.get("after", "")[:214]))
-
-
-def compare(registry: Registry, request: Request, _body: bytes) -> Response:
-    """What changed between two versions of a tool."""
-    given = request.path_params
-    return _json(compare_versions(registry, given["tool"], given["before"], given["after"]))
 
 
 def _json(value: object) -> Response:

@@ -17,6 +17,8 @@ _STATUS = {
     "VERSION_YANKED": 409,
     "REQUEST_STALE": 409,
     "PUBLISH_LIMIT": 413,
+    "INPUT_LIMIT": 422,
+    "OVERLOADED": 503,
     "REGISTRY_KEY_MISMATCH": 503,
     "DATABASE_UNAVAILABLE": 503,
     "DATABASE_CORRUPT": 500,
@@ -30,7 +32,7 @@ _STATUS = {
 
 def status_of(err: PinwardenError) -> int:
     """The status of an error. What a caller sent and is not acceptable is theirs; what failed here is ours."""
-    if err.data.get("reason") == "rate":
+    if err.data.get("reason") in ("rate", "queue"):
         return 429
     known = _STATUS.get(err.code)
     if known is not None:
@@ -41,9 +43,9 @@ def status_of(err: PinwardenError) -> int:
 def refusal(err: PinwardenError) -> Response:
     """The answer. What failed here is told without details: they are for the operator."""
     status = status_of(err)
-    message = err.message if status < 500 else "the registry could not do it"
+    message = err.message if status < 500 or err.code == "OVERLOADED" else "the registry could not do it"
     body = to_bytes({"error": {"code": err.code, "message": message, "hint": err.hint}})
     headers = {"www-authenticate": "Bearer"} if status == 401 else {}
     if status in (429, 503):
-        headers["retry-after"] = "1" if status == 503 else "600"
+        headers["retry-after"] = "600" if err.data.get("reason") == "rate" else "1"
     return Response(body, status_code=status, media_type=JSON, headers=headers)

@@ -1,0 +1,103 @@
+"""Comparisons that strangers ask for: they hold up no reader, each pair is compared once, and what waits is bounded."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
+from pathlib import Path
+from urllib.request import Request
+
+import pytest
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace as with_changes
+from pinwarden.flows.registry.comparing import compare_pair, compare_versions, pair_of
+from tests.needs import needs
+from tests.registry.replica import Replica, replicas
+from tests.registry.test_serving import ask
+from tests.registry.world import World, bundle, open_world
+
+TOOLS = 200
+VERSIONS = ("1.0.0", "1.0.1", "1.0.2", "1.0.3", "1.0.4")
+PROGRAM = """
+import json, sys
+tools = [
+    {"name": f"tool_{n}", "description": f"Search number {n} of release SALT.", "inputSchema": {"type": "object"}}
+    for n in range(COUNT)
+]
+about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "n", "version": "1"}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"initialize": about, "tools/list": {"tools": tools}}.get(asked["method"])
+    body = {"result": answer} if answer else {"error": {"code": -32601, "message": "no"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **body}), flush=True)
+"""
+
+pytestmark = needs("bwrap", install="apt-get install bubblewrap")
+
+
+def publish(world: World, version: str, count: int) -> None:
+    program = PROGRAM.replace("SALT", version).replace("COUNT", str(count)).encode()
+    published = world.publish(bundle(version=version, content=program))
+    assert published.surface_cid is not None
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Replica]]:
+    folder = tmp_path_factory.mktemp("fairness") / "registry"
+    with replicas(1, folder) as (replica,):
+        world = open_world(folder, key=None, probing="required")
+        for version in VERSIONS:
+            publish(world, version, TOOLS)
+        yield world, replica
+        world.registry.close()
+
+
+def get(replica: Replica, path: str) -> tuple[int, dict[str, str], bytes]:
+    return ask(Request(replica.url + path))
+
+
+def test_attack_many_strangers_who_compare_versions_delay_no_reader_and_each_pair_is_compared_once(
+    served: tuple[World, Replica],
+) -> None:
+    world, replica = served
+    pairs = list(permutations(VERSIONS, 2))[:16]
+    waits: list[float] = []
+    with ThreadPoolExecutor(16) as strangers:
+        begun = time.perf_counter()
+        asked = [strangers.submit(get, replica, f"api/compare/acme.notes/{old}/{new}") for old, new in pairs]
+        while not all(each.done() for each in asked):
+            before = time.perf_counter()
+            assert get(replica, "api/search?q=notes")[0] == 200
+            waits.append(time.perf_counter() - before)
+        took = time.perf_counter() - begun
+    answers = [each.result() for each in asked]
+    assert {status for status, _, _ in answers} <= {200, 429}, "a slow machine answers the last ones with 429"
+    assert len(waits) > 16
+    assert statistics.quantiles(waits, n=20)[-1] < took / 10
+    kept = [(pair, body) for pair, (status, _, body) in zip(pairs, answers, strict=True) if status == 200]
+    (old, new), body = kept[0]
+    assert json.loads(body) == compare_versions(world.registry, "acme.notes", old, new)
+    begun = time.perf_counter()
+    assert [get(replica, f"api/compare/acme.notes/{old}/{new}")[2] for (old, new), _ in kept] == [
+        each for _, each in kept
+    ]
+    assert time.perf_counter() - begun < took / 3, "a pair is compared once"
+
+
+def test_a_surface_of_more_items_than_are_compared_is_refused_with_the_limit(tmp_path: Path) -> None:
+    world = open_world(tmp_path / "registry", probing="required")
+    publish(world, "1.0.0", 3)
+    publish(world, "1.0.1", 4)
+    small = with_changes(world.registry, limits=with_changes(world.registry.limits, compared_items=3))
+    with pytest.raises(PinwardenError, match="4 items in one surface are too many; the limit is 3") as caught:
+        compare_pair(small, pair_of(small, "acme.notes", "1.0.0", "1.0.1"))
+    assert caught.value.code == "INPUT_LIMIT"
+    assert compare_pair(world.registry, pair_of(world.registry, "acme.notes", "1.0.0", "1.0.1"))["drift"]["changes"]
+    world.registry.close()
