@@ -72,6 +72,26 @@ def test_a_bundle_is_pushed_and_pulled_by_tag_and_by_digest(run: Run, registry: 
     assert (code, by_digest["files"]) == (0, by_tag["files"])
 
 
+def test_a_folder_that_is_absent_is_made_by_a_pull(run: Run, registry: DockerRegistry) -> None:
+    place = f"{registry.host}/acme/absent:1"
+    assert run("bundle", "push", ARCHIVE, place)[0] == 0
+    code, told = run("bundle", "pull", place, "-o", "not/yet/there")
+    assert (code, (Path("not/yet/there") / ARCHIVE).read_bytes()) == (0, Path(ARCHIVE).read_bytes()), told
+
+
+def test_a_pull_that_fails_while_it_writes_leaves_nothing_behind(run: Run, registry: DockerRegistry) -> None:
+    pull = pushed_with_pointer(run, f"{registry.host}/acme/partly:1")
+    pull[pull.index("pulled")] = "new"
+    Path("taken").write_text("mine")
+    for unpack, code in (("taken", "FILE_EXISTS"), ("taken/below", "FILE_UNWRITABLE")):
+        ended, told = run(*pull, "--unpack", unpack)
+        assert (ended != 0, told["error"]["code"]) == (True, code)
+        assert (Path("new").exists(), Path("taken").read_text()) == (False, "mine")
+    pull[pull.index("new")] = "taken/output"
+    ended, told = run(*pull, "--unpack", "installed")
+    assert (told["error"]["code"], Path("installed").exists()) == ("FILE_UNWRITABLE", False)
+
+
 def test_pushing_again_gives_the_same_digest(run: Run, registry: DockerRegistry) -> None:
     digests = {run("bundle", "push", ARCHIVE, f"{registry.host}/acme/again:1")[1]["digest"] for _ in range(2)}
     assert len(digests) == 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pinwarden.adapters.artifacts.oci_push import PushRegistry
@@ -125,16 +126,18 @@ def pull_bundle(pulling: Pulling, net: OciNetwork) -> Report:
 
     1. Fetch, and check every byte.
     2. Accept it in nine steps, if the installer says whom it trusts.
-    3. Unpack it, if that is asked for, and write its files.
+    3. Write its files, and unpack it if that is asked for: all of it, or nothing.
     """
     if pulling.unpack_to is not None and pulling.judging is None:
         raise PinwardenError("USAGE", "only an accepted bundle is unpacked: name --policy and --trust")
+    if pulling.unpack_to is not None and (pulling.unpack_to.exists() or pulling.unpack_to.is_symlink()):
+        raise PinwardenError("FILE_EXISTS", f"{pulling.unpack_to} exists already")
     reference = reference_of(pulling.place)
     pulled, opened = pulled_bundle(reference, net)
     provenance = accepted_from_oci(pulled, pulling.judging) if pulling.judging is not None else None
-    if pulling.unpack_to is not None:
-        unpack(opened.documents.manifest.entries, opened.contents, pulling.unpack_to)
-    written = _write_parts(pulled.parts, opened.documents.descriptor, pulling.output, provenance)
+    with _all_or_nothing(_files_of(pulled.parts, opened.documents.descriptor, pulling.output, provenance)) as written:
+        if pulling.unpack_to is not None:
+            unpack(opened.documents.manifest.entries, opened.contents, pulling.unpack_to)
     return _pulled_report(pulling, reference.at(pulled.digest), opened, pulled, provenance, written)
 
 
@@ -161,7 +164,9 @@ def accepted_from_oci(pulled: PulledBundle, judging: Judging) -> Provenance:
     raise PinwardenError(refusal.code, refusal.what, hint=refusal.fix, data=refusal.why)
 
 
-def _write_parts(parts: BundleParts, descriptor: Descriptor, output: Path, provenance: Provenance | None) -> list[Path]:
+def _files_of(
+    parts: BundleParts, descriptor: Descriptor, output: Path, provenance: Provenance | None
+) -> dict[Path, bytes]:
     archive = output / f"{descriptor.name}-{descriptor.version}{SUFFIXES[descriptor.media_type]}"
     written = {"": parts.archive, ".descriptor.json": parts.descriptor, ".manifest.json": parts.manifest}
     for number, each in enumerate(parts.attestations, 1):
@@ -170,10 +175,35 @@ def _write_parts(parts: BundleParts, descriptor: Descriptor, output: Path, prove
         written[".pointer.json"] = parts.pointer
     if provenance is not None:
         written[".provenance.json"] = to_bytes(provenance_value(provenance))
-    paths = {archive.with_name(f"{archive.name}{suffix}"): data for suffix, data in written.items()}
-    for path, data in paths.items():
-        write_atomically(path, data)
-    return list(paths)
+    return {archive.with_name(f"{archive.name}{suffix}"): data for suffix, data in written.items()}
+
+
+@contextmanager
+def _all_or_nothing(files: Mapping[Path, bytes]) -> Iterator[list[Path]]:
+    """Write files, into a folder that is made if it is absent. If the block fails, what was made is taken away."""
+    made: list[Path] = []
+    try:
+        for path, data in files.items():
+            _make_folder(path.parent, made)
+            if not path.exists():
+                made.append(path)
+            write_atomically(path, data)
+        yield list(files)
+    except BaseException:
+        for path in reversed(made):
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
+        raise
+
+
+def _make_folder(folder: Path, made: list[Path]) -> None:
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        for each in reversed(missing):
+            each.mkdir()
+            made.append(each)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
 
 
 def _pulled_report(  # noqa: PLR0913, PLR0917  # one line of the report each
