@@ -8,6 +8,7 @@ from pinwarden.flows.artifacts.bill import BILL_KINDS
 from pinwarden.flows.artifacts.renewing import DEPENDENCY_KINDS
 from pinwarden.flows.artifacts.scripts import SCRIPT_KINDS
 from pinwarden.flows.artifacts.vulnerable import VULNERABILITY_KINDS
+from pinwarden.flows.artifacts.yanks import YANK_KINDS
 from pinwarden.flows.config.decisions import LOCKING_KINDS
 from pinwarden.flows.config.doctor import ISSUE_KINDS, MACHINE_KINDS
 from pinwarden.flows.config.secrets_audit import SECRET_KINDS
@@ -113,7 +114,7 @@ SECTIONS = (
     Section(
         heading="What the registries say today",
         commands="`ci --registry`, `outdated`, `update`",
-        tables=(REGISTRY_KINDS, UPDATE_KINDS, REINSTALLING_KINDS),
+        tables=(REGISTRY_KINDS, UPDATE_KINDS, REINSTALLING_KINDS, YANK_KINDS),
     ),
     Section(
         heading="The bytes of a package, and who stands behind them",

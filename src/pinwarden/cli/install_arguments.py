@@ -114,4 +114,5 @@ def pinned_bundles(args: Namespace) -> Iterator[PinnedBundles]:
     from pinwarden.flows.install.refetching import PinnedBundles
 
     with places_of(args) as places:
-        yield PinnedBundles(places, lambda: load_trust(trust_file()), lambda: policy_of(args), args.registry)
+        trust = trust_file()
+        yield PinnedBundles(places, lambda: load_trust(trust), lambda: policy_of(args), args.registry, trust)

@@ -21,6 +21,7 @@ from pinwarden.documents.bundle import log_event
 from pinwarden.documents.bundle.log_event import HARDENED_FIELDS, LogEvent, leaf_bytes
 from pinwarden.documents.registry.key_change import KeyChange
 from pinwarden.documents.registry.log_state import LoggedPointer, LogState
+from pinwarden.documents.registry.names import YANKED_PREFIX
 from pinwarden.rules.log_keys import after_change
 
 
@@ -94,7 +95,10 @@ def follow(
         if event.prev_root_cid != (before.root_cid if before else None):
             raise _invalid(edge.size, "does not follow from the one before it on its channel")
         pointers[event.tool, event.channel] = LoggedPointer(
-            seq=event.seq, root_cid=event.new_root_cid, descriptor_cid=event.descriptor_cid
+            seq=event.seq,
+            root_cid=event.new_root_cid,
+            descriptor_cid=event.descriptor_cid,
+            reason=event.reason if event.channel.startswith(YANKED_PREFIX) else None,
         )
         edge, _ = edge.appended(leaf_hash(entry))
         if kept(event):

@@ -87,7 +87,7 @@ def _with_bundles(args: Namespace, project: Project, writing: LockWriting, repor
         updating = Updating(
             project=project,
             places=places,
-            pinned=PinnedBundles(places, lambda: trusted, lambda: policy_of(args), args.registry),
+            pinned=PinnedBundles(places, lambda: trusted, lambda: policy_of(args), args.registry, trust_file()),
             log=args.log,
             trusted=trusted,
             trust_path=trust_file(),

@@ -27,6 +27,8 @@ class LoggedPointer(Record):
     root_cid: str | None
     """None if the pointer was taken away."""
     descriptor_cid: str | None
+    reason: str | None = None
+    """Why, where it is kept: of versions that were yanked."""
 
 
 class LoggedKeyChange(Record):
@@ -70,6 +72,8 @@ def to_bytes(state: LogState) -> bytes:
     pointers: dict[str, dict[str, Any]] = {}
     for (tool, channel), each in sorted(state.pointers.items()):
         row = {"seq": each.seq, "root_cid": each.root_cid, "descriptor_cid": each.descriptor_cid}
+        if each.reason is not None:
+            row["reason"] = each.reason
         pointers.setdefault(tool, {})[channel] = row
     document = {
         "format": FORMAT,

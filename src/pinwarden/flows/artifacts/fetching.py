@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.adapters import lock_store
@@ -33,6 +34,9 @@ class BundleFetcher(Protocol):
     def fetch(self, pin: BundlePin, store: Store) -> None:
         """Bring them, each checked against its digest."""
 
+    def follow(self, pin: BundlePin) -> None:
+        """Read the log of its registry up to the head, and keep what was seen."""
+
 
 class How(Record):
     """What fetching may do."""
@@ -58,6 +62,7 @@ def fetch(project: Project, names: Sequence[str], shop: Workshop, how: How) -> R
         except PinwardenError as err:
             rows.append(_row(entry, err, _level(err, frozen=how.frozen)))
             failures.append((entry.name, err))
+    rows += _yanked(project, names, how)
     failed = [row for row in rows if row.level != "warning"]
     exit_code = EXIT_CLEAN
     if failed:
@@ -158,6 +163,19 @@ def _unpacked(entry: Entry, shop: Workshop, how: How) -> dict[str, object]:
         how.bundles.fetch(pin, shop.store)
     folder = ready_bundle(pin, shop.store, say=lambda _: None)
     return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
+
+
+def _yanked(project: Project, names: Sequence[str], how: How) -> list[Row]:
+    """Which of the locked bundles were yanked, by the newest head of the log that can be had."""
+    from pinwarden.documents.lock.bundle_pin import bundle_of
+    from pinwarden.flows.artifacts.yanks import yank_rows
+
+    bundles = [entry for entry in chosen_entries(project, names) if is_bundle(entry)]
+    for pin in {pin.log_id: pin for entry in bundles if (pin := bundle_of(entry)) is not None}.values():
+        with suppress(PinwardenError):  # without a network the last head that was seen counts
+            if how.bundles is not None:
+                how.bundles.follow(pin)
+    return list(yank_rows(project, bundles))
 
 
 def _refuse_unbuilt(runs: Launched) -> None:

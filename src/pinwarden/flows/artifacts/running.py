@@ -115,6 +115,7 @@ def _bundle_start(
         raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
     _refuse_other_arguments((), given)
     _say_revoked(project, pin, say)
+    _say_yanked(project, entry, say)
     folder = ready_bundle(pin, Store(store_folder(project)), say=say)
     rule = _sandbox_rule(project, entry.name)
     sandbox, cwd = bundle_sandbox(project, pin, folder, rule)
@@ -142,6 +143,14 @@ def _say_revoked(project: Project, pin: BundlePin, say: Callable[[str], None]) -
         gone = trusted.is_revoked(str(key_id))
         if gone is not None:
             say(f"{gone.name or key_id} vouched for {pin.tool}, and that key was revoked: {gone.why}; pinwarden update")
+
+
+def _say_yanked(project: Project, entry: Entry, say: Callable[[str], None]) -> None:
+    """A version that was yanked still starts: it is what was approved. Who starts it is told."""
+    from pinwarden.flows.artifacts.yanks import yank_rows
+
+    for row in yank_rows(project, (entry,)):
+        say(f"{row.message}; pinwarden update")
 
 
 def _nothing_to_run(name: str, why: str) -> PinwardenError:

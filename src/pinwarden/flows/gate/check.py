@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pinwarden.adapters import lock_store
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
+from pinwarden.documents.lock.configured import INSTALLED
 from pinwarden.documents.lock.lockfile import Lock
 from pinwarden.flows.gate.configs import config_rows
 from pinwarden.flows.gate.integrity import (
@@ -85,7 +86,7 @@ def check_project(project: Project, policies: Policies, gate: Gate) -> Checked:
     registry = list(registry_rows(lock, gate)) if gate.registries else []
     live = _live_rows(project, lock, texts, gate, _held(lock, (*integrity, *signed), refused))
     found = {
-        "integrity": integrity,
+        "integrity": [*integrity, *_yank_rows(project, lock)],
         "signature": signed,
         "configs": configs,
         "policy": refused,
@@ -102,6 +103,15 @@ def check_project(project: Project, policies: Policies, gate: Gate) -> Checked:
     if not recorded:
         return checked
     return replace(checked, notes=(*checked.notes, ONLY_RECORDED.format(count=counted(recorded, "entry", "entries"))))
+
+
+def _yank_rows(project: Project, lock: Lock) -> list[Row]:
+    """Locked bundles that were yanked, as far as this machine has read the log of their registry."""
+    if not any(entry.source == INSTALLED for entry in lock.entries):
+        return []
+    from pinwarden.flows.artifacts.yanks import yank_rows
+
+    return list(yank_rows(project, lock.entries))
 
 
 def _without_lock(project: Project, policies: Policies, gate: Gate) -> Checked:

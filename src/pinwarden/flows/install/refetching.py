@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pinwarden.adapters.clock import present
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.documents.bundle.shape import read
 from pinwarden.documents.bundle.signatures import to_bytes
 from pinwarden.flows.install.bringing import keep
@@ -14,6 +16,7 @@ from pinwarden.rules.acceptance.permissions import check_permissions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pinwarden.adapters.environments.store import Store
     from pinwarden.documents.bundle.installer_policy import InstallerPolicy
@@ -31,8 +34,10 @@ class PinnedBundles:
         trusted: Callable[[], TrustStore],
         policy: Callable[[], InstallerPolicy],
         named: str | None,
+        trust: Path,
     ) -> None:
         self._places, self._trusted, self._policy, self._named = places, trusted, policy, named
+        self._trust = trust
 
     def place_of(self, pin: BundlePin) -> str:
         """The place of a bundle's registry, as the user says or the trust store knows."""
@@ -45,6 +50,17 @@ class PinnedBundles:
                 hint="Name it with --registry, or keep its address: pinwarden trust add … --url URL.",
             )
         return known
+
+    def follow(self, pin: BundlePin) -> None:
+        """Read the log of a bundle's registry up to its head, and keep what was seen of it."""
+        from pinwarden.flows.install.freshness import follow_root
+
+        trusted = self._trusted()
+        root = next((each for each in trusted.roots if each.log.name == pin.log_id), None)
+        place = self.place_of(pin)
+        if root is not None and not place.startswith(OCI):  # an artifact has no log beside it
+            counted = replace(root, witnesses=trusted.counted(root.witnesses))
+            follow_root(self._places.files(place), counted, self._trust, present())
 
     def fetch(self, pin: BundlePin, store: Store) -> None:
         """Bring the three files of a bundle into the store, each checked against its digest.

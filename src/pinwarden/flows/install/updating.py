@@ -17,6 +17,7 @@ from pinwarden.documents.bundle.installer_policy import InstallerPolicy
 from pinwarden.documents.lock.bundle_pin import BundlePin, bundle_of
 from pinwarden.documents.lock.locked_launch import locked_launch
 from pinwarden.documents.lock.record import extension_of
+from pinwarden.flows.artifacts.yanks import yanked_because
 from pinwarden.flows.install.bringing import Brought, api_surface_of, bring, pin_of
 from pinwarden.flows.install.judging import Question, judge
 from pinwarden.flows.install.writing import Placed, lock_bundle
@@ -129,7 +130,8 @@ def _looked_at(entries: list[Entry], texts: dict[str, bytes], updating: Updating
     except PinwardenError as err:
         refused = err.exit_code == EXIT_REFUSED
         row = _row(pin, err.code if refused else UNCHECKED, "critical" if refused else "review", err.message)
-        return replace(same, rows=(*same.rows, row))
+        return replace(same, rows=(*same.rows, row, *_yanked_rows(pin, updating.trust_path)))
+    same = replace(same, rows=(*same.rows, *_yanked_rows(pin, updating.trust_path)))
     new = brought.pin
     if (new.root_cid, new.descriptor_cid) == (pin.root_cid, pin.descriptor_cid):
         return same
@@ -214,6 +216,13 @@ def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
         if gone is not None:
             told = f"{gone.name or key_id} vouched for it, and that key was revoked: {gone.why}"
             yield _row(pin, _REVOKED, "critical", told)
+
+
+def _yanked_rows(pin: BundlePin, trust: Path) -> Iterator[Row]:
+    """The locked version was yanked, as the log says that was read a moment ago."""
+    why = yanked_because(pin, trust)
+    if why is not None:
+        yield _row(pin, "version_yanked", "review", why)
 
 
 def _registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
