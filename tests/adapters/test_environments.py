@@ -88,8 +88,8 @@ def built_node(store: Store, closure: Closure) -> Path:
     key = node.environment_key(Digest.of(to_bytes(closure)), HERE)
     return store.build(
         key,
-        lambda folder: node.build(folder, packages, store),
-        good=lambda folder: node.audit(folder, packages) is None,
+        lambda folder: node.build(folder, key, packages, store),
+        good=lambda folder: node.audit(folder, packages, store) is None,
     )
 
 
@@ -102,7 +102,7 @@ def store(tmp_path: Path) -> Store:
 def test_a_package_runs_from_its_verified_archives_and_its_install_scripts_do_not(store: Store) -> None:
     closure = npm_closure(store)
     folder = built_node(store, closure)
-    assert node.audit(folder, node.chosen(closure, HERE)) is None
+    assert node.audit(folder, node.chosen(closure, HERE), store) is None
     assert not (folder / TREE / "node_modules" / "other-os").exists()
     assert not Path("/tmp/pwned").exists()
     command = node.start_command(folder, closure.root, None, Path("/usr/bin/env"))
@@ -188,10 +188,10 @@ def test_an_environment_that_was_tampered_with_is_found_and_built_anew(store: St
     closure = npm_closure(store)
     folder = built_node(store, closure)
     ATTACKS[attack](folder)
-    assert node.audit(folder, node.chosen(closure, HERE)) is not None
+    assert node.audit(folder, node.chosen(closure, HERE), store) is not None
     again = built_node(store, closure)
     assert again == folder
-    assert node.audit(again, node.chosen(closure, HERE)) is None
+    assert node.audit(again, node.chosen(closure, HERE), store) is None
     assert (tree_of(again) / "dep" / "index.js").read_text() == "module.exports = 'approved'"
     assert not (tree_of(again) / "dep" / "extra.js").exists()
 
@@ -319,7 +319,7 @@ def built_python(store: Store, closure: Closure) -> Path:
     return store.build(
         key,
         lambda folder: python.build(folder, final, python.chosen(closure), INTERPRETER, store),
-        good=lambda folder: python.audit(folder, closure, INTERPRETER) is None,
+        good=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None,
     )
 
 
@@ -331,14 +331,14 @@ def run_python(folder: Path, closure: Closure, **environment: str) -> str:
 def test_a_python_package_runs_from_its_wheels_with_the_bytecode_that_was_made_and_audited(store: Store) -> None:
     closure = python_closure(store)
     folder = built_python(store, closure)
-    assert python.audit(folder, closure, INTERPRETER) is None
+    assert python.audit(folder, closure, INTERPRETER, store) is None
     word, _, rest = run_python(folder, closure).partition(" ")
     assert word == "approved"
     cached = Path(rest.rpartition(" ")[2].strip()).resolve()
     assert cached.is_file()
     assert cached.is_relative_to(folder / TREE)
     assert (folder / TREE / "site" / "extra_of_notes.py").is_file()
-    assert python.audit(folder, closure, INTERPRETER) is None  # running it left nothing behind
+    assert python.audit(folder, closure, INTERPRETER, store) is None  # running it left nothing behind
 
 
 def test_a_server_does_not_see_packages_of_its_interpreter_nor_of_the_environment(store: Store, tmp_path: Path) -> None:
@@ -389,10 +389,99 @@ def test_a_python_environment_that_was_tampered_with_is_found_and_built_anew(sto
     closure = python_closure(store)
     folder = built_python(store, closure)
     PYTHON_ATTACKS[attack](folder)
-    assert python.audit(folder, closure, INTERPRETER) is not None
+    assert python.audit(folder, closure, INTERPRETER, store) is not None
     built_python(store, closure)
-    assert python.audit(folder, closure, INTERPRETER) is None
+    assert python.audit(folder, closure, INTERPRETER, store) is None
     assert run_python(folder, closure).startswith("approved")
+
+
+def plant(folder: Path, path: str, data: bytes = b"evil", *, executable: bool = False) -> None:
+    """Put a file into the tree, and a line about it into the section of files that were made here."""
+    place = folder / TREE / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.write_bytes(data)
+    place.chmod(0o755 if executable else 0o644)
+    row = f"{hashlib.sha256(data).hexdigest()} {'x' if executable else '-'} {path}"
+    head, mark, body = (folder / MANIFEST).read_text().partition("# made-here\n")
+    rows = [each for each in body.splitlines() if not each.endswith(f" {path}")]
+    lines = "".join(f"{each}\n" for each in sorted([*rows, row], key=lambda each: each.split(" ", 2)[2]))
+    (folder / MANIFEST).write_text(f"{head}{mark}{lines}")
+
+
+def plant_link(folder: Path) -> None:
+    plant(folder, "site/__pycache__/dep.link", b"")
+    place = folder / TREE / "site/__pycache__/dep.link"
+    place.unlink()
+    place.symlink_to("/etc/passwd")
+
+
+TAG = sys.implementation.cache_tag
+PLANTED: dict[str, Callable[[Path], object]] = {
+    "a path file": lambda folder: plant(folder, "site/evil.pth", b"import os"),
+    "sitecustomize": lambda folder: plant(folder, "site/sitecustomize.py"),
+    "usercustomize": lambda folder: plant(folder, "site/usercustomize.py"),
+    "an extension module": lambda folder: plant(folder, "site/dep.abi3.so"),
+    "an extension module that is executable": lambda folder: plant(folder, "site/evil.so", executable=True),
+    "a module": lambda folder: plant(folder, "site/notes/evil.py"),
+    "a module in place of a locked one": lambda folder: plant(folder, "site/dep.py"),
+    "bytecode without a source": lambda folder: plant(folder, f"site/__pycache__/evil.{TAG}.pyc"),
+    "bytecode in place of a source": lambda folder: plant(folder, "site/sitecustomize.pyc"),
+    "bytecode of another folder": lambda folder: plant(folder, f"site/notes/__pycache__/dep.{TAG}.pyc"),
+    "bytecode of another interpreter": lambda folder: plant(folder, "site/__pycache__/dep.cpython-27.pyc"),
+    "bytecode that is executable": lambda folder: plant(folder, f"site/__pycache__/dep.{TAG}.pyc", executable=True),
+    "a source among bytecode": lambda folder: plant(folder, "site/__pycache__/dep.py"),
+    "a link": plant_link,
+    "other programs": lambda folder: plant(folder, "site/notes-1.0.0.dist-info/entry_points.txt"),
+    "programs of a package that sorts first": lambda folder: plant(
+        folder, "site/Notes-0.dist-info/entry_points.txt", b"[console_scripts]\nnotes = dep:evil\n"
+    ),
+    "a program": lambda folder: plant(folder, "bin/notes", executable=True),
+}
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["record as it was", "record replaced"])
+@pytest.mark.parametrize("attack", PLANTED)
+def test_attack_a_file_that_the_manifest_calls_made_here_does_not_run_unless_it_is_bytecode_of_a_locked_source(
+    store: Store, attack: str, *, recorded: bool
+) -> None:
+    closure = python_closure(store)
+    folder = built_python(store, closure)
+    PLANTED[attack](folder)
+    if recorded:  # an attacker who replaces the store's record as well
+        section = (folder / MANIFEST).read_bytes().partition(b"# made-here\n")[2]
+        store.note_made_here(folder.name, Digest.of(section))
+    assert python.audit(folder, closure, INTERPRETER, store) is not None
+    built_python(store, closure)
+    assert python.audit(folder, closure, INTERPRETER, store) is None
+    assert run_python(folder, closure).startswith("approved")
+
+
+def test_attack_bytecode_that_the_manifest_says_was_made_here_is_held_to_the_stores_record(store: Store) -> None:
+    closure = python_closure(store)
+    folder = built_python(store, closure)
+    poison_bytecode(folder)
+    path = f"site/__pycache__/dep.{TAG}.pyc"
+    plant(folder, path, (folder / TREE / path).read_bytes())
+    assert "made-here" in str(python.audit(folder, closure, INTERPRETER, store))
+    built_python(store, closure)
+    assert run_python(folder, closure).startswith("approved")
+
+
+@pytest.mark.parametrize("record", [None, b"", b"sha256:zz\n", b"sha256:" + b"0" * 64 + b"\n"])
+def test_an_environment_without_a_valid_record_of_what_was_made_is_built_again(
+    store: Store, record: bytes | None
+) -> None:
+    closure = python_closure(store)
+    folder = built_python(store, closure)
+    place = store.root / "made-here" / folder.name
+    if record is None:
+        place.unlink()
+    else:
+        place.write_bytes(record)
+    assert python.audit(folder, closure, INTERPRETER, store) is not None
+    built_python(store, closure)
+    assert python.audit(folder, closure, INTERPRETER, store) is None
 
 
 def test_a_package_without_a_wheel_for_this_platform_is_never_built_from_source(store: Store) -> None:
@@ -416,7 +505,7 @@ def _build_and_count(root: str, counter: str) -> None:
             stream.write("built\n")
         python.build(folder, store.environment(key), python.chosen(closure), INTERPRETER, store)
 
-    store.build(key, make, good=lambda folder: python.audit(folder, closure, INTERPRETER) is None)
+    store.build(key, make, good=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None)
 
 
 def test_two_starts_at_once_share_one_build(store: Store, tmp_path: Path) -> None:
@@ -460,7 +549,7 @@ def test_a_kill_at_any_instant_leaves_no_half_built_environment_in_use(store: St
     closure = python_closure(store)
     folder = store.environment(python.environment_key(Digest.of(to_bytes(closure)), INTERPRETER))
     if folder.exists():
-        assert python.audit(folder, closure, INTERPRETER) is None
+        assert python.audit(folder, closure, INTERPRETER, store) is None
     built_python(store, closure)
     assert run_python(folder, closure).startswith("approved")
     assert not list((store.root / "environments").glob(".building-*"))

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 from pinwarden.adapters.environments.machine import has_glibc, machine
 from pinwarden.adapters.environments.no_program import program_unknown
 from pinwarden.adapters.environments.store import Store
-from pinwarden.adapters.environments.tree import MADE_HERE, TREE, Row, problem_of, write_file, write_manifest
+from pinwarden.adapters.environments.tree import (
+    MADE_HERE,
+    TREE,
+    Row,
+    made_here_anchor,
+    made_here_digest,
+    problem_of,
+    write_file,
+    write_manifest,
+)
 from pinwarden.adapters.files import open_regular, read_file
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -104,8 +113,10 @@ def environment_key(closure_digest: Digest, here: NodePlatform, scripted: Sequen
     return Digest.of(f"{BUILDER}\n{closure_digest}\n{here.key}{ran}".encode()).hex[:40]
 
 
-def build(folder: Path, packages: Sequence[ClosurePackage], store: Store, scripting: Scripting | None = None) -> None:
-    """Unpack verified archives into a folder, then run the scripts that were approved."""
+def build(
+    folder: Path, key: str, packages: Sequence[ClosurePackage], store: Store, scripting: Scripting | None = None
+) -> None:
+    """Unpack verified archives into a folder, then run the scripts that were approved. ``key`` is the environment's."""
     from pinwarden.adapters.artifacts.npm_tarball import unpacked
 
     tree = folder / TREE
@@ -130,15 +141,19 @@ def build(folder: Path, packages: Sequence[ClosurePackage], store: Store, script
 
         run_scripts(folder, scripting, packages)
         made = {MADE_HERE: made_by_scripts(tree, sections, scripting)}
+        store.note_made_here(key, made_here_digest(made[MADE_HERE]))
     write_manifest(folder, {**sections, **made})
 
 
-def audit(folder: Path, packages: Sequence[ClosurePackage], scripted: Sequence[ClosurePackage] = ()) -> str | None:
+def audit(
+    folder: Path, packages: Sequence[ClosurePackage], store: Store, scripted: Sequence[ClosurePackage] = ()
+) -> str | None:
     """What is wrong with a built environment, None if nothing is."""
     anchors = {package.path: frozenset([_tree_of(package).raw]) for package in packages}
     if not scripted:
         return problem_of(folder, anchors, anchors)
-    return problem_of(folder, anchors, [*anchors, MADE_HERE], rewritten=tuple(each.path for each in scripted))
+    anchors[MADE_HERE] = made_here_anchor(store.made_here(folder.name))
+    return problem_of(folder, anchors, anchors, rewritten=tuple(each.path for each in scripted))
 
 
 def start_command(folder: Path, root: ClosurePackage, program: str | None, node: Path) -> list[str]:

@@ -20,6 +20,8 @@ from pinwarden.adapters.environments.tree import (
     MADE_HERE,
     TREE,
     Row,
+    made_here_anchor,
+    made_here_digest,
     problem_of,
     rows_in,
     write_file,
@@ -116,6 +118,7 @@ def build(folder: Path, final: Path, choices: Sequence[Choice], here: Interprete
     sections[MADE_HERE] = [row for path, row in rows_in(tree).items() if path not in known]
     _make_shell(folder / _SHELL, here)
     write_manifest(folder, sections)
+    store.note_made_here(final.name, made_here_digest(sections[MADE_HERE]))
 
 
 def section_name(package: ClosurePackage) -> str:
@@ -164,7 +167,7 @@ def _make_shell(shell: Path, here: Interpreter) -> None:
     (shell / "pyvenv.cfg").write_bytes(_settings(here))
 
 
-def audit(folder: Path, closure: Closure, here: Interpreter) -> str | None:
+def audit(folder: Path, closure: Closure, here: Interpreter, store: Store) -> str | None:
     """What is wrong with a built environment, None if nothing is."""
     shell = folder / _SHELL
     try:
@@ -182,6 +185,7 @@ def audit(folder: Path, closure: Closure, here: Interpreter) -> str | None:
         section_name(package): frozenset(file.tree.raw for file in package.files if file.tree is not None)
         for package in closure.packages
     }
+    anchors[MADE_HERE] = made_here_anchor(store.made_here(folder.name))
     return problem_of(folder, anchors, [section_name(closure.root), MADE_HERE])
 
 

@@ -93,6 +93,17 @@ class Store:
         place = self.root / "contents" / digest.hex
         return Digest.parse(read_file(place, 1000).decode("ascii", "replace").strip()) if place.is_file() else None
 
+    def note_made_here(self, key: str, digest: Digest) -> None:
+        """Remember the digest of what was made while an environment was built, which no lock has."""
+        write_atomically(self._folder("made-here") / key, f"{digest}\n".encode())
+
+    def made_here(self, key: str) -> Digest | None:
+        """The digest of what was made while an environment was built; None if there is no valid record."""
+        try:
+            return Digest.parse(read_file(self.root / "made-here" / key, 1000).decode("ascii", "replace").strip())
+        except PinwardenError:
+            return None  # the environment is built again
+
     def environment(self, key: str) -> Path:
         """Where an environment is, or would be."""
         return self.root / "environments" / key

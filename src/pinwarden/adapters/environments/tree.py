@@ -1,9 +1,10 @@
 """An unpacked tree and its manifest: which files belong to it, and whether they are what they were.
 
 The manifest has one section per package. A section's text is what the closure's ``tree`` digest covers, so a manifest
-that was changed to fit a changed file is found out as well. The section of files that were made here (bytecode) has no
-such anchor, is allowed only where something is made, and never speaks for a locked file, but for those of a package
-whose install scripts were approved. A section named by a folder of node_modules has its paths below that folder.
+that was changed to fit a changed file is found out as well. The digest of the section of files that were made here is
+in a record of the store (`Store.made_here`). That section may hold only bytecode whose source is locked, or, where
+install scripts were approved, files of the packages that they belong to. A section named by a folder of node_modules
+has its paths below that folder.
 
 Every start reads and hashes every file: about four thousand of them in 30 ms on two processors. There is no quicker
 check by size and time, because whoever can change a file can change those too.
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from pinwarden.adapters.environments.many_hashes import Hashing
+from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.artifacts.closure import tree_text
 
@@ -81,7 +84,8 @@ Anchors = Mapping[str, frozenset[bytes]]
 def problem_of(folder: Path, anchors: Anchors, needed: Iterable[str], *, rewritten: tuple[str, ...] = ()) -> str | None:
     """What is wrong with a built tree, None if it is exactly what the anchors and its manifest say.
 
-    ``rewritten`` are the folders in which something was made that may stand for what was locked.
+    The anchors of `MADE_HERE` are those of `made_here_anchor`. ``rewritten`` are the folders in which install scripts
+    may have made or replaced files; without any, only bytecode may have been made.
     """
     try:
         text = (folder / MANIFEST).read_bytes()
@@ -103,21 +107,42 @@ def _read_manifest(
         name = head.decode()
         rows = body if index == len(sections) - 1 or not body else body + b"\n"
         anchor = anchors.get(name)
-        if name in names or (anchor is None and (name != MADE_HERE or name not in needed)):
+        if name in names or anchor is None:
             return {}, f"its manifest names {name[:120]!a}, which does not belong to it"
-        if anchor is not None and hashlib.sha256(rows).digest() not in anchor:
-            return {}, f"its manifest of {name[:120]!a} is not what was locked"
+        if hashlib.sha256(rows).digest() not in anchor:
+            why = "what was recorded when it was built" if name == MADE_HERE else "what was locked"
+            return {}, f"its manifest of {name[:120]!a} is not {why}"
         names.add(name)
         place = f"{name}/" if name.startswith(NODE_MODULES) else ""
         for line in rows.decode().split("\n")[:-1]:
             digest, mark, path = line.split(" ", 2)
-            (wanted if anchor is not None else made)[place + path] = (place + path, mark == "x", digest)
+            (made if name == MADE_HERE else wanted)[place + path] = (place + path, mark == "x", digest)
     if missing := needed - names:
         return {}, f"its manifest lacks {min(missing)[:120]!a}"
-    for path in made:
-        if not path.startswith(rewritten) if rewritten else path in wanted:
-            return {}, f"its manifest speaks of {path[:120]!a} where it may not"
+    for row in made.values():
+        if not row[0].startswith(rewritten) if rewritten else not _is_bytecode(row, wanted):
+            return {}, f"{row[0][:120]!a} was not made when it was built"
     return {**wanted, **made}, None
+
+
+def made_here_anchor(recorded: Digest | None) -> frozenset[bytes]:
+    """What the section of files that were made here may be, by the store's record."""
+    return frozenset() if recorded is None else frozenset([recorded.raw])
+
+
+def made_here_digest(rows: Iterable[Row]) -> Digest:
+    """What the store records of files that were made here."""
+    return Digest.of(tree_text(rows))
+
+
+def _is_bytecode(row: Row, locked: Mapping[str, Row]) -> bool:
+    """Whether a file is bytecode where Python looks for that of a locked source, and nowhere else."""
+    path, executable, _ = row
+    folder, _, name = path.rpartition("/")
+    package, _, last = folder.rpartition("/")
+    stem = name.removesuffix(f".{sys.implementation.cache_tag}.pyc")
+    is_cached = last == "__pycache__" and stem != name and f"{package}/{stem}.py" in locked
+    return is_cached and not executable and path not in locked
 
 
 def _difference(wanted: Mapping[str, Row], root: str) -> str | None:

@@ -46,14 +46,15 @@ def _node(closure: Closure, digest: Digest, store: Store, search_path: str, scri
     here = node.NodePlatform.here()
     packages = node.chosen(closure, here)
     scripted = tuple(each for each in packages if each.install_scripts and each.files[0].digest in scripts.approved)
+    key = node.environment_key(digest, here, scripted)
 
     def build(folder: Path) -> None:
         if not scripted:
-            return node.build(folder, packages, store)
+            return node.build(folder, key, packages, store)
         from pinwarden.adapters.environments.scripts import Scripting
 
         how = Scripting(packages=scripted, search_path=search_path, without_sandbox=scripts.without_sandbox)
-        return node.build(folder, packages, store, how)
+        return node.build(folder, key, packages, store, how)
 
     def command(folder: Path, program: str | None) -> list[str]:
         from pinwarden.adapters.programs import find_program
@@ -64,10 +65,10 @@ def _node(closure: Closure, digest: Digest, store: Store, search_path: str, scri
         return node.start_command(folder, closure.root, program, interpreter)
 
     return Environment(
-        key=node.environment_key(digest, here, scripted),
+        key=key,
         files=lambda: tuple(package.files[0] for package in packages),
         build=build,
-        problem=lambda folder: node.audit(folder, packages, scripted),
+        problem=lambda folder: node.audit(folder, packages, store, scripted),
         command=command,
     )
 
@@ -82,7 +83,7 @@ def _python(closure: Closure, digest: Digest, store: Store) -> Environment:
         key=key,
         files=lambda: tuple(file for _, file in python.chosen(closure)),
         build=lambda folder: python.build(folder, store.environment(key), python.chosen(closure), here, store),
-        problem=lambda folder: python.audit(folder, closure, here),
+        problem=lambda folder: python.audit(folder, closure, here, store),
         command=lambda folder, program: python.start_command(folder, closure.root, program),
         reads=(sys.base_prefix,),
     )
