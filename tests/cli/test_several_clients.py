@@ -269,3 +269,24 @@ class TestPinwardenIsNoServer:
         world.done("init", "--accept", "files")
         target = json.loads(world.lock.read_text())["servers"]["files:cursor"]["selectedTarget"]
         assert (target["registryType"], target["identifier"], target["version"]) == ("npm", "acme-files", "1.0.0")
+
+
+class TestPinning:
+    def test_an_exact_pin_to_the_release_that_answered_keeps_its_approval_and_any_other_does_not(
+        self, tmp_path: Path
+    ) -> None:
+        """After the release that had just answered was written into the configuration, it counted as never asked."""
+        with several_clients(tmp_path, claude="npx -y acme-notes@1.0.0") as world:
+            world.lock.unlink()
+            world.write("claude", notes=in_words_of("claude", ["npx", "-y", "acme-notes"], "KEY"))
+            world.done("init", "--allow-execute", "--pass-env", "NPM_CONFIG_REGISTRY")
+            assert world.records()["notes:claude"]["askedRelease"] == "2.0.0"
+            floating = world.lock.read_bytes()
+            for words, asked in (("@2.0.0", True), ("@v2.0.0", True), ("@1.0.0", False), ("@2.0.0 --all", False)):
+                world.lock.write_bytes(floating)
+                command = f"npx -y acme-notes{words}".split(" ")
+                world.write("claude", notes=in_words_of("claude", command, "KEY"))
+                world.done("init", "--accept", "notes")
+                told = " ".join(world.done("ci").out.split())
+                assert ("was not asked since" not in told) == asked, (words, told)
+                assert ("surfaceOf" not in world.records()["notes:claude"]) == asked

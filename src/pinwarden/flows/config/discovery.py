@@ -21,6 +21,7 @@ from pinwarden.documents.lock import entry as lock_entry
 from pinwarden.documents.lock.configured import ANSWERS, CONFIGURED_IN
 from pinwarden.documents.lock.extension import Extension, pin_surface, surface_path
 from pinwarden.documents.lock.relock import relock, without
+from pinwarden.documents.target import StdioTarget
 from pinwarden.flows.config.configured_entry import fragment_of, lock_client
 from pinwarden.flows.config.decisions import Accepted, Approved
 from pinwarden.flows.config.enforced import locked_as
@@ -29,6 +30,7 @@ from pinwarden.flows.config.init_report import init_report
 from pinwarden.flows.config.view import view_of
 from pinwarden.flows.lock import approval_words
 from pinwarden.flows.lock.approvable import Approvable
+from pinwarden.flows.lock.asked_release import asked_release
 from pinwarden.flows.lock.locking import approval_of, with_earlier_pins
 from pinwarden.flows.lock.surface_files import in_own_files
 from pinwarden.flows.report import Report
@@ -278,7 +280,8 @@ def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now
                     "scope": each.server.scope,
                     "file": project.shown(each.server.path),
                     **_answers(discovery.files, each.server),
-                }
+                },
+                **_asked(discovery, each),
             },
         )
         behind = discovery.approved.entry_behind(each.server, each.key)
@@ -304,6 +307,12 @@ def _without_refused(discovery: Discovery, old: Lock | None, now: str) -> Lock |
 
 def _refused_later(discovery: Discovery) -> list[str]:
     return [each.key for each in discovery.found if each.refused is not None and each.key in discovery.saved]
+
+
+def _asked(discovery: Discovery, each: Found) -> dict[str, str]:
+    if each.surface is None or not isinstance(each.server.target, StdioTarget):
+        return {}
+    return asked_release(discovery.project, each.server.target.command, each.surface)
 
 
 def _answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str, Any]:

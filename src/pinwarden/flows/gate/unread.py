@@ -23,7 +23,7 @@ LIVE_KINDS: Kinds = kind_table(
     warning=(
         (
             UNREAD,
-            "The approved text is that of another release or configuration; nobody has looked at what it says now.",
+            "The approved text is that of another release or configuration; what it says now was not asked.",
         ),
         (UNPINNED, "Nothing that the server tells the model was approved, so a live server has nothing to be held to."),
     ),
@@ -49,8 +49,8 @@ def unread_rows(lock: Lock) -> Iterator[Row]:
             name=entry.name,
             path="",
             message=(
-                f"its text was approved for {str(of)[:200]}, and nobody has looked at what {started_in_words(entry)} "
-                f"tells the model; what differs is held back: {approve_command(entry, lock.entries)}"
+                f"its text was approved for {str(of)[:200]}, and {started_in_words(entry)} was not asked since; what "
+                f"differs is blocked: {approve_command(entry, lock.entries)}"
             ),
         )
 

@@ -33,6 +33,7 @@ from pinwarden.documents.lock.relock import relock, without
 from pinwarden.documents.server_entry import ServerEntry, from_value
 from pinwarden.documents.surface import TOOL, Surface
 from pinwarden.flows.lock.approvable import Approvable, approvable, approved_texts
+from pinwarden.flows.lock.asked_release import ASKED, asked_of_entry, is_release_asked
 from pinwarden.flows.lock.not_locked import not_locked
 from pinwarden.flows.lock.surface_files import in_own_files
 from pinwarden.flows.policy.rules import broken_rules
@@ -198,7 +199,7 @@ def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
     if before is None or known is None or fresh is None:
         return entry
     same = all(before.document.get(member) == entry.document.get(member) for member in ("selectedTarget", "config"))
-    merged = _with_earlier_text(before, known, fresh, same=same)
+    merged = _with_earlier_text(before, known, fresh, same=same or is_release_asked(before, entry))
     launch = still_enforced(before, entry)
     if known.has_bytes and not fresh.has_bytes and (same or launch is not None or same_release(before, entry)):
         merged = with_bytes_of(known, merged, same=same)
@@ -213,6 +214,8 @@ def _with_earlier_text(before: lock_entry.Entry, known: Extension, fresh: Extens
         return fresh
     of = known.others.get(SURFACE_OF) or (None if same else started_in_words(before))
     others = fresh.others if of is None else {**fresh.others, SURFACE_OF: of}
+    if same and ASKED in known.others:
+        others = {**others, ASKED: known.others[ASKED]}
     return replace(fresh, surface=known.surface, api_surface=known.api_surface, others=others)
 
 
@@ -255,7 +258,10 @@ def approve_surfaces(
             surface=pin_surface(seen, surface_path(entry.key, folder=folder)),
             api_surface=str(api_surface_hash(_tools(seen))),
             approval=approval_of(approver, now, offered),
-            others={name: value for name, value in known.others.items() if name != SURFACE_OF},
+            others={
+                **{name: value for name, value in known.others.items() if name not in (SURFACE_OF, ASKED)},
+                **asked_of_entry(project, entry, seen),
+            },
         )
         return extended(entry, changed)
 

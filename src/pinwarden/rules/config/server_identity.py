@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from pinwarden.documents.lock.entry import Entry
 
+RELEASE = 2
+"""The place of the release in what a package starts."""
 _INPUT = re.compile(r"\$\{input:([^{}]+)\}")
 _MASKED = re.compile(r"<([^<>\s]+)>")
 _PROJECT_FOLDERS = ("", ".", "./", "${workspaceFolder}")
