@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from pathlib import Path
+from threading import Event
+from typing import Any
 from urllib.request import Request
 
 import pytest
+from starlette.requests import Request as HttpRequest
 
-from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace as with_changes
-from pinwarden.flows.registry.comparing import compare_pair, compare_versions, pair_of
+from pinwarden.flows.registry.comparing import compare_versions
+from pinwarden.web.registry.app import RegistryApp
+from pinwarden.web.registry.comparisons import client_of
 from tests.needs import needs
 from tests.registry.replica import Replica, replicas
 from tests.registry.test_serving import ask
@@ -91,13 +96,73 @@ def test_attack_many_strangers_who_compare_versions_delay_no_reader_and_each_pai
     assert time.perf_counter() - begun < took / 3, "a pair is compared once"
 
 
-def test_a_surface_of_more_items_than_are_compared_is_refused_with_the_limit(tmp_path: Path) -> None:
+def asked_from(app: RegistryApp, host: str, path: str) -> Awaitable[tuple[int, dict[bytes, bytes], Any]]:
+    """The answer of the application to a client at an address."""
+
+    async def answer() -> tuple[int, dict[bytes, bytes], Any]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
+        await app({**scope, "headers": [], "client": (host, 1), "root_path": ""}, receive, send)
+        return sent[0]["status"], dict(sent[0]["headers"]), json.loads(sent[1]["body"])
+
+    return answer()
+
+
+def test_attack_an_address_that_compares_without_end_is_told_the_limit_and_others_are_answered(world: World) -> None:
+    for version in VERSIONS[:2]:
+        world.publish(bundle(version=version, content=version.encode()))
+    path = "/api/compare/acme.notes/1.0.0/1.0.1"
+
+    async def scene() -> None:
+        app, free = RegistryApp(world.registry), Event()
+        executor = app._comparisons._executor
+        blocked = [executor.submit("10.0.0.1", lambda: free.wait(60)) for _ in range(17)]
+        status, headers, body = await asked_from(app, "10.0.0.1", path)
+        assert (status, headers[b"retry-after"], body["error"]["code"]) == (429, b"1", "OVERLOADED")
+        assert "the limit is 16" in body["error"]["message"]
+        status, _, body = await asked_from(app, "10.0.0.2", path)
+        assert (status, body["files"]["changed"]) == (200, ["main.py"])
+        assert (await asked_from(app, "10.0.0.1", path))[0] == 200, "it is known by now"
+        free.set()
+        await asyncio.gather(*blocked)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8::1", "2001:db8::ffff", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("10.0.0.1", "10.0.0.2", False),
+    ],
+)
+def test_the_addresses_of_one_ipv6_network_are_one_client(one: str, other: str, *, same: bool) -> None:
+    clients = [client_of(HttpRequest({"type": "http", "client": (host, 1)})) for host in (one, other)]
+    assert (clients[0] == clients[1]) is same
+
+
+def test_a_surface_of_more_items_than_are_compared_is_refused_with_the_limit_and_that_is_kept(tmp_path: Path) -> None:
     world = open_world(tmp_path / "registry", probing="required")
     publish(world, "1.0.0", 3)
     publish(world, "1.0.1", 4)
     small = with_changes(world.registry, limits=with_changes(world.registry.limits, compared_items=3))
-    with pytest.raises(PinwardenError, match="4 items in one surface are too many; the limit is 3") as caught:
-        compare_pair(small, pair_of(small, "acme.notes", "1.0.0", "1.0.1"))
-    assert caught.value.code == "INPUT_LIMIT"
-    assert compare_pair(world.registry, pair_of(world.registry, "acme.notes", "1.0.0", "1.0.1"))["drift"]["changes"]
+
+    async def scene() -> None:
+        app = RegistryApp(small)
+        for _ in range(2):
+            status, _, body = await asked_from(app, "10.0.0.1", "/api/compare/acme.notes/1.0.0/1.0.1")
+            assert (status, body["error"]["code"]) == (422, "INPUT_LIMIT")
+            assert body["error"]["message"] == "4 items in one surface are too many; the limit is 3"
+            app._comparisons._executor.shutdown()  # which takes no more work: the second answer is the kept one
+
+    asyncio.run(scene())
+    assert compare_versions(world.registry, "acme.notes", "1.0.0", "1.0.1")["drift"]["changes"]
     world.registry.close()

@@ -54,7 +54,7 @@ class Comparisons:
         given = request.path_params
         tool, before, after = given["tool"], given["before"], given["after"]
         pair: Pair = await self._work(pair_of, self._registry, tool, before, after)
-        parts = await self._parts(pair, _client(request))
+        parts = await self._parts(pair, client_of(request))
         named = {"tool": tool, "before": before, "after": after}
         members = sorted({**parts, **{name: canonicalize(value, "rulebook") for name, value in named.items()}}.items())
         body = b"{" + b",".join(b'"' + name.encode() + b'":' + value for name, value in members) + b"}\n"
@@ -105,8 +105,8 @@ def _size(found: Parts | PinwardenError) -> int:
     return _FAILURE_BYTES if isinstance(found, PinwardenError) else _FAILURE_BYTES + sum(map(len, found.values()))
 
 
-def _client(request: Request) -> str:
-    """Who asks, as far as an address says so."""
+def client_of(request: Request) -> str:
+    """Who asks, as far as an address says so. All addresses of one IPv6 network are one client."""
     host = request.client.host if request.client is not None else ""
     try:
         address = ip_address(host)
