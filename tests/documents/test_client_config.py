@@ -44,7 +44,17 @@ HEADERS = {"Authorization": "Bearer ${TOKEN}"}
         *(
             (client, {"command": "npx", "args": ["-y", "notes@1.0.0"], "env": {"TOKEN": "${TOKEN}"}}, STDIO)
             for client in CLIENTS
-            if client != "opencode"
+            if client not in ("opencode", "goose")
+        ),
+        *(
+            ("goose", entry, STDIO)
+            for own in [{"type": "stdio", "cmd": "npx", "args": ["-y", "notes@1.0.0"], "envs": {"TOKEN": "${TOKEN}"}}]
+            for entry in (own, {"enabled": True, "config": own})
+        ),
+        (
+            "goose",
+            {"type": "streamable_http", "uri": "https://x.example/mcp", "headers": HEADERS},
+            HttpTarget(url="https://x.example/mcp", headers=HEADERS, transport="streamable-http"),
         ),
         (
             "opencode",

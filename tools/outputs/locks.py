@@ -73,6 +73,7 @@ def init() -> Schema:
     file = exactly({"client": CLIENT, "scope": SCOPE, "path": FULL_TEXT})
     body = exactly(
         {
+            "clients": array(CLIENT, minItems=1),
             "files": array(file),
             "servers": array(server),
             "undecided": array(ref("row")),

@@ -35,6 +35,7 @@ MAX_CONFIG_BYTES = 16 * 1024 * 1024
 """Claude Code keeps its history in the file that also names servers; such files reach some megabytes."""
 
 MAX_FILES_PER_PLACE = 200  # a folder of configuration blocks holds a handful
+MAX_FOLDERS = 500  # folders of agents
 MAX_AGENTS = 2000  # collections of agents are shared, and hold hundreds
 
 Action = Literal["created", "updated", "unchanged", "removed", "missing"]
@@ -93,6 +94,8 @@ def load(path: Path, client: Client, place: Place, *, within: tuple[Path, ...] =
     from pinwarden.documents.clients.config import ConfigFile, read_config  # most projects have no such file
 
     link = _link(path, within)
+    if place.code:
+        return ConfigFile(client=client.id, scope=place.scope, path=str(path), link=link, settings=True, code=True)
     try:
         data = read_file(path, MAX_CONFIG_BYTES)
     except PinwardenError as err:
@@ -300,11 +303,39 @@ def _matching(pattern: Path) -> Iterator[tuple[Path, str | None]]:
         yield pattern, None
         return
     folder, rest = Path(*pattern.parts[:place]), pattern.parts[place + 1 :]
+    if pattern.parts[place] == "**":
+        below, problem = _folders_below(folder)
+        for each in below:
+            yield from _matching(Path(each, *rest))
+        if problem is not None:
+            yield pattern, problem
+        return
     names, problem = _names(folder, pattern.parts[place])
     for name in names:
         yield from _matching(Path(folder, name, *rest))
     if problem is not None:
         yield pattern, problem
+
+
+def _folders_below(folder: Path) -> tuple[list[Path], str | None]:
+    """A folder and all folders in it, links followed once, and why there may be more than could be seen."""
+    waiting, found, known = [folder], list[Path](), set[tuple[int, int]]()
+    while waiting:
+        each = waiting.pop()
+        try:
+            status = each.stat()
+            if (status.st_dev, status.st_ino) in known or not each.is_dir():
+                continue
+            known.add((status.st_dev, status.st_ino))
+            if len(found) == MAX_FOLDERS:
+                return found, f"more than {MAX_FOLDERS} folders, of which {MAX_FOLDERS} are read"
+            found.append(each)
+            waiting += sorted((below for below in each.iterdir() if below.is_dir()), reverse=True)
+        except FileNotFoundError:
+            continue
+        except OSError as err:
+            return found, f"the folder {each.name!a} cannot be listed: {err.strerror or err}"
+    return found, None
 
 
 def _names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
@@ -339,7 +370,7 @@ def _spellings(path: Path, project: Path, listed: dict[Path, list[str]]) -> Iter
         spelt = [
             folder / name
             for folder in spelt
-            for name in ([step] if step.startswith("*.") else _listed(folder, listed))
+            for name in ([step] if step.startswith(("*.", "**")) else _listed(folder, listed))
             if wanted in ("*", folded_name(name))
         ]
     for other in spelt[:MAX_FILES_PER_PLACE]:

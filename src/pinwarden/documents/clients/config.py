@@ -13,8 +13,9 @@ from typing import Any, Literal, cast
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.pointer import pointer_step
 from pinwarden.core.record import Record, field, replace
-from pinwarden.documents.clients.spelled import fields_of, target_of
+from pinwarden.documents.clients.spelled import fields_of, target_of, unwrapped
 from pinwarden.documents.clients.table import CLIENTS, FORMATS, Client, Format, Place, Scope
+from pinwarden.documents.clients.unread import unread_servers
 from pinwarden.documents.target import Target
 
 _ROOTS = (("mcpServers",), ("servers",), ("context_servers",), ("mcp_servers",), ("mcp", "servers"), ("mcp",))
@@ -72,6 +73,10 @@ class ConfigFile(Record):
     """The file holds no servers but decides about them."""
     inputs: tuple[DeclaredInput, ...] = ()
     """What the user is asked for."""
+    unread: tuple[str, ...] = ()
+    """JSON Pointers to servers that the client is not known to read there, so that they are not among ``servers``."""
+    code: bool = False
+    """The file is a program that the client loads; it is not read."""
 
 
 def format_of(path: str) -> Format:
@@ -142,6 +147,7 @@ def read_config(data: bytes, *, client: Client, place: Place, path: str, link: s
         link=link,
         settings=place.settings,
         inputs=inputs,
+        unread=tuple(unread_servers(document, (server.pointer for server in servers))),
     )
 
 
@@ -221,9 +227,20 @@ def _servers(document: Mapping[str, Any], client: Client, place: Place, path: st
             if repeated is not None:
                 raise PinwardenError("CONFIG_INVALID", f"two servers have the name {repeated[:80]!a}")
             for name, entry, step in _named_entries(entries, root):
+                if is_inside(entry, client):
+                    continue
                 pointer = _pointer((*before, *root, step))
                 server = configured_server(name, entry, client, path=path)
                 yield replace(server, scope=scope, pointer=pointer, folder=before[1] if before else None)
+
+
+def is_inside(entry: Any, client: Client) -> bool:
+    """Whether an entry is a part of the client itself, and starts or contacts nothing."""
+    if not client.spelling.inside or type(entry) is not dict:
+        return False
+    words = unwrapped(entry, client)
+    started = (client.spelling.command, *client.spelling.url)
+    return words.get("type") in client.spelling.inside and not any(words.get(member) for member in started)
 
 
 def _inputs(document: Mapping[str, Any], client: Client, place: Place) -> Iterator[DeclaredInput]:

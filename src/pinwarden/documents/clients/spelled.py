@@ -14,6 +14,7 @@ _TRANSPORTS: Mapping[str, Transport] = {
     "http": "streamable-http",
     "streamable-http": "streamable-http",
     "streamableHttp": "streamable-http",
+    "streamable_http": "streamable-http",
     "sse": "sse",
     "remote": "auto",
 }
@@ -33,8 +34,8 @@ def fields_of(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
     another one overrules. Where its name is taken it gets ``unused`` before it. Nothing is refused here: a value of a
     wrong type stays.
     """
-    rest = dict(entry)
-    words = _words(rest)
+    rest = unwrapped(entry, client)
+    words = _words(rest, client)
     url, url_member = _url(rest, client)
     kind = rest.pop("type", None)
     fields: dict[str, Any] = {
@@ -60,7 +61,7 @@ def target_of(entry: Any, client: Client) -> tuple[Target | None, str | None]:
     if type(entry) is not dict:
         return None, "the entry is not an object"
     fields = fields_of(entry, client)
-    kind = entry.get("type")
+    kind = unwrapped(entry, client).get("type")
     remote = _is_known(kind) and kind in _TRANSPORTS
     both = fields["command"] is not None and fields["url"] is not None
     try:
@@ -75,9 +76,17 @@ def target_of(entry: Any, client: Client) -> tuple[Target | None, str | None]:
     return target, "the entry has a command and an address; clients differ in which one they use" if both else None
 
 
-def _words(rest: dict[str, Any]) -> list[Any]:
+def unwrapped(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
+    """A copy of an entry, with what a member holds for it in its place (Goose keeps a server under ``config``)."""
+    inner = entry.get(client.spelling.wrapped) if client.spelling.wrapped else None
+    if type(inner) is not dict:
+        return dict(entry)
+    return {**{name: value for name, value in entry.items() if name != client.spelling.wrapped}, **inner}
+
+
+def _words(rest: dict[str, Any], client: Client) -> list[Any]:
     """Program and arguments, taken out of the entry: one string, one list, or (Zed, before 2025) an object."""
-    command = rest.pop("command", None)
+    command = rest.pop(client.spelling.command, None)
     arguments = rest.pop("args", None)
     if type(command) is dict and "path" in command:
         inner = dict(command)

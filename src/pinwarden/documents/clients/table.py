@@ -49,6 +49,9 @@ FOLDERS: Mapping[str, Folder] = MappingProxyType(
             variable_on=("windows",),
             otherwise=_by_system("{home}/.config", "{home}/Library/Application Support", "{home}/AppData/Roaming"),
         ),
+        "local": Folder(
+            variable="LOCALAPPDATA", variable_on=("windows",), otherwise=_everywhere("{home}/AppData/Local")
+        ),
         "config": Folder(variable="XDG_CONFIG_HOME", otherwise=_everywhere("{home}/.config")),
         "claude": Folder(variable="CLAUDE_CONFIG_DIR", otherwise=_everywhere("{home}/.claude")),
         "claude_state": Folder(variable="CLAUDE_CONFIG_DIR", otherwise=_everywhere("{home}")),
@@ -75,7 +78,7 @@ FOLDERS: Mapping[str, Folder] = MappingProxyType(
 
 
 class Place(Record):
-    """One file, or several where a step is ``*`` or begins with it, that a client reads."""
+    """One file, or several where a step is ``*`` or begins with it, that a client reads. ``**`` is any depth."""
 
     scope: Scope
     path: str
@@ -96,6 +99,8 @@ class Place(Record):
     """A file without the member that holds servers is itself one, and is called like the file."""
     agents: bool = False
     """The file describes an agent, in Markdown, and what stands above the text may bring servers."""
+    code: bool = False
+    """The file is a program that the client loads."""
 
 
 class Spelling(Record):
@@ -110,6 +115,12 @@ class Spelling(Record):
     """The member, and its value, that switch a server off."""
     local: str | None = None
     """The ``type`` of a server that is a command, where one is written."""
+    command: str = "command"
+    """The member that holds the program."""
+    wrapped: str | None = None
+    """A member that may hold all the others."""
+    inside: tuple[str, ...] = ()
+    """The ``type`` of entries that are parts of the client itself, and no servers."""
     command_list: bool = False
     """Program and arguments are one list in ``command``."""
     named_list: bool = False
@@ -133,6 +144,7 @@ class Client(Record):
 
 
 _SERVERS = ("mcpServers",)
+_AMP = ("amp", "mcpServers")  # Amp in an editor has its servers in the editor's settings
 _CODES = ("Code", "Code - Insiders", "VSCodium")
 _IN_SETTINGS = ("mcp", "servers")
 _IN_CONTAINER = ("customizations", "vscode")
@@ -156,12 +168,21 @@ def _other_words(path: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _agents(scope: Scope, folder: str) -> tuple[Place, ...]:
-    """Agents of a client, each in a file of its own, and in folders of them."""
-    return tuple(Place(scope=scope, path=f"{folder}/{files}", agents=True) for files in ("*.md", "*/*.md"))
+    """Agents of a client, each in a file of its own, in folders of any depth."""
+    return (Place(scope=scope, path=f"{folder}/**/*.md", agents=True),)
 
 
 def _vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tuple[str, ...]) -> Place:
-    return Place(scope=scope, path=path, root=root, more_roots=more, dotted=True)
+    return Place(scope=scope, path=path, root=root, more_roots=(*more, _AMP), dotted=True)
+
+
+def _loaded(scope: Scope, folder: str, *kinds: str) -> tuple[Place, ...]:
+    """Programs that a client loads from folders of its own."""
+    return tuple(
+        Place(scope=scope, path=f"{folder}/{kind}/*.{ending}", code=True)
+        for kind in kinds
+        for ending in ("js", "ts", "mjs", "cjs")
+    )
 
 
 def _extension(extension: str, file: str) -> tuple[Place, ...]:
@@ -217,7 +238,12 @@ _TABLE: tuple[Client, ...] = (
         title="Cursor",
         root=_SERVERS,
         spelling=Spelling(),
-        places=(_project(".cursor/mcp.json", installs=True), _global("{home}/.cursor/mcp.json", installs=True)),
+        places=(
+            _project(".cursor/mcp.json", installs=True),
+            _global("{home}/.cursor/mcp.json", installs=True),
+            Place(scope="project", path="{project}/.cursor/hooks.json", settings=True),
+            Place(scope="global", path="{home}/.cursor/hooks.json", settings=True),
+        ),
     ),
     Client(
         id="vscode",
@@ -271,6 +297,8 @@ _TABLE: tuple[Client, ...] = (
             _project(".opencode/opencode.jsonc"),
             _global("{config}/opencode/opencode.json", installs=True),
             _global("{config}/opencode/opencode.jsonc"),
+            *_loaded("project", "{project}/.opencode", "plugin", "plugins", "tool", "tools"),
+            *_loaded("global", "{config}/opencode", "plugin", "plugins", "tool", "tools"),
         ),
     ),
     Client(
@@ -427,6 +455,53 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(),
         places=(_project(".factory/mcp.json"), _global("{home}/.factory/mcp.json")),
+    ),
+    Client(
+        id="crush",
+        title="Crush",
+        root=("mcp",),
+        spelling=Spelling(),
+        places=(
+            _project(".crush.json"),
+            _project("crush.json"),
+            _project(".crush/crush.json"),
+            _global("{config}/crush/crush.json"),
+            _global("{home}/.local/share/crush/crush.json"),
+            Place(scope="global", path="{local}/crush/crush.json", systems=("windows",)),
+        ),
+    ),
+    Client(
+        id="amp",
+        title="Amp",
+        root=_AMP,
+        spelling=Spelling(),
+        places=(
+            *(
+                Place(scope="project", path=f"{{project}}/.amp/settings.{form}", dotted=True)
+                for form in ("json", "jsonc")
+            ),
+            *(Place(scope="global", path=f"{{config}}/amp/settings.{form}", dotted=True) for form in ("json", "jsonc")),
+        ),
+    ),
+    Client(
+        id="goose",
+        title="Goose",
+        root=("extensions",),
+        spelling=Spelling(
+            url=("uri", "url"),
+            env="envs",
+            off=("enabled", False),
+            command="cmd",
+            wrapped="config",
+            inside=("builtin", "platform", "frontend"),
+        ),
+        places=(
+            Place(scope="global", path="{config}/goose/config.yaml", systems=("linux", "mac")),
+            Place(scope="global", path="{roaming}/Block/goose/config/config.yaml", systems=("windows",)),
+            *(_project(f".goose/{file}") for file in ("config.yaml", "config.yml")),
+            *(_project(f".goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
+            *(_global(f"{{config}}/goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
+        ),
     ),
     Client(
         id="generic",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
+from pinwarden.documents.clients.table import CLIENTS
 from pinwarden.documents.launch.launched import what_runs
 from pinwarden.documents.lock.configured import uncovered
 from pinwarden.flows.config.decisions import LOCKING_KINDS
@@ -45,6 +46,7 @@ def init_report(discovery: Discovery) -> Report:
         rows=tuple(sorted([*rows, *findings], key=weight)),
         notes=tuple(_notes(discovery)),
         facts={
+            "clients": list(CLIENTS),
             "files": [
                 {"client": file.client, "scope": file.scope, "path": project.shown(file.path)}
                 for file in discovery.files
@@ -122,6 +124,9 @@ def _notes(discovery: Discovery) -> Iterator[str]:
         written = "what you accepted was written" if discovery.saved else "nothing was written"
         yield f"{written}; accept what is new or different with {names}"
         return
+    if not discovery.found or any(file.fault for file in discovery.files):
+        titles = ", ".join(client.title for client in CLIENTS.values() if client.id != "generic")
+        yield f"looked for the files of {titles}"
     if not discovery.found:
         yield _NONE_YET
     for each in discovery.found:

@@ -16,6 +16,7 @@ from pinwarden.documents.clients.table import client_of
 from pinwarden.documents.launch.launched import DANGERS, what_runs
 from pinwarden.documents.launch.redirecting_variables import redirects
 from pinwarden.rules.config.masking import shown_name
+from pinwarden.rules.config.switches import switches_in
 from pinwarden.rules.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change
 from pinwarden.rules.drift.json_values import same, step
 from pinwarden.rules.finding_kinds import Kinds, kind_table
@@ -24,6 +25,7 @@ FINDING_KINDS: Kinds = kind_table(
     critical=(
         ("config_unreadable", "The file could not be read, so nobody knows which servers it starts."),
         ("config_invalid", "The file cannot be understood, and clients may still read something in it."),
+        ("servers_not_understood", "The file names servers where Pinwarden does not know its client to read them."),
         ("shell_command", DANGERS["shell_command"]),
         ("download_and_run", DANGERS["download_and_run"]),
         ("redirecting_variable", "A variable makes the command load, fetch or trust something else."),
@@ -85,8 +87,12 @@ def file_findings(file: ConfigFile) -> Iterator[ConfigFinding]:
         yield _of_file(file, "config_link", "", "it leads to another place")
     if file.fault is not None:
         yield _of_file(file, f"config_{file.fault}", "", file.problem or "")
+    if file.code:
+        yield _of_file(file, "plugins_enabled", "", file.path.replace("\\", "/").rpartition("/")[2])
     if type(file.document) is not dict:
         return
+    for pointer in file.unread:
+        yield _of_file(file, "servers_not_understood", pointer, pointer)
     found = _settings(file.document, file.scope) if file.settings else _settings_beside(file)
     for code, pointer, detail in found:
         yield _of_file(file, code, pointer, detail)
@@ -217,6 +223,8 @@ _VSCODE_SETTINGS = ((), ("settings",), ("customizations", "vscode", "settings"))
 
 def _settings_beside(file: ConfigFile) -> Iterator[tuple[str, str, str]]:
     """The same for settings that stand in one file with servers."""
+    for code, path in switches_in(file.client, file.document):
+        yield code, "".join(f"/{each}" for each in path), ".".join(path)
     if file.client in ("gemini", "qwen") and file.scope == "project":
         for path in _GEMINI_COMMANDS:
             if _member_at(file.document, path):
@@ -244,6 +252,9 @@ def _kind_of_setting(value: Any) -> Any:
     return sorted(value) if type(value) is dict else type(value).__name__
 
 
+_DECIDED_BY_USER = frozenset({"permissions_bypassed", "hooks", "plugins_enabled", "calls_allowed", "command_setting"})
+
+
 def _servers_of(file: ConfigFile) -> Iterator[ConfigFinding]:
     for server in file.servers:
         yield from server_findings(server)
@@ -252,7 +263,7 @@ def _servers_of(file: ConfigFile) -> Iterator[ConfigFinding]:
 def _of_file(file: ConfigFile, code: str, pointer: str, detail: str) -> ConfigFinding:
     kind = FINDING_KINDS[code]
     # A setting in the user's own file was made by the user; in a repository it was made by whoever wrote that.
-    decided = file.settings or code == "permissions_bypassed"
+    decided = file.settings or code in _DECIDED_BY_USER
     own = decided and file.scope == "global" and code not in ("config_unreadable", "config_invalid")
     return ConfigFinding(
         code=code,
