@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +16,13 @@ from typing import Any
 import pytest
 
 from pinwarden.adapters.endpoints.endpoint import Endpoint, Origin
-from pinwarden.adapters.net.fetch import Answer, Fetcher, FetchLimits, FetchRules, Wanted
-from pinwarden.adapters.net.fetch_cache import FetchCache
+from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules, Wanted
 from pinwarden.adapters.net.proxies import proxy_for
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.target import Address
 from tests.servers.authority import Authority
-from tests.servers.plain_http import Asked, PlainServer, Said, files, plain_server
+from tests.servers.plain_http import Asked, Said, files, plain_server
 
 SECRET = "Bearer a-secret-token"  # not one
 
@@ -454,71 +454,41 @@ class TestCredentials:
         assert (answer, server.sent("authorization")) == ((401, "Basic realm=x"), [None])
 
 
-class TestCache:
-    @staticmethod
-    def answer(asked: Asked) -> Said:
-        if asked.headers.get("if-none-match") == '"v1"':
-            return Said(status=304, headers={"ETag": '"v1"'})
-        return Said(body=b"document", headers={"ETag": '"v1"', "Content-Type": "text/x"})
+class TestRefusals:
+    """A registry that was reached and says no: its own words are told, and not a doubt about the network."""
 
-    def ask(self, server: PlainServer, folder: Path, **members: Any) -> Answer:
-        client = fetcher(cache=FetchCache(folder))
-        answer = client.get(wanted(server.url, "a", authorization=members.pop("authorization", None)), **members)
-        client.close()
-        return answer
+    @pytest.mark.parametrize(
+        ("body", "said"),
+        [
+            (b'{"error":{"code":"NAMESPACE_REFUSED","message":"not yours"}}', "NAMESPACE_REFUSED: not yours"),
+            (b'{"errors":[{"code":"DENIED","message":"requested access is denied"}]}', "DENIED: requested access"),
+            (b'{"error":"version not found: 9.9.9"}', "version not found: 9.9.9"),
+            (b'{"message":"rate limited"}', "rate limited"),
+        ],
+        ids=["pinwarden", "oci", "npm", "others"],
+    )
+    def test_the_sentence_of_a_registry_is_not_dropped_for_the_network(self, body: bytes, said: str) -> None:
+        answer = Said(status=418, body=body, headers={"Content-Type": "application/json"})
+        with plain_server(lambda _: answer) as server:
+            err = failure(fetcher(), wanted(server.url, "a"))
+        assert said in err.message
+        assert (err.data["status"], "network" in err.hint) == (418, False)
 
-    def test_a_copy_is_used_when_the_registry_says_that_it_is_still_good(self, tmp_path: Path) -> None:
-        with plain_server(self.answer) as server:
-            first, second = self.ask(server, tmp_path), self.ask(server, tmp_path)
-        assert (first.body, second.body, second.status) == (b"document", b"document", 200)
-        assert second.headers == {"content-type": "text/x"}
-        assert server.sent("if-none-match") == [None, '"v1"']
+    def test_attack_a_refusal_cannot_fill_or_steer_the_terminal(self) -> None:
+        body = json.dumps({"message": "\x1b[2J\r\nerror: all is well\u202e" + "x" * 5000}).encode()
+        with plain_server(
+            lambda _: Said(status=418, body=body, headers={"Content-Type": "application/json"})
+        ) as server:
+            err = failure(fetcher(), wanted(server.url, "a"))
+        assert len(err.message) < 1000
+        assert err.message.isprintable()
 
-    def test_a_copy_is_not_used_without_asking_even_offline(self, tmp_path: Path) -> None:
-        with plain_server(self.answer) as server:
-            self.ask(server, tmp_path)
-            err = failure(fetcher(offline=True, cache=FetchCache(tmp_path)), wanted(server.url, "a"))
-        assert told(err) == ("FETCH_FAILED", "offline")
-
-    def test_attack_a_copy_that_was_changed_on_disk_is_not_there(self, tmp_path: Path) -> None:
-        with plain_server(self.answer) as server:
-            self.ask(server, tmp_path)
-            (copy,) = tmp_path.iterdir()
-            for damaged in (copy.read_bytes().replace(b"\ndocument", b"\nevil doc"), b"", b"{}\n", b"[" * 99999):
-                copy.write_bytes(damaged)
-                assert self.ask(server, tmp_path).body == b"document"
-        assert set(server.sent("if-none-match")) == {None}
-
-    def test_attack_a_tag_that_was_changed_on_disk_adds_no_header(self, tmp_path: Path) -> None:
-        with plain_server(self.answer) as server:
-            self.ask(server, tmp_path)
-            (copy,) = tmp_path.iterdir()
-            copy.write_bytes(copy.read_bytes().replace(b'\\"v1\\"', b"v\\r\\nX-Evil: 1"))
-            assert self.ask(server, tmp_path).body == b"document"
-        assert server.sent("x-evil") == [None, None]
-
-    def test_attack_a_copy_that_is_larger_than_asked_for_is_not_used(self, tmp_path: Path) -> None:
-        with plain_server(self.answer) as server:
-            self.ask(server, tmp_path)
-            with pytest.raises(PinwardenError) as caught:
-                self.ask(server, tmp_path, max_bytes=3)
-        assert caught.value.code == "FETCH_LIMIT"
-
-    def test_nothing_is_kept_that_needed_a_credential(self, tmp_path: Path) -> None:
-        with plain_server(self.answer) as server:
-            self.ask(server, tmp_path, authorization=SECRET)
-        assert list(tmp_path.iterdir()) == []
-
-    def test_nothing_is_kept_that_the_registry_forbids_to_keep_or_gives_no_tag(self, tmp_path: Path) -> None:
-        for headers in ({"ETag": '"a"', "Cache-Control": "no-store"}, {"Content-Type": "text/x"}):
-            with plain_server(lambda _, headers=headers: Said(body=b"x", headers=headers)) as server:  # type: ignore[misc]
-                self.ask(server, tmp_path)
-        assert list(tmp_path.iterdir()) == []
-
-    def test_a_304_that_nobody_asked_for_is_a_failure(self, tmp_path: Path) -> None:
-        with plain_server(lambda _: Said(status=304)) as server:
-            err = failure(fetcher(cache=FetchCache(tmp_path)), wanted(server.url, "a"))
-        assert (*told(err), err.data["status"]) == ("FETCH_FAILED", "status", 304)
+    @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{", b'{"error": 1}', b'{"a":"' + b"x" * 100_000 + b'"}'])
+    def test_a_refusal_without_words_names_the_status(self, body: bytes) -> None:
+        answer = Said(status=418, body=body, headers={"Content-Type": "application/json"})
+        with plain_server(lambda _: answer) as server:
+            err = failure(fetcher(), wanted(server.url, "a"))
+        assert err.message.endswith("answered with status 418")
 
 
 class TestTls:

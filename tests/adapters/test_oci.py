@@ -522,7 +522,8 @@ def test_a_bearer_token_is_got_once_for_reading_one_repository_and_renewed_when_
             issuer.seconds = -300  # a token that has run out when it is used again
             first = refused(lambda: resolve(reference, fetcher, endpoint(guarded.host, ALICE), tokens=tokens))
             assert first.data == {"reason": "unauthorized", "status": 401}
-            assert first.message == f"http://{guarded.host}/v2/a/b/manifests/v1 answered with status 401"
+            said = "UNAUTHORIZED: authentication required"
+            assert first.message == f"http://{guarded.host}/v2/a/b/manifests/v1 answered with status 401: {said}"
             issuer.seconds = 300
             server.asked.clear()
             asking = Registry(reference, fetcher, endpoint(guarded.host, ALICE), tokens)

@@ -91,7 +91,7 @@ class HttpRegistry(RegistryFiles):
 
         # Reading needs no token, so none is shown.
         bare = Wanted(endpoint=self._bare(), url=self._url(path))
-        answer = self._fetcher.get(bare, max_bytes=max_bytes, kept=False)
+        answer = self._fetcher.get(bare, max_bytes=max_bytes)
         return answer.body if answer.found else None
 
     def send(self, method: str, path: str, body: bytes, media_type: str) -> Any:
@@ -124,8 +124,17 @@ def _refusal(value: Any, status: int, registry: str) -> PinwardenError:
     error = value.get("error") if isinstance(value, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
-    if isinstance(code, str) and code in CODES and isinstance(message, str):
-        return PinwardenError(code, f"the registry {registry} refused: {message[:500]}", data={"status": status})
-    return PinwardenError(
-        "FETCH_FAILED", f"{registry} answered with status {status}", data={"reason": "status", "status": status}
-    )
+    if isinstance(error, dict) and isinstance(code, str) and code in CODES and isinstance(message, str):
+        from pinwarden.core.visible import show_invisible
+
+        hint = error.get("hint")
+        return PinwardenError(
+            code,
+            f"the registry {registry} refused: {show_invisible(message[:500])}",
+            hint=show_invisible(hint[:300]) if isinstance(hint, str) and hint else None,
+            data={"status": status},
+        )
+    from pinwarden.adapters.net.fetch_failures import refused
+    from pinwarden.documents.bundle.signatures import to_bytes
+
+    return refused(registry, status, to_bytes(value) if isinstance(value, dict) else b"")

@@ -718,7 +718,7 @@ CODES: Mapping[str, ErrorCode] = _table(
         "LOG_FROZEN",
         EXIT_REFUSED,
         "The registry's last word about the head of its log is older than you accept, so newer events may be hidden.",
-        "Try again later or from another copy. A static export must be made anew from time to time.",
+        "Check this machine's clock; then try again later, or from another copy. Static exports have to be renewed.",
     ),
     ErrorCode(
         "SURFACE_DIFFERS",
@@ -804,7 +804,7 @@ CODES: Mapping[str, ErrorCode] = _table(
         "REQUEST_STALE",
         EXIT_REFUSED,
         "A signed request is for another registry, too old or from the future, or was carried out before.",
-        "Make the request again. If it was not you who sent it twice, somebody has a copy of it.",
+        "Check this machine's clock, then make the request again.",
     ),
     ErrorCode(
         "INPUT_LIMIT",

@@ -91,7 +91,11 @@ def check_age(issued_at: str, now: str, max_age_days: int) -> None:
     """The registry's word about its head is recent: otherwise everything since may be hidden."""
     issued, present = moment_of(issued_at), moment_of(now)
     if issued is None or present is None or issued > present + _SKEW:
-        raise PinwardenError("LOG_FROZEN", f"the head of the log was issued at {issued_at[:40]}, which is not yet")
+        raise PinwardenError(
+            "LOG_FROZEN",
+            f"the head of the log was issued at {issued_at[:40]}, which is in the future here ({now[:40]})",
+            hint="Check this machine's clock; then try again.",
+        )
     if present - issued > timedelta(days=max_age_days):
         raise PinwardenError(
             "LOG_FROZEN",

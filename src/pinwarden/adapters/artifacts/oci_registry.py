@@ -156,7 +156,7 @@ class Registry:
 
     def _get(self, path: str, accept: str, most: int) -> Answer:
         wanted = Wanted(endpoint=self._endpoint, url=self._url(path), accept=accept)
-        return self._answered(wanted, lambda asked: self._fetcher.get(asked, max_bytes=most, kept=False))
+        return self._answered(wanted, lambda asked: self._fetcher.get(asked, max_bytes=most))
 
     def _url(self, path: str) -> str:
         # Name, tag and digest hold only characters that mean themselves in an address.
@@ -218,7 +218,7 @@ class Registry:
             ca_file=self._endpoint.ca_file,
         )
         wanted = _token_request(endpoint, realm, service, scope, Credential.of(self._credential) if own else None)
-        answer = self._fetcher.get(wanted, max_bytes=_TOKEN_LIMITS.max_bytes, kept=False)
+        answer = self._fetcher.get(wanted, max_bytes=_TOKEN_LIMITS.max_bytes)
         if not answer.found:
             raise unfetched("unauthorized", f"{address} gives out no tokens", answer.status)
         return _token_in(answer, address)

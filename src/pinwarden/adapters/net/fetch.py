@@ -23,8 +23,15 @@ from urllib3.response import BaseHTTPResponse
 
 from pinwarden.adapters.endpoints.endpoint import Endpoint
 from pinwarden.adapters.net.connections import DEADLINE, guarded_connections, proxied_connections, tls_context
-from pinwarden.adapters.net.fetch_cache import FetchCache
-from pinwarden.adapters.net.fetch_failures import first_cause, too_large, unasked, unfetched, unreached
+from pinwarden.adapters.net.fetch_failures import (
+    MOST_SAID,
+    first_cause,
+    refused,
+    too_large,
+    unasked,
+    unfetched,
+    unreached,
+)
 from pinwarden.adapters.net.network_guard import NetworkRules, address_refused, places_of
 from pinwarden.adapters.net.proxies import check_without_looking_up, proxy_for
 from pinwarden.core.digest import Digest
@@ -179,13 +186,11 @@ class Fetcher:
         rules: FetchRules,
         variables: Mapping[str, str] | None = None,
         *,
-        cache: FetchCache | None = None,
         on_bytes: Callable[[int], None] | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._rules = rules
         self._variables = dict(variables or {})
-        self._cache = cache
         self._on_bytes = on_bytes
         self._pause = pause
         self._managers: dict[tuple[Any, ...], urllib3.PoolManager] = {}
@@ -197,29 +202,15 @@ class Fetcher:
         """What may be asked; resolvers that fetch for themselves are held to the same."""
         return self._rules
 
-    def get(self, wanted: Wanted, *, max_bytes: int | None = None, kept: bool = True) -> Answer:
-        """A document. 404 and 410 are answers, any other status but 200 is a failure.
-
-        With ``kept`` the registry is asked only whether the copy in the cache is still good.
-        """
+    def get(self, wanted: Wanted, *, max_bytes: int | None = None) -> Answer:
+        """A document. 404 and 410 are answers, any other status but 200 is a failure."""
         limit = max_bytes or self._rules.limits.document_bytes
-        url, accept = wanted.url, wanted.accept
-        usable = self._cache if kept and wanted.secret is None else None
-        known = usable.find(url, accept) if usable else None
-        if known and len(known.body) > limit:
-            known = None
 
         def read(response: _Response) -> Answer:
-            if response.status == 304 and known is not None:
-                return Answer(status=200, address=response.address, headers=known.headers, body=known.body)
             body = b"".join(response.chunks(limit)) if response.status == 200 else b""
-            answer = Answer(status=response.status, address=response.address, headers=response.headers, body=body)
-            if usable and answer.found:
-                usable.keep(url, accept, answer.headers, body)
-            return answer
+            return Answer(status=response.status, address=response.address, headers=response.headers, body=body)
 
-        good = {200, 404, 410} | ({304} if known else set())
-        return self._attempts(wanted, {"if-none-match": known.etag} if known else {}, read, frozenset(good))
+        return self._attempts(wanted, {}, read, frozenset({200, 404, 410}))
 
     def download(
         self,
@@ -389,9 +380,11 @@ class Fetcher:
 
 
 def _bad_status(response: _Response) -> PinwardenError:
-    status = response.status
-    reason = "unauthorized" if status in (401, 403) else "status"
-    return unfetched(reason, f"{response.address} answered with status {status}", status)
+    body = b""
+    if "json" in response.headers.get("content-type", ""):
+        with suppress(PinwardenError, *_FOREIGN):  # a sentence that cannot be read in full is not told
+            body = b"".join(response.chunks(MOST_SAID))
+    return refused(response.address, response.status, body)
 
 
 def _write(to: BinaryIO, chunk: bytes) -> None:

@@ -7,10 +7,10 @@ knows is written as null or absent, and marked ``unknown``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pinwarden.core.record import Record, field
+from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.contract.canonical import hex_of, hex_of_text, utf16_sorted
 from pinwarden.documents.contract.contract import (
     UNKNOWN_ENTITLEMENTS,
@@ -20,6 +20,7 @@ from pinwarden.documents.contract.contract import (
     PromptArgument,
     PromptContract,
     SurfaceContract,
+    TokenContract,
     ToolContract,
 )
 from pinwarden.documents.contract.digests import required_fields_digest
@@ -107,9 +108,41 @@ def _tool(wire: Mapping[str, Any], known: KnownTool) -> ToolContract:
             egress_max_bytes=known.egress_max_bytes,
             middleware_chain=tuple(f"{key}:mw" for key in _action_keys(wire)) if known.has_middleware else (),
         ),
-        token_economics=token_contract(len(fields), rules, bounded=type(limit) is int),
+        token_economics=_economics(output, len(fields), rules),
         entitlements=known.entitlements or UNKNOWN_ENTITLEMENTS,
     )
+
+
+def _economics(output: Mapping[str, Any], field_count: int, rules: str) -> TokenContract:
+    """How an answer may swell: without bound if a list without ``maxItems`` is in it, or an object of any members.
+
+    The original takes every answer with a field for unbounded, and no list of plain values.
+    """
+    unbounded = _is_unbounded(output, output, iter(range(_MOST_PARTS)))
+    plain = token_contract(field_count, rules, bounded=True)
+    if not unbounded:
+        return plain
+    return replace(plain, unbounded_collection=True, inflation_risk="critical" if field_count > 10 else "high")
+
+
+def _is_unbounded(schema: Mapping[str, Any], whole: Mapping[str, Any], budget: Iterator[int], depth: int = 0) -> bool:
+    if next(budget, None) is None or depth > _DEEPEST:
+        return True  # what refers to itself, or is too large to be looked through, has no bound that is known
+    if schema.get("type") == "array" or "items" in schema:
+        inner = _resolved(schema.get("items"), whole)
+        return type(schema.get("maxItems")) is not int or _is_unbounded(inner, whole, budget, depth + 1)
+    more = schema.get("additionalProperties")
+    if isinstance(more, dict) and more and type(schema.get("maxProperties")) is not int:
+        return True
+    parts = [*_member(schema, "properties").values()]
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        found = schema.get(keyword)
+        parts += found if isinstance(found, list) else []
+    return any(_is_unbounded(_resolved(part, whole), whole, budget, depth + 1) for part in parts)
+
+
+_MOST_PARTS, _DEEPEST = 2000, 32
+"""Parts of a schema that are looked at, and how many within each other."""
 
 
 def _actions(wire: Mapping[str, Any], known: KnownTool) -> dict[str, ActionContract]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.adapters.trust_files import load_trust, log_state_path, trust_path
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.visible import inert_in_log
+from pinwarden.core.visible import show_invisible
 from pinwarden.documents.lock.bundle_pin import BundlePin, bundle_of
 from pinwarden.documents.registry.names import YANKED_PREFIX
 from pinwarden.flows.registry.following import load_state
@@ -37,7 +37,8 @@ def yanked_because(pin: BundlePin, trust: Path) -> str | None:
         state = load_state(log_state_path(trust, root.log))
         mark = state.pointer(pin.tool, f"{YANKED_PREFIX}{pin.version}") if state is not None else None
         if mark is not None and mark.root_cid == pin.root_cid:
-            reason = f": {inert_in_log(mark.reason[:_MOST_REASON])}" if mark.reason else ""
+            words = show_invisible(" ".join((mark.reason or "")[:_MOST_REASON].split()))
+            reason = f": {words}" if words else ""
             return f"{pin.tool} {pin.version} was yanked by its publisher{reason} (event {mark.seq} of its log)"
     return None
 

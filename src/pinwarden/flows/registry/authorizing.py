@@ -93,7 +93,11 @@ def checked_statement(registry: Registry, document: object, action: str) -> Stat
         raise PinwardenError("REQUEST_STALE", "the request was signed for another registry or another action")
     apart = abs(milliseconds(statement.issued_at_utc) - registry.moment())
     if apart > registry.limits.statement_seconds * 1000:
-        raise PinwardenError("REQUEST_STALE", f"the request was signed {apart // 1000} seconds from now")
+        raise PinwardenError(
+            "REQUEST_STALE",
+            f"the request was signed at {statement.issued_at_utc[:40]}, and the registry's clock says {registry.now()}",
+            hint="Check this machine's clock; then make the request again.",
+        )
     return statement
 
 

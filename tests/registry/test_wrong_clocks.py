@@ -1,0 +1,43 @@
+"""A wrong clock is likelier than an attack, so the hint says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinwarden.adapters.registry_files import _refusal
+from pinwarden.core.errors import PinwardenError
+from pinwarden.rules.pointer_freshness import check_age
+from tests.registry.world import World, bundle
+
+
+def _hint(act: Any, *args: Any) -> tuple[str, str]:
+    with pytest.raises(PinwardenError) as caught:
+        act(*args)
+    return caught.value.code, caught.value.hint
+
+
+def test_a_request_from_a_machine_whose_clock_is_wrong_is_refused_with_a_hint_about_the_clock(world: World) -> None:
+    made = bundle()
+    request = world.request(made)
+    world.clock.pass_by(hours=2)
+    code, hint = _hint(world.send, request, made)
+    assert (code, "clock" in hint) == ("REQUEST_STALE", True)
+
+
+def test_a_head_of_the_log_from_the_future_is_told_with_a_hint_about_the_clock() -> None:
+    code, hint = _hint(check_age, "2030-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 7)
+    assert (code, "clock" in hint) == ("LOG_FROZEN", True)
+
+
+def test_what_a_newer_registry_says_under_a_code_of_its_own_is_told() -> None:
+    said = {"error": {"code": "NEWER_CODE", "message": "this namespace is frozen"}}
+    err = _refusal(said, 422, "https://registry.example/")
+    assert "NEWER_CODE: this namespace is frozen" in err.message
+    assert "network" not in err.hint
+
+
+def test_the_hint_of_a_registry_reaches_whoever_published() -> None:
+    said = {"error": {"code": "REQUEST_STALE", "message": "signed in the past", "hint": "Check this machine's clock."}}
+    assert _refusal(said, 409, "https://registry.example/").hint == "Check this machine's clock."
