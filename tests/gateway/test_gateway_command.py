@@ -51,8 +51,8 @@ class Project:
         done = self("init", "--scope", "project", "--allow-execute", "--allow-private")
         assert done.code in ((3,) if unasked else (0, 1)), done.err
 
-    def approve(self, server: str) -> None:
-        done = self("approve", server, "--allow-execute", "--allow-private", "--yes")
+    def approve(self, server: str, *more: str) -> None:
+        done = self("approve", server, "--allow-execute", "--allow-private", "--yes", *more)
         assert done.code == 0, done.err
 
 
@@ -409,7 +409,11 @@ def test_a_policy_that_cannot_be_followed_is_told_with_its_file_and_place(
     assert told in err
     (tmp_path / "pinwarden.toml").write_text(text)
     run = pinwarden("run", "--", "true", cwd=tmp_path, env=project.environment)
-    assert (run.code, "error: pinwarden.toml: " in run.err, "[POLICY_INVALID]" in run.err) == (3, True, True)
+    assert (run.code, f"error: {tmp_path / 'pinwarden.toml'}: " in run.err, "[POLICY_INVALID]" in run.err) == (
+        3,
+        True,
+        True,
+    )
 
 
 def test_a_token_for_a_server_that_is_not_locked_is_not_made(project: Project, tmp_path: Path) -> None:
@@ -471,7 +475,7 @@ def test_the_lock_and_the_policy_are_read_again_when_they_change(tmp_path: Path)
                 assert at.hello(address, at.token)[::2] == (200, error), "which is all that older clients look at"
             (tmp_path / "pinwarden.toml").write_text('[policy.gateway]\nenforcement = "block"\n')
             poll(lambda: at.names("notes", at.token) == [])
-            project.approve("notes")
+            project.approve("notes", "--approve-warnings")
             poll(lambda: at.names("notes", at.token) == ["search_notes"])
             lock = tmp_path / "mcp-lock.json"
             lock.write_text(lock.read_text().replace("notes", "nutes"))

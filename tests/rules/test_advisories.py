@@ -186,6 +186,11 @@ def test_toolpin_codes_reach_every_string() -> None:
     ]
 
 
+def test_the_joiner_of_an_emoji_is_no_warning_although_toolpin_takes_it_for_a_hidden_character() -> None:
+    findings = scan(surface(tool("a", "Search \U0001f468\u200d\U0001f469\u200d\U0001f467 notes \u2764\ufe0f.")))
+    assert [(finding.code, finding.severity) for finding in findings] == [("hidden_control_characters", "info")]
+
+
 def test_tool_that_names_itself_is_no_cross_tool_instruction() -> None:
     assert scan(surface(tool("add", "Use add to add numbers."), tool("sub", "Subtracts."))) == ()
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.documents.locale_order import locale_sorted
 from pinwarden.documents.surface import TOOL, Surface
 from pinwarden.rules.advisories import toolpin
@@ -22,6 +22,7 @@ from pinwarden.rules.advisories.strings import VOCABULARY, pieces_of, places_of
 
 Severity = Literal["info", "warning"]
 _MAX_EXCERPT = 120
+_HIDDEN_CODES = frozenset({"hidden_characters", "terminal_escape"})
 
 MESSAGES: Mapping[str, str] = {
     "agent_instruction": "commands the agent beyond describing what is offered",
@@ -184,11 +185,15 @@ class _Scanner:
         )
 
     def _facts_of(self, text: str) -> Iterator[_Fact]:
+        cues = tuple(find_cues(text))
         for advisory, start, end in toolpin.advisories_of(text):
-            yield _advised(advisory, text[start:end])
+            fact = _advised(advisory, text[start:end])
+            if fact.code == toolpin.HIDDEN_CHARACTERS.code and not any(cue.code in _HIDDEN_CODES for cue in cues):
+                fact = replace(fact, severity="info")  # the joiner of an emoji, which ToolPin takes for a hidden one
+            yield fact
         for sibling, start, end in self._siblings.commanded_in(text):
             yield _advised(toolpin.cross_tool(sibling), text[start:end], sibling)
-        yield from _cued(find_cues(text))
+        yield from _cued(cues)
         for why, excerpt in self.beside.references_in(text):
             yield _shadowing(why, excerpt)
 
