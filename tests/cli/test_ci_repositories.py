@@ -338,3 +338,10 @@ def test_the_pre_commit_hook_checks_the_project_and_not_the_users_own_files() ->
     hooks = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text())
     (gate,) = [hook for hook in hooks if hook["id"] == "pinwarden-ci"]
     assert gate["entry"] == "pinwarden ci --scope project"
+
+
+def test_ci_says_which_clients_it_looked_for(repository: Repository) -> None:
+    repository.lock_project(".", {"notes": NOTES})
+    assert {"Claude Code", "Crush", "Amp", "Goose"} <= set(repository.facts()[1]["clientsLookedFor"])
+    assert "note: looked for the files of " in repository.run("ci").out
+    assert "looked for the files" not in repository.run("ci", "--no-configs").out

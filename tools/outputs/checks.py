@@ -28,6 +28,7 @@ def ci() -> Schema:
             "unchecked": array(ref("row")),
             "remarks": array(ref("row")),
             "notes": array(TEXT),
+            "clientsLookedFor": array(TEXT),
             "projects": array(
                 exactly({"lock": TEXT, "checkedEntries": COUNT, "checks": exactly(dict.fromkeys(checks, status))})
             ),

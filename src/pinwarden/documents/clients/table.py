@@ -519,6 +519,11 @@ CLIENTS: Mapping[str, Client] = MappingProxyType({client.id: client for client i
 """Every client, by its identifier."""
 
 
+def clients_looked_for() -> tuple[str, ...]:
+    """The titles of the clients whose files are looked for."""
+    return tuple(client.title for client in CLIENTS.values() if client.id != "generic")
+
+
 def client_of(identifier: str) -> Client:
     """The client of that name."""
     if identifier not in CLIENTS:

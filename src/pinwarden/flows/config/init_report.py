@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
-from pinwarden.documents.clients.table import CLIENTS
+from pinwarden.documents.clients.table import CLIENTS, clients_looked_for
 from pinwarden.documents.launch.launched import what_runs
 from pinwarden.documents.lock.configured import uncovered
 from pinwarden.flows.config.decisions import LOCKING_KINDS
@@ -125,8 +125,7 @@ def _notes(discovery: Discovery) -> Iterator[str]:
         yield f"{written}; accept what is new or different with {names}"
         return
     if not discovery.found or any(file.fault for file in discovery.files):
-        titles = ", ".join(client.title for client in CLIENTS.values() if client.id != "generic")
-        yield f"looked for the files of {titles}"
+        yield f"looked for the files of {', '.join(clients_looked_for())}"
     if not discovery.found:
         yield _NONE_YET
     for each in discovery.found:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.record import Record, field, replace
+from pinwarden.documents.clients.table import clients_looked_for
 from pinwarden.documents.lock.configured import UNLISTED
 from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.lockfile import Lock
@@ -90,6 +91,7 @@ def gate_report(projects: Sequence[Checked]) -> Report:
             "unchecked": [row_facts(row) for row in unchecked],
             "remarks": [row_facts(row) for row in rows if row.level in ("warning", "info")],
             "notes": list(notes),
+            "clientsLookedFor": list(clients_looked_for()),
             "projects": [
                 {
                     "lock": checked.subject,
@@ -205,6 +207,8 @@ def _has_live_pin(entry: Entry) -> bool:
 
 def _not_looked_at(lock: Lock, gate: Gate, in_vain: _Names) -> Iterator[str]:
     """What was looked at and what was not; ``in_vain`` are those that a check did not get to the end with."""
+    if gate.configs:
+        yield f"looked for the files of {len(clients_looked_for())} clients (--format json names them)"
     unpinned = hashed = 0
     for entry in lock.entries:
         extension = extension_of(entry)
