@@ -195,6 +195,20 @@ def test_settings_of_a_client_below_a_writable_folder_stay_as_they_are(
     assert done.returncode == 0
 
 
+def test_attack_a_link_with_a_name_that_programs_obey_cannot_be_replaced_by_a_file(
+    desk: Desk, marker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No link can be mounted read-only, and its path counted as one that was there before the start."""
+    (desk.root / "docs/shared").write_text("shared")
+    (desk.root / "docs/.envrc").symlink_to("shared")
+    allow_writing(desk, "docs")
+    monkeypatch.setenv("PLANS", "swap:docs/.envrc,file:docs/.envrc")
+    done = desk.started("acme.notes", "--without-gateway")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "POLICY_REFUSED" in done.stderr
+    assert (desk.root / "docs/.envrc").is_symlink()
+
+
 def test_a_folder_with_more_files_than_can_be_checked_is_not_given_to_a_server(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     (tmp_path / "b").touch()

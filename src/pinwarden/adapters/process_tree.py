@@ -11,8 +11,11 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 
 from pinwarden.adapters.process_facts import children_of
+from pinwarden.adapters.write_guard import is_write_guard
 
 _MAX_DESCENDANTS = 1000
+_SWEEP_SECONDS = 20.0
+"""How long a write guard may take to rename what its server created; it looks through the writable folders."""
 _running: set[ProcessTree] = set()
 """Those that did not end yet."""
 
@@ -22,6 +25,7 @@ class ProcessTree:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
+        self._is_guard = is_write_guard(process.args)
         self._strays: dict[int, int] = {}
         self._lock = Lock()
         self._gone = False
@@ -53,6 +57,9 @@ class ProcessTree:
                 self._ended(grace)
         finally:
             self.watch()
+            if self._is_guard:
+                self._signal_group(signal.SIGTERM)
+                self._ended(_SWEEP_SECONDS)
             self._signal_group(getattr(signal, "SIGKILL", signal.SIGTERM))
             self._kill_strays()
             self._process.wait()
@@ -60,9 +67,13 @@ class ProcessTree:
             _running.discard(self)
 
     def kill(self) -> None:
-        """End everything now. Safe from any thread; the owner still calls ``end``."""
+        """End everything now. Safe from any thread; the owner still calls ``end``.
+
+        A write guard ends the whole sandbox on SIGTERM, and then renames what the server created. SIGKILL would keep
+        it from that, and a server can provoke its own end.
+        """
         self.watch()
-        self._signal_group(getattr(signal, "SIGKILL", signal.SIGTERM))
+        self._signal_group(signal.SIGTERM if self._is_guard else getattr(signal, "SIGKILL", signal.SIGTERM))
 
     def _ended(self, seconds: float) -> bool:
         if self._process.poll() is not None:

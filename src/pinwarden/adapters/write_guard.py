@@ -11,6 +11,7 @@ This file is a program of its own that uses only the standard library; ``pinward
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -23,6 +24,8 @@ from contextlib import suppress
 MAX_ENTRIES = 200_000
 """How many files and folders a writable folder may hold: more could not be looked through before every start."""
 REPOSITORY_NAMES = frozenset({".git", ".hg", ".jj", ".svn", ".bzr"})
+MAX_PATH = 2000
+"""Bytes of a path below a writable folder. The kernel takes 4095, and what is found is renamed to a longer name."""
 BLOCKED = ".blocked-by-pinwarden"
 """The ending that a forbidden path is renamed to."""
 
@@ -33,21 +36,30 @@ _BECOME_SUBREAPER = 36
 _PARENT_CHECK_MILLISECONDS = 1000
 
 
+def is_write_guard(command: object) -> bool:
+    """Whether a command line starts this program."""
+    return isinstance(command, list | tuple) and any(word == os.path.realpath(__file__) for word in command[1:4])
+
+
 class TooManyFilesError(Exception):
     """A writable folder holds more than `MAX_ENTRIES`."""
 
 
-def forbidden_paths(folder: str, names: Collection[str]) -> Iterator[str]:
+def forbidden_paths(folder: str, names: Collection[str], most: int | None = None) -> Iterator[str]:
     """Every path below a folder that is forbidden, at any depth: one of the names in any case, and whatever makes git
-    take a folder for a repository without a ``.git``. Links are not followed. Raises `TooManyFilesError`."""
+    take a folder for a repository without a ``.git``. Links are not followed. Raises `TooManyFilesError`, and OSError
+    for a folder that cannot be looked through: not readable, or with a path of more than `MAX_PATH` bytes."""
+    most = MAX_ENTRIES if most is None else most
     seen = 0
     waiting = [folder]
     while waiting:
         place = waiting.pop()
+        if len(place) - len(folder) > MAX_PATH or len(os.fsencode(place)) - len(os.fsencode(folder)) > MAX_PATH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), place)
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
             listed = list(entries)
             seen += len(listed)
-            if seen > MAX_ENTRIES:
+            if seen > most:
                 raise TooManyFilesError(folder)
             found = forbidden_names([entry.name for entry in listed], names)
             yield from (os.path.join(place, name) for name in sorted(found))  # noqa: PTH118  thousands of them
@@ -78,7 +90,7 @@ class _Watch:
             sys.exit(f"pinwarden: the writable folders cannot be watched: {os.strerror(ctypes.get_errno())}")
 
     def add(self, folder: str) -> None:
-        """Watch a folder and everything below it."""
+        """Watch a folder and everything below it. Raises OSError."""
         waiting = [folder]
         while waiting:
             place = waiting.pop()
@@ -86,15 +98,20 @@ class _Watch:
             number = self._libc.inotify_add_watch(self.descriptor, os.fsencode(place), mask)
             if number < 0:
                 error = ctypes.get_errno()
-                if not os.path.lexists(place):  # it was removed again
+                if error in (errno.ENOENT, errno.ENOTDIR):  # it was removed again
                     continue
-                sys.exit(f"pinwarden: {place} cannot be watched: {os.strerror(error)} (fs.inotify.max_user_watches)")
+                reason = f"{os.strerror(error)} (fs.inotify.max_user_watches)"
+                raise OSError(error, reason if error == errno.ENOSPC else os.strerror(error), place)
             self._folders[number] = place
             with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
                 waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def is_quiet(self) -> bool:
-        """Take the events that arrived; whether nothing forbidden is in any folder where something appeared."""
+        """Take the events that arrived; whether nothing forbidden is in any folder where something appeared.
+
+        False, too, if events were lost. Then folders may have appeared that are not watched: `add` all of them again.
+        Raises OSError and `TooManyFilesError`.
+        """
         changed: set[str] = set()
         appeared: set[str] = set()
         with suppress(BlockingIOError):
@@ -126,56 +143,121 @@ class _Watch:
 
 def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
     """Run the command until it ends, creates something forbidden, or our own parent is gone; its exit code."""
-    kept = {path for folder in folders for path in forbidden_paths(folder, names)}
     parent = os.getppid()
     watch = _Watch(names)
-    for folder in folders:
-        watch.add(folder)
+    try:
+        kept = {path for folder in folders for path in forbidden_paths(folder, names)}
+        for folder in folders:
+            watch.add(folder)
+    except (OSError, TooManyFilesError) as err:
+        sys.exit(f"pinwarden: a writable folder cannot be watched: {_told(err)}")
     ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
     process = subprocess.Popen(command)  # noqa: S603  no shell
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda received, _: process.send_signal(received))
+        signal.signal(number, lambda *_: process.kill())  # also where our parent made bubblewrap ignore it
     poll = select.poll()
     poll.register(watch.descriptor, select.POLLIN)
     poll.register(os.pidfd_open(process.pid), select.POLLIN)
+    stopped = False
     while process.poll() is None:
         ready = [descriptor for descriptor, _ in poll.poll(_PARENT_CHECK_MILLISECONDS)]
-        if os.getppid() != parent or (watch.descriptor in ready and not _allowed(watch, folders, names, kept)):
+        stopped = watch.descriptor in ready and not _allowed(watch, folders, names, kept)
+        if stopped or os.getppid() != parent:
             process.kill()  # with it everything else in the sandbox
             process.wait()
     with suppress(ChildProcessError):  # the first process of the sandbox ends after all others in it
         while True:
             os.wait()
-    if _block(folders, names, kept):
+    if _block(folders, names, kept) or stopped:
         return 1
     code = process.returncode
     return code if code >= 0 else 128 - code
 
 
 def _allowed(watch: _Watch, folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
-    """Whether nothing forbidden was created. What was there before the start is read-only in the sandbox."""
-    return watch.is_quiet() or not _created(folders, names, kept)
+    """Whether nothing forbidden was created, nor anything that hides what was created from us.
+
+    What was there before the start is read-only in the sandbox.
+    """
+    try:
+        if watch.is_quiet():
+            return True
+        for folder in folders:
+            watch.add(folder)
+        return not _created(folders, names, kept)
+    except (OSError, TooManyFilesError) as err:
+        sys.stderr.write(f"pinwarden: the server was stopped, because its files cannot be checked: {_told(err)}\n")
+        return False
 
 
-def _created(folders: list[str], names: frozenset[str], kept: set[str]) -> list[str]:
-    return [path for folder in folders for path in forbidden_paths(folder, names) if path not in kept]
+def _told(err: Exception) -> str:
+    if isinstance(err, TooManyFilesError):
+        return f"more than {MAX_ENTRIES} files in {str(err)[:300]!a}"
+    return f"{err.strerror}: {str(err.filename)[:300]!a}" if isinstance(err, OSError) else str(err)
+
+
+def _created(folders: list[str], names: frozenset[str], kept: set[str], most: int | None = None) -> list[str]:
+    return [path for folder in folders for path in forbidden_paths(folder, names, most) if path not in kept]
 
 
 def _block(folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
     """Rename everything forbidden that was created; whether there was something. A ``.git`` that is called otherwise is
-    still a repository for those who enter it, so this goes on until nothing is found."""
+    still a repository for those who enter it, so this goes on until nothing is found.
+
+    The server has ended, so nothing changes meanwhile. What it made unreadable, too deep or too many is looked through
+    all the same.
+    """
     blocked = False
-    while created := _created(folders, names, kept):
+    try:
+        created = _created(folders, names, kept, sys.maxsize)
+    except OSError:
+        for folder in folders:
+            _open_up(folder)
+        created = _created(folders, names, kept, sys.maxsize)
+    while created:
         blocked = True
         for path in created:
             _rename(path)
+        created = _created(folders, names, kept, sys.maxsize)
     return blocked
 
 
-def _rename(path: str) -> None:
+def _open_up(folder: str) -> None:
+    """Let us enter every folder below this one, and move those up that have too long a path."""
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        if not os.access(place, os.R_OK | os.X_OK):
+            os.chmod(place, 0o700)  # noqa: PTH101
+        with os.scandir(place) as entries:
+            below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for path in below:
+            if len(os.fsencode(path)) - len(os.fsencode(folder)) > MAX_PATH // 2:
+                _make_writable(place)
+                _make_writable(path)  # to be moved, a folder has to be writable itself
+                to = _free(f"{folder}/deep{BLOCKED}")
+                os.rename(path, to)  # noqa: PTH104
+                waiting.append(to)
+            else:
+                waiting.append(path)
+
+
+def _make_writable(folder: str) -> None:
+    if not os.access(folder, os.W_OK | os.X_OK):
+        os.chmod(folder, 0o700)  # noqa: PTH101
+
+
+def _free(path: str) -> str:
+    """The path, or with the first number behind it that makes it a new one."""
     number = 0
-    while os.path.lexists(to := f"{path}{BLOCKED}{f'-{number}' if number else ''}"):
+    while os.path.lexists(to := f"{path}{f'-{number}' if number else ''}"):
         number += 1
+    return to
+
+
+def _rename(path: str) -> None:
+    to = _free(f"{path}{BLOCKED}")
+    _make_writable(os.path.dirname(path))  # noqa: PTH120
     os.rename(path, to)  # noqa: PTH104
     sys.stderr.write(
         f"pinwarden: the server was stopped, because it created {path!a}, which other programs obey without being "

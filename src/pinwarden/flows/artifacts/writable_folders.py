@@ -71,7 +71,11 @@ def writable_folders(project: Project, folders: Sequence[str]) -> WritableFolder
             raise _refused(
                 folder, f"holds more than {MAX_ENTRIES} files, which cannot be checked at every start"
             ) from None
+        except OSError as err:
+            raise _refused(folder, f"cannot be looked through ({err.strerror}: {str(err.filename)[:300]!a})") from err
         for path in found:
+            if Path(path).is_symlink():
+                raise _refused(folder, f"contains a link that other programs obey ({path[:300]!a})")
             if Path(path).name.casefold() in REPOSITORY_NAMES or Path(path).name.casefold() == "head":
                 raise _refused(folder, f"contains a repository ({path[:300]!a}), whose configuration names programs")
         kept += (str(Path(path).resolve()) for path in found)
