@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,24 @@ def test_attack_orders_in_the_text_of_a_server_request_are_blocked(params: dict[
     else:
         assert answer["error"]["data"]["pinwarden"]["code"] == (code or "concealment")
         assert desk.facts[-1].kind == "blocked"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"type": "text", "text": "x", "mimeType": "text/plain", "data": HIDING},
+        {"type": "image", "mimeType": "image/png", "data": HIDING},
+        {"type": "resource", "resource": {"uri": "a:b", "mimeType": "text/plain", "blob": HIDING}},
+        {
+            "type": "resource",
+            "resource": {"uri": "a:b", "mimeType": "text/plain", "blob": b64encode(HIDING.encode()).decode()},
+        },
+    ],
+)
+def test_attack_orders_that_pass_as_the_bytes_of_a_file_are_blocked(content: dict[str, Any]) -> None:
+    """What stood beside a ``mimeType`` was not read, whether it was encoded or not."""
+    answer = ask(opened(), {"messages": [{"role": "user", "content": content}]})
+    assert answer["error"]["data"]["pinwarden"]["code"] == "concealment"
 
 
 def test_attack_orders_in_a_form_for_the_user_are_blocked() -> None:

@@ -7,6 +7,7 @@ is decided by the policy, as for anything that was not approved.
 
 from __future__ import annotations
 
+from binascii import a2b_base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -129,7 +130,7 @@ def _worst_sign(params: Any, ignored: frozenset[str]) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every string in a value but the encoded bytes of images, sound and files."""
+    """Every string in a value; of images, sound and files only what is text, encoded or not."""
     pending = [value]
     while pending:
         part = pending.pop()
@@ -141,8 +142,22 @@ def _texts(value: Any) -> Iterator[str]:
             media = "mimeType" in part
             for name, member in part.items():
                 pending.append(name)
-                if not (media and name in ("data", "blob")):
+                if media and name in ("data", "blob") and type(member) is str:
+                    yield _text_of_data(member, is_file=part.get("type") not in ("image", "audio"))
+                else:
                     pending.append(member)
+
+
+def _text_of_data(data: str, *, is_file: bool) -> str:
+    """The text that a host may find in encoded bytes: the text of a file, and all that is not encoded after all."""
+    try:
+        padded = data.replace("-", "+").replace("_", "/") + "=" * (-len(data) % 4)
+        decoded = a2b_base64(padded, strict_mode=True)
+        return decoded.decode() if is_file else ""
+    except UnicodeDecodeError:  # an archive, a picture
+        return ""
+    except ValueError:
+        return data
 
 
 def _message(code: str) -> str:
