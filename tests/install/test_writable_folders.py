@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from pinwarden.adapters import write_guard
+from pinwarden.core.errors import PinwardenError
+from pinwarden.flows.artifacts.writable_folders import writable_folders
+from pinwarden.flows.project import Project
 from tests.install.desk import Desk, relinked
 from tests.needs import needs
 from tests.registry.world import bundle
@@ -139,6 +142,8 @@ def test_a_bundle_writes_where_the_policy_says_so_and_nowhere_else(
         "redirect:docs/sub",
         "common:docs/sub",
         "file:docs/.vscode/x",
+        "file:docs/CLAUDE.md",
+        "file:docs/sub/.helix/languages.toml",
     ],
 )
 def test_attack_a_server_that_creates_a_repository_where_it_may_write_is_stopped_before_git_uses_it(
@@ -182,6 +187,20 @@ def test_attack_a_policy_that_gives_a_server_a_repository_or_settings_to_write_i
     assert (done.returncode, done.stdout) == (1, "")
     assert "POLICY_REFUSED" in done.stderr
     assert "Name folders in pinwarden.toml" in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["~", "~/.config", "~/.config/systemd/user", "~/.local", "~/bin", "/"])
+def test_attack_the_files_of_a_users_shells_and_logins_are_not_given_to_a_server(tmp_path: Path, folder: str) -> None:
+    """``write = ["~"]`` gave it ``~/.bashrc``, which the next shell runs."""
+    home = tmp_path / "home"
+    for name in (".config/systemd/user", ".config/acme", ".local", "bin"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    project = Project(root=tmp_path / "project", lock=tmp_path / "project/mcp-lock.json", home=home)
+    with pytest.raises(PinwardenError) as err:
+        writable_folders(project, [folder.replace("~", str(home))])
+    assert err.value.code == "POLICY_REFUSED"
+    assert "open a shell" in err.value.message
+    assert writable_folders(project, [str(home / ".config/acme")]).folders == (str(home / ".config/acme"),)
 
 
 def test_settings_of_a_client_below_a_writable_folder_stay_as_they_are(

@@ -44,8 +44,17 @@ _OBEYED = (
         ".nvim.lua",
     ),
     *(".nvimrc", ".vimrc", ".lvimrc", ".mcp.json", ".npmrc", ".yarnrc.yml", ".pypirc"),
+    *(".helix", ".mise.local.toml", "mise.local.toml", ".lefthook.yml", ".yarnrc", ".pnp.cjs", ".pnpmfile.cjs"),
+    *(".cargo", "rust-toolchain", "rust-toolchain.toml", ".rprofile", ".gdbinit", ".lldbinit", ".ghci", ".pdbrc"),
+    *("agents.md", "claude.md", "claude.local.md", "gemini.md", ".cursorrules", ".windsurfrules", ".clinerules"),
 )
 """What editors, agents, shells and hook managers act on as soon as a folder is opened or entered."""
+_OF_THE_USER = (
+    *(".bashrc", ".zshrc", ".profile", ".ssh", ".gnupg", ".gitconfig", ".local/bin", "bin", "Library/LaunchAgents"),
+    *(".config/autostart", ".config/systemd", ".config/environment.d", ".config/fish", ".config/git", ".config/nvim"),
+    *(".config/pinwarden", ".local/share/applications", ".local/share/systemd"),
+)
+"""What runs when the user logs in, opens a shell or types a command, below the home folder."""
 _HINT = 'Name folders in pinwarden.toml that hold only what the server works on, for example write = ["docs", "build"].'
 
 
@@ -94,7 +103,10 @@ def _forbidden(project: Project) -> frozenset[str]:
 
 def _refuse_obeyed(project: Project, folder: str, names: frozenset[str]) -> None:
     """Refuse a folder that lies within a repository's own files, or within the settings of a program."""
-    path = Path(folder)
+    path = Path(folder).resolve()
+    for own in (project.home.resolve() / name for name in _OF_THE_USER):
+        if own.is_relative_to(path) or path.is_relative_to(own):
+            raise _refused(folder, f"holds what runs when you log in or open a shell, such as {str(own)[:300]!a}")
     for base in (project.root.resolve(), project.home.resolve()):
         if not path.is_relative_to(base):
             continue
