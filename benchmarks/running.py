@@ -23,6 +23,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.documents.artifacts.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.flows.artifacts.closing import Workshop, fetch_files
 from pinwarden.flows.artifacts.sources import Sources
+from pinwarden.flows.project import Project
 
 BIN = Path(sys.executable).parent
 ROUNDS = 7
@@ -185,6 +186,7 @@ def _with_ours(url: str, digests: list[Digest], folder: Path) -> Callable[[], ob
     files = [ClosureFile(name=f"{at}.tgz", url=f"{url}{at}.tgz", digest=each) for at, each in enumerate(digests)]
     package = ClosurePackage(name="bench", version="1", path="node_modules/bench", files=tuple(files))
     closure = Closure(ecosystem="npm", name="bench", version="1", resolver="", registry=url, packages=(package,))
+    project = Project(root=folder, lock=folder / "mcp-lock.json", home=folder)
     sources = Sources(settings=Settings(home=folder, project=None))
     sources._npm[""] = Endpoint(url=url, said_by="argument")
     # One client for all rounds: reading the machine's certificates takes longer than fetching does.
@@ -193,6 +195,6 @@ def _with_ours(url: str, digests: list[Digest], folder: Path) -> Callable[[], ob
 
     def run() -> None:
         shutil.rmtree(target, ignore_errors=True)
-        fetch_files(closure, files, Workshop(sources=sources, fetcher=fetcher, store=Store(target)))
+        fetch_files(closure, files, Workshop(project=project, sources=sources, fetcher=fetcher, store=Store(target)))
 
     return run

@@ -6,6 +6,7 @@ code. Documents are open, because they keep members that are not known; what is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -64,14 +65,32 @@ def policy_schema() -> Schema:
         },
         additionalProperties=False,
     )
+    texts = array(TEXT, minItems=1)
+    sandbox = members(
+        {"server": ref("pattern")}, {"network": TRUTH, "read": texts, "write": texts}, additionalProperties=False
+    )
+    certificates: Schema = {
+        "type": "string",
+        "maxLength": policy.MAX_ANCHOR_LENGTH,
+        "pattern": re.escape(policy._CERTIFICATE),
+    }
+    mcpb = members(
+        {"server": ref("pattern")},
+        {"anchors": array(certificates, minItems=1), "name": ref("said")},
+        additionalProperties=False,
+        anyOf=[{"required": ["anchors"]}, {"required": ["name"]}],
+    )
     rules: dict[str, Schema] = {
         **dict.fromkeys(policy._CHOICES, choice),
         "minimum-tier": {
             "anyOf": [tier, {**mapping(tier), "required": ["default"]}, {"type": "object", "maxProperties": 0}]
         },
         "minimum-score": _whole(100),
-        "evidence": members({}, {"require": evidence}, minProperties=1, additionalProperties=False),
+        "evidence": members({}, {"require": evidence, "proved": TRUTH}, minProperties=1, additionalProperties=False),
         "release-age": age,
+        "sandbox": array(sandbox),
+        "mcpb": array(mcpb),
+        "gateway": {"type": "object"},
         "require": members({}, dict.fromkeys(policy._REQUIRE, TRUTH), minProperties=1, additionalProperties=False),
     }
     others: dict[str, Schema] = {"version": {"const": 1}, "waivers": array(waiver)}

@@ -46,8 +46,8 @@ def now() -> str:
 def judge(
     folder: Path, signature: bytes, *anchors: Identity, content: bytes = CONTENT, at: str | None = None
 ) -> FileSignature:
-    files = [each.save(folder, f"anchor{number}")[0] for number, each in enumerate(anchors)]
-    return cms.verify(signature, lambda name: Digest.of(content, name), anchors=load_anchors(files), now=at or now())
+    trusted = load_anchors(each.pem.decode() for each in anchors)
+    return cms.verify(signature, lambda name: Digest.of(content, name), anchors=trusted, now=at or now())
 
 
 def both(folder: Path, signature: bytes, *anchors: Identity, content: bytes = CONTENT) -> tuple[str, str, str]:
@@ -434,18 +434,15 @@ class TestFalseSignatures:
 
 
 class TestAnchors:
-    def test_a_file_without_certificates_is_an_error_and_not_an_empty_list(self, tmp_path: Path) -> None:
-        for text in (b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", b"hello"):
-            (tmp_path / "anchors.pem").write_bytes(text)
+    def test_a_text_without_certificates_is_an_error_and_not_an_empty_list(self) -> None:
+        for text in ("", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "hello"):
             with pytest.raises(PinwardenError) as caught:
-                load_anchors([tmp_path / "anchors.pem"])
-            assert caught.value.code == "FILE_UNREADABLE"
+                load_anchors([text])
+            assert caught.value.code == "POLICY_INVALID"
 
-    def test_several_in_one_file_and_one_in_der_are_read(self, tmp_path: Path) -> None:
+    def test_every_certificate_of_every_text_is_read(self) -> None:
         first, second = authority("First", 1), authority("Second", 2)
-        (tmp_path / "both.pem").write_bytes(first.pem + second.pem)
-        (tmp_path / "one.der").write_bytes(first.certificate.public_bytes(Encoding.DER))
-        assert len(load_anchors([tmp_path / "both.pem", tmp_path / "one.der"])) == 3
+        assert len(load_anchors([(first.pem + second.pem).decode(), first.pem.decode()])) == 3
 
 
 _MADE: list[tuple[Path, bytes, Identity]] = []

@@ -62,11 +62,11 @@ def fetcher() -> Iterator[Fetcher]:
     client.close()
 
 
-def look(path: Path, *anchors: Identity, version: str = "", called: str | None = None) -> ArtifactFacts:
-    trusted = [each.save(path.parent, f"trusted{number}")[0] for number, each in enumerate(anchors)]
+def look(path: Path, *anchors: Identity, manifest_name: str | None = None) -> ArtifactFacts:
+    trusted = load_anchors(each.pem.decode() for each in anchors)
     client = Fetcher(FetchRules(offline=True), {})
-    package = PackageName(ecosystem="mcpb", name=str(path), version=version)
-    return mcpb.facts(package, client, BundleSettings(called=called, anchors=load_anchors(trusted)), now=now())
+    package = PackageName(ecosystem="mcpb", name=str(path))
+    return mcpb.facts(package, client, BundleSettings(manifest_name=manifest_name, anchors=trusted), now=now())
 
 
 def codes(facts: ArtifactFacts) -> list[str]:
@@ -104,7 +104,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Identity]:
 class TestFacts:
     def test_an_unsigned_bundle_is_its_content(self, tmp_path: Path) -> None:
         bundle = packed(tmp_path)
-        facts = look(bundle, version="1.0.0", called="acme-notes")
+        facts = look(bundle, manifest_name="acme-notes")
         (file,) = facts.files
         digest = Digest.of(bundle.read_bytes())
         assert (file.name, file.size, file.sha256, file.content) == (
@@ -177,8 +177,8 @@ class TestFacts:
         assert look(tmp_path / "none.mcpb").missing == "package"
 
     def test_attack_a_bundle_that_is_another_one_is_told_apart(self, tmp_path: Path) -> None:
-        facts = look(packed(tmp_path), version="2.0.0", called="other-notes")
-        assert codes(facts) == ["mcpb_manifest_mismatch", "mcpb_manifest_mismatch"]
+        facts = look(packed(tmp_path), manifest_name="other-notes")
+        assert codes(facts) == ["mcpb_manifest_mismatch"]
 
 
 class TestSignatureBlocks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests import images
+from tests.bundles import Identity, Wish, authority, block, issue, packed, sign_with_cli, signature_in
 from tests.cli.artifact_world import User
 from tests.needs import needs
 from tests.registries import DockerRegistry, docker_registry, needs_registry
@@ -87,7 +89,7 @@ def user(tmp_path: Path) -> User:
     return User(folder=tmp_path)
 
 
-def offer(user: User, url: str) -> None:
+def offer(user: User, url: str, **members: str) -> None:
     """Name the bundle in a registry that is a file."""
     (user.root / ".toolpin").mkdir(exist_ok=True)
     sources = {
@@ -95,7 +97,7 @@ def offer(user: User, url: str) -> None:
         "sources": {"official": {"enabled": False}},
     }
     (user.root / ".toolpin" / "registries.json").write_text(json.dumps(sources))
-    package = {"registryType": "mcpb", "identifier": url, "transport": {"type": "stdio"}}
+    package = {"registryType": "mcpb", "identifier": url, "transport": {"type": "stdio"}, **members}
     server = {"name": NOTES, "description": "Notes.", "version": "1.0.0", "packages": [package]}
     (user.root / "servers.json").write_text(json.dumps([server]))
 
@@ -135,6 +137,115 @@ def test_a_locked_bundle_is_fetched_built_audited_and_started_with_settings_from
     assert (json.loads(outcome.out), "it is built anew" in outcome.err) == ([["/a", "/b"], "k3y"], True)
     other = user.run("run", NOTES, "--", "--more")
     assert (other.code, "[ARGUMENTS_CHANGED]" in other.err) == (1, True)
+
+
+# What the policy demands of bundles
+
+
+@pytest.fixture(scope="module")
+def signed_bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Identity]:
+    """A bundle that the official program packed and signed, and the authority that issued its certificate."""
+    folder = tmp_path_factory.mktemp("signed-bundle")
+    root = authority()
+    path = packed(folder)
+    sign_with_cli(path, issue(Wish(), root))
+    return path.read_bytes(), root
+
+
+class Shelved:
+    """A user with a locked bundle in a file, and a policy for it."""
+
+    def __init__(self, user: User, data: bytes) -> None:
+        self.user = user
+        place = user.folder / "notes.mcpb"
+        place.write_bytes(data)
+        offer(user, str(place), fileSha256=hashlib.sha256(data).hexdigest())
+        assert user.run("add", NOTES, "--by", "me").code == 0
+
+    def policy(self, *lines: str) -> None:
+        """Write the policy's rule for the bundle."""
+        text = "\n".join(("[[policy.mcpb]]", 'server = "io.github.acme/*"', *lines))
+        (self.user.root / "pinwarden.toml").write_text(text + "\n")
+
+    def trust(self, *anchors: Identity) -> None:
+        """Write a policy that trusts these authorities."""
+        self.policy("anchors = [", *(f"'''\n{anchor.pem.decode()}'''," for anchor in anchors), "]")
+
+    def codes(self, *command: str) -> tuple[int, list[str]]:
+        code, report = self.user.ask(*command)
+        return code, [row["code"] for row in report["failures" if command[0] == "ci" else "findings"]]
+
+    def signature(self) -> list[tuple[str, str]]:
+        """What the lock records about the signature."""
+        lock = json.loads((self.user.root / "mcp-lock.json").read_text())
+        rows = [row for row in _evidence_in(lock) if row["code"] == "bundle_signature_verified"]
+        return [(row["status"], row["message"]) for row in rows]
+
+
+def _evidence_in(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        if "code" in value and "status" in value:
+            yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _evidence_in(item)
+
+
+@needs_node
+class TestPolicyForBundles:
+    def test_a_signature_is_valid_under_a_certificate_that_the_policy_trusts(
+        self, user: User, signed_bundle: tuple[bytes, Identity]
+    ) -> None:
+        data, root = signed_bundle
+        shelved = Shelved(user, data)
+        shelved.trust(authority("Another Root", 3), root)
+        assert shelved.codes("prove") == (0, [])
+        assert shelved.signature() == [("passed", "The signature of the bundle is valid: CN=Acme Notes.")]
+        assert shelved.codes("ci", "--bytes") == (0, [])
+
+    def test_attack_a_bundle_signed_by_another_authority_is_refused(
+        self, user: User, signed_bundle: tuple[bytes, Identity]
+    ) -> None:
+        shelved = Shelved(user, signed_bundle[0])
+        shelved.trust(authority("Another Root", 3))
+        assert shelved.codes("prove") == (1, ["mcpb_signature_untrusted"])
+        assert shelved.signature() == []
+
+    def test_attack_a_bundle_whose_signature_was_removed_is_refused(
+        self, user: User, signed_bundle: tuple[bytes, Identity]
+    ) -> None:
+        data, root = signed_bundle
+        shelved = Shelved(user, signature_in(data)[0])
+        shelved.trust(root)
+        assert shelved.codes("prove") == (1, ["mcpb_signature_untrusted"])
+
+    def test_attack_a_bundle_that_was_changed_after_signing_is_refused(
+        self, user: User, signed_bundle: tuple[bytes, Identity]
+    ) -> None:
+        data, root = signed_bundle
+        content, signature = signature_in(data)
+        shelved = Shelved(user, content + b"\0" + block(signature))
+        shelved.trust(root)
+        code, codes = shelved.codes("prove")
+        assert (code, "mcpb_signature_invalid" in codes) == (1, True)
+
+    def test_attack_a_bundle_with_another_name_in_its_manifest_is_refused(self, user: User) -> None:
+        shelved = Shelved(user, bundle("node"))
+        shelved.policy('name = "acme-notes"')
+        assert shelved.codes("prove") == (1, ["mcpb_manifest_mismatch"])
+        shelved.policy('name = "notes"')
+        assert shelved.codes("prove") == (0, [])
+        shelved.policy('name = "acme-notes"')
+        assert shelved.codes("ci", "--bytes") == (1, ["mcpb_manifest_mismatch"])
+        code, report = user.ask("verify", NOTES)
+        assert (code, "mcpb_manifest_mismatch" in json.dumps(report)) == (1, True)
+
+    def test_a_certificate_that_cannot_be_read_is_an_error_of_the_policy(self, user: User) -> None:
+        shelved = Shelved(user, bundle("node"))
+        shelved.policy("anchors = ['-----BEGIN CERTIFICATE----- AAAA']")
+        outcome = user.run("prove")
+        assert (outcome.code, "policy.mcpb: anchors has a certificate that cannot be read" in outcome.out) == (3, True)
 
 
 # Images

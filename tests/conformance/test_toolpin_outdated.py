@@ -34,7 +34,10 @@ def world(tmp_path: Path, case: str) -> Project:
 def offline_shop(project: Project) -> Workshop:
     """What looks up packages, and asks nobody."""
     return Workshop(
-        sources=Sources.of(project), fetcher=Fetcher(FetchRules(offline=True), {}), store=Store(project.home / "store")
+        project=project,
+        sources=Sources.of(project),
+        fetcher=Fetcher(FetchRules(offline=True), {}),
+        store=Store(project.home / "store"),
     )
 
 

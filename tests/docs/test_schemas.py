@@ -143,6 +143,15 @@ evidence.require = ["artifact_verified"]
 release-age = { minimum-days = 7, exempt = ["io.github.acme/*"] }
 require = { digest-pinned-images = true, no-remotes = false }
 
+[[policy.sandbox]]
+server = "files"
+read = ["~/notes"]
+
+[[policy.mcpb]]
+server = "io.github.acme/*"
+anchors = ["-----BEGIN CERTIFICATE-----"]
+name = "notes"
+
 [[policy.waivers]]
 server = "io.github.acme/notes"
 code = "tier_below_minimum"

@@ -179,6 +179,23 @@ def test_no_waiver_lifts_a_blocked_verdict() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ('server = "*"', "policy.mcpb[0] has neither anchors nor name"),
+        ('name = "notes"', "policy.mcpb[0].server is missing"),
+        ('server = "*"\nanchors = ["certs/ca.pem"]', "policy.mcpb[0].anchors is not a list of PEM texts"),
+        ('server = "*"\nanchors = []', "policy.mcpb[0].anchors is empty"),
+        ('server = "*"\nname = " "', "policy.mcpb[0].name is missing or empty"),
+        ('server = "*"\nname = "notes"\nsigner = "me"', "policy.mcpb[0].signer is not a key"),
+    ],
+)
+def test_a_rule_for_bundles_that_demands_nothing_clear_is_refused(rule: str, why: str) -> None:
+    with pytest.raises(PinwardenError) as caught:
+        policy(f"[[policy.mcpb]]\n{rule}\n")
+    assert (caught.value.code, why in caught.value.message) == ("POLICY_INVALID", True), caught.value.message
+
+
+@pytest.mark.parametrize(
     ("text", "named"),
     [
         ("", "policy"),

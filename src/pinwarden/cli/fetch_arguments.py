@@ -44,6 +44,7 @@ def workshop(args: Namespace, project: Project, what: str) -> Iterator[Workshop]
     with Progress(what) as progress:
         try:
             yield Workshop(
+                project=project,
                 sources=Sources.of(project),
                 fetcher=fetcher,
                 store=Store(store_folder(project)),

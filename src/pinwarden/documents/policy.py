@@ -167,6 +167,16 @@ class SandboxRule(Record):
     """Folders that it may see beyond the system and its own files; relative ones are below the project."""
 
 
+class McpbRule(Record):
+    """What the MCPB bundles of some servers must be: signed under a certificate of ``anchors``, with the name ``name``
+    in their manifest."""
+
+    servers: Pattern
+    anchors: tuple[str, ...] = ()
+    """PEM texts, each with one or more certificates. As part of the policy, its digest covers them."""
+    name: str | None = None
+
+
 class Policy(Record):
     """Our own policy."""
 
@@ -192,6 +202,8 @@ class Policy(Record):
     waivers: tuple[Waiver, ...]
     sandboxes: tuple[SandboxRule, ...]
     """The first that fits a server counts."""
+    mcpb: tuple[McpbRule, ...]
+    """The first rule that matches a server applies."""
     gateway: GatewayPolicy | None
     """What the gateway enforces; None if the policy does not speak of it."""
     table: Mapping[str, Any]
@@ -201,6 +213,10 @@ class Policy(Record):
         """The first rule for a sandbox that fits a server."""
         return next((rule for rule in self.sandboxes if rule.servers.matches(server)), None)
 
+    def mcpb_rule(self, server: str) -> McpbRule | None:
+        """The first rule for MCPB bundles that matches a server."""
+        return next((rule for rule in self.mcpb if rule.servers.matches(server)), None)
+
     @property
     def digest(self) -> Digest:
         """The digest of everything the policy says."""
@@ -209,6 +225,9 @@ class Policy(Record):
 
 _CHOICES = ("servers", "namespaces", "hosts", "registries", "clients", "package-types", "transports")
 _CHOICE_KEYS = ("allow", "deny")
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+MAX_ANCHOR_LENGTH = 64 * 1024
+"""A certificate has about two kilobytes."""
 _REQUIRE = ("digest-pinned-images", "bundle-hashes", "no-remotes", "no-secrets")
 _KEYS = (
     *_CHOICES,
@@ -221,6 +240,7 @@ _KEYS = (
         "require",
         "waivers",
         "sandbox",
+        "mcpb",
         "gateway",
     ),
 )
@@ -325,6 +345,7 @@ def policy_from_table(value: Any) -> Policy:
         deny_secrets=require.flag("no-secrets"),
         waivers=_waivers(table),
         sandboxes=_sandboxes(table),
+        mcpb=_mcpb_rules(table),
         gateway=gateway_policy(table.value["gateway"]) if "gateway" in table.value else None,
         table=_as_json(table.value),
     )
@@ -416,6 +437,25 @@ def _sandbox(table: _Table) -> SandboxRule:
     )
 
 
+def _mcpb_rules(table: _Table) -> tuple[McpbRule, ...]:
+    rows = table.value.get("mcpb", [])
+    if not isinstance(rows, list):
+        table.invalid("mcpb", "is not a list of tables")
+    return tuple(_mcpb_rule(_Table(row, f"policy.mcpb[{number}]")) for number, row in enumerate(rows))
+
+
+def _mcpb_rule(table: _Table) -> McpbRule:
+    table.refuse_unknown(("server", "anchors", "name"))
+    anchors = table.texts("anchors") or ()
+    for text in anchors:
+        if len(text) > MAX_ANCHOR_LENGTH or _CERTIFICATE not in text:
+            table.invalid("anchors", f"is not a list of PEM texts, each with a line {_CERTIFICATE}")
+    name = table.required_text("name") if "name" in table.value else None
+    if not anchors and name is None:
+        _invalid(table.path, "has neither anchors nor name")
+    return McpbRule(servers=table.pattern(table.required_text("server")), anchors=anchors, name=name)
+
+
 def _says_anything(policy: Policy) -> bool:
     choices = (policy.servers, policy.namespaces, policy.hosts, policy.registries)
     kinds = (policy.clients, policy.package_types, policy.transports)
@@ -427,6 +467,7 @@ def _says_anything(policy: Policy) -> bool:
         or bool(policy.required_evidence)
         or policy.minimum_age_days is not None
         or bool(policy.sandboxes)
+        or bool(policy.mcpb)
         or policy.gateway is not None
         or any(switches)
         or any(waiver.code in FILE_CODES for waiver in policy.waivers)  # what holds unwritten

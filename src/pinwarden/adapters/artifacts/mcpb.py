@@ -20,6 +20,7 @@ ARCHIVE_UNSAFE = "mcpb_unsafe_archive"
 MANIFEST_INVALID = "mcpb_manifest_invalid"
 MANIFEST_MISMATCH = "mcpb_manifest_mismatch"
 SIGNATURE_INVALID = "mcpb_signature_invalid"
+SIGNATURE_UNTRUSTED = "mcpb_signature_untrusted"
 
 
 class BundleSettings(Record):
@@ -27,10 +28,10 @@ class BundleSettings(Record):
 
     endpoint: Endpoint | None = None
     """Where the user's own settings name its host; otherwise it must be a public one."""
-    called: str | None = None
-    """The name that its manifest should have."""
+    manifest_name: str | None = None
+    """The name that its manifest must have."""
     anchors: tuple[Certified, ...] = ()
-    """Certificates that the user trusts, see :func:`pinwarden.adapters.signatures.certificate_path.load_anchors`."""
+    """Certificates that the policy trusts. If there are any, the bundle must be signed under one of them."""
 
 
 _NOTHING_KNOWN = BundleSettings()
@@ -62,11 +63,15 @@ def facts(
         problems: list[Problem] = []
         if signer.state == "invalid":
             problems.append(Problem(code=SIGNATURE_INVALID, message=signer.reason))
+        elif settings.anchors and signer.state != "valid":
+            why = signer.reason or "it has no signature"
+            message = f"the bundle is not signed under a certificate that the policy trusts: {why}"
+            problems.append(Problem(code=SIGNATURE_UNTRUSTED, message=message))
         # 3. What is in it.
         manifest, unreadable = _manifest(taken.path, parts)
         problems += unreadable
         if manifest is not None:
-            problems += _mismatches(manifest, settings.called, package.version)
+            problems += _mismatches(manifest, settings.manifest_name)
         return replace(
             blank,
             files=(file,),
@@ -97,10 +102,8 @@ def _manifest(path: Path, parts: Parts) -> tuple[BundleManifest | None, list[Pro
         return None, [Problem(code=code, message=err.message)]
 
 
-def _mismatches(manifest: BundleManifest, called: str | None, version: str) -> list[Problem]:
-    found: list[Problem] = []
-    for what, said, asked in (("name", manifest.name, called), ("version", manifest.version, version)):
-        if asked and said != asked:
-            message = f"the bundle's manifest has the {what} {said[:120]!a}, asked for was {asked[:120]!a}"
-            found.append(Problem(code=MANIFEST_MISMATCH, message=message))
-    return found
+def _mismatches(manifest: BundleManifest, expected: str | None) -> list[Problem]:
+    if expected is None or manifest.name == expected:
+        return []
+    message = f"the bundle's manifest has the name {manifest.name[:120]!a}, the policy expects {expected[:120]!a}"
+    return [Problem(code=MANIFEST_MISMATCH, message=message)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TypeVar
 
 from cryptography import x509
@@ -19,7 +18,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID
 
-from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.documents.artifacts.signed_data import issuer_of
@@ -28,7 +26,6 @@ Kind = TypeVar("Kind", bound=x509.ExtensionType)
 _MAX_LENGTH = 8
 _MAX_CHECKS = 100
 """Signatures that are looked at while a path is sought, whatever a stranger sends along."""
-_MAX_ANCHOR_FILE = 8 * 1024 * 1024
 _RSA_BITS = range(2048, 16384 + 1)
 _HASHES = frozenset({"sha256", "sha384", "sha512"})
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
@@ -77,17 +74,18 @@ def load_certificate(der: bytes) -> Certified:
     return Certified(certificate=certificate, der=der, issuer=issuer, subject=subject, serial=serial)
 
 
-def load_anchors(paths: Iterable[Path]) -> tuple[Certified, ...]:
-    """The certificates that the user trusts: authorities, or signers themselves. PEM files, or one in DER each."""
+def load_anchors(texts: Iterable[str]) -> tuple[Certified, ...]:
+    """The certificates that the policy trusts: authorities, or signers themselves. Each text is PEM and holds at least
+    one certificate."""
     found: list[Certified] = []
-    for path in paths:
-        data = read_file(path, _MAX_ANCHOR_FILE)
+    for text in texts:
         try:
-            several = x509.load_pem_x509_certificates(data) if b"-----BEGIN" in data else None
-            encoded = [data] if several is None else [each.public_bytes(Encoding.DER) for each in several]
-            found += [load_certificate(each) for each in encoded]
+            certificates = x509.load_pem_x509_certificates(text.encode())
+            found += [load_certificate(each.public_bytes(Encoding.DER)) for each in certificates]
         except (*_UNREADABLE, PinwardenError) as err:
-            raise PinwardenError("FILE_UNREADABLE", f"{path} holds no usable certificates") from err
+            raise PinwardenError(
+                "POLICY_INVALID", "policy.mcpb: anchors has a certificate that cannot be read"
+            ) from err
     return tuple(found)
 
 

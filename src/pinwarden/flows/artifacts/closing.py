@@ -16,6 +16,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.documents.artifacts.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.documents.artifacts.npm_lock import ResolvedPackage, parse_npm_lock
 from pinwarden.flows.artifacts.sources import Sources
+from pinwarden.flows.project import Project
 
 DOWNLOADS_AT_ONCE = 16
 Progress = Callable[[int, int], None]
@@ -24,6 +25,7 @@ Progress = Callable[[int, int], None]
 class Workshop(Record):
     """What it takes to make and use closures."""
 
+    project: Project
     sources: Sources
     fetcher: Fetcher
     store: Store

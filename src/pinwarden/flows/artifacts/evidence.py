@@ -21,15 +21,17 @@ _NOT_LOOKED_AT = (
 )
 
 
-def artifact_outcome(target: LaunchTarget | None, shop: Workshop | None, now: str) -> ArtifactOutcome | None:
-    """What can be proved about a target's bytes; None where nobody was to look, or there are none."""
+def artifact_outcome(
+    server: str, target: LaunchTarget | None, shop: Workshop | None, now: str
+) -> ArtifactOutcome | None:
+    """What can be verified about the bytes of a server's target; None without a ``shop``, or without bytes."""
     if shop is None or target is None or isinstance(target, Remote):
         return None
     package = declared_package(target)
     if package is None or not (package.version or package.ecosystem in ("oci", "mcpb")):
         return None
     try:
-        facts = facts_of(package, shop, now=now)
+        facts = facts_of(package, shop, now=now, server=server)
         return judge_artifact(facts, claim=declared_digest(target))
     except PinwardenError as err:
         if err.code not in _NOT_LOOKED_AT:

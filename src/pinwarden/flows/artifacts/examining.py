@@ -48,7 +48,7 @@ def examine(entry: Entry, shop: Workshop, now: str) -> Examined:
     asked = registry_asked(package, shop)
     if pinned.registry is not None and asked is not None and asked != pinned.registry:
         return _elsewhere(entry.name, pinned.registry, package, asked, now)
-    facts = facts_of(package, shop, now=now)
+    facts = facts_of(package, shop, now=now, server=entry.name)
     outcome = judge_artifact(facts, claim=claim)
     provenance = provenance_of(entry.name, pinned, facts, shop, now)
     return Examined(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -14,6 +14,10 @@ from pinwarden.documents.lock.entry import Entry
 from pinwarden.documents.lock.locked_launch import LockedLaunch, locked_launch
 from pinwarden.documents.server_entry import Package
 from pinwarden.flows.artifacts.closing import Workshop
+from pinwarden.flows.project import load_policies
+
+if TYPE_CHECKING:
+    from pinwarden.adapters.artifacts.mcpb import BundleSettings
 
 # npm and uv read these before any file of settings.
 _REGISTRY_VARIABLE = re.compile(
@@ -22,8 +26,11 @@ _REGISTRY_VARIABLE = re.compile(
 )
 
 
-def facts_of(package: PackageName, shop: Workshop, *, now: str) -> ArtifactFacts:
-    """Fetch and hash an artifact. What is wrong with the way there is an error; what is wrong with it is a fact."""
+def facts_of(package: PackageName, shop: Workshop, *, now: str, server: str | None = None) -> ArtifactFacts:
+    """Fetch and hash an artifact. Transport failures raise; problems with the artifact are returned.
+
+    ``server`` is the name of the server that the artifact belongs to: the policy has rules for bundles by server.
+    """
     sources, fetcher = shop.sources, shop.fetcher
     match package.ecosystem:
         case "npm":
@@ -41,7 +48,7 @@ def facts_of(package: PackageName, shop: Workshop, *, now: str) -> ArtifactFacts
         case "mcpb":
             from pinwarden.adapters.artifacts import mcpb
 
-            return mcpb.facts(package, fetcher, now=now)
+            return mcpb.facts(package, fetcher, _bundle_settings(server, shop), now=now)
         case "nuget":
             from pinwarden.adapters.artifacts import nuget
 
@@ -52,6 +59,18 @@ def facts_of(package: PackageName, shop: Workshop, *, now: str) -> ArtifactFacts
             return cargo.facts(package, fetcher, sources.cargo(), now=now)
         case _:
             raise PinwardenError("NOTHING_TO_RUN", f"{package.ecosystem} has no registry to ask")
+
+
+def _bundle_settings(server: str | None, shop: Workshop) -> BundleSettings:
+    """What the policy demands of a server's bundle. A policy that cannot be read raises."""
+    from pinwarden.adapters.artifacts.mcpb import BundleSettings
+    from pinwarden.adapters.signatures.certificate_path import load_anchors
+
+    policy = load_policies(shop.project).own
+    rule = policy.mcpb_rule(server) if policy is not None and server is not None else None
+    if rule is None:
+        return BundleSettings()
+    return BundleSettings(manifest_name=rule.name, anchors=load_anchors(rule.anchors))
 
 
 def newest_of(package: PackageName, shop: Workshop) -> Newest | None:

@@ -148,8 +148,8 @@ def release_rows(entry: Entry, latest: ServerEntry, shop: Workshop, now: str) ->
 def package_rows(entry: Entry, wanted: PackageName, shop: Workshop, now: str) -> Iterator[Row]:
     """The same for a release that is named."""
     try:
-        before = _as_pinned(entry, facts_of(package_of(entry)[0], shop, now=now))
-        after = facts_of(wanted, shop, now=now)
+        before = _as_pinned(entry, facts_of(package_of(entry)[0], shop, now=now, server=entry.name))
+        after = facts_of(wanted, shop, now=now, server=entry.name)
     except PinwardenError as err:
         yield Row(code=UNCHECKED, level="review", entity="server", name=entry.name, path="", message=err.message)
         return

@@ -317,7 +317,7 @@ def _look_at_bytes(entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> 
         return None
     from pinwarden.flows.artifacts.evidence import artifact_outcome
 
-    return artifact_outcome(require_target(entry, wanted.target), writing.shop, writing.now)
+    return artifact_outcome(entry.name, require_target(entry, wanted.target), writing.shop, writing.now)
 
 
 def _plan(  # noqa: PLR0913, PLR0917  all that a plan is made from

@@ -40,7 +40,7 @@ def verify_server(
         except PinwardenError as err:
             refused = err.code == "CONSENT_REQUIRED"
             live = LiveOutcome(state="not-executed" if refused else "failed", reason=err.message)
-    artifact = artifact_outcome(choose_target(entry), shop, now)
+    artifact = artifact_outcome(entry.name, choose_target(entry), shop, now)
     report = verify_metadata(entry, now=now, live=live, artifact=artifact)
     told = explain(report.trust, now=now)
     rows = [
