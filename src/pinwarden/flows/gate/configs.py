@@ -35,13 +35,13 @@ def config_rows(project: Project, lock: Lock, scope: str, policies: Policies) ->
     for stranger in config_strangers(project, view):
         yield _change_row(stranger.change, project.shown(stranger.server.path))
     for finding in unresolved_starts(project, lock.entries, view.servers):
-        yield _finding_row(finding, project.shown(finding.file), policies)
+        yield finding_row(finding, project.shown(finding.file), policies)
     for file in view.files:
         for finding in file_findings(file):
-            yield _finding_row(finding, project.shown(file.path), policies)
+            yield finding_row(finding, project.shown(file.path), policies)
 
 
-def _finding_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
+def finding_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
     """What stands out in a file. What its settings do may be what a team wants, and says so by a waiver."""
     from pinwarden.documents.policy import SETTING_CODES
     from pinwarden.rules.policy import waived

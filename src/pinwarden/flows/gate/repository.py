@@ -77,9 +77,12 @@ def with_coverage(checked: Checked, rows: Iterable[Row]) -> Checked:
 
 
 def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -> Iterator[Row]:
-    """Servers that are configured somewhere in the repository, outside of the projects that this run checks."""
+    """Servers that are configured somewhere in the repository, outside of the projects that this run checks, and what
+    stands out in the files there: a hook, a switch that starts servers without a question."""
     from pinwarden.adapters.clients import discover_project, project_names
     from pinwarden.adapters.repository import folders_with
+    from pinwarden.flows.gate.configs import finding_row
+    from pinwarden.rules.config.findings import file_findings
 
     checked = {project.root.resolve() for project in projects}
     first = projects[0]
@@ -89,6 +92,9 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
                 for file in discover_project(folder, first.system):
                     if file.servers or file.fault:
                         yield _coverage_row(root, folder, file, first.lock.name, policies)
+                    if not file.fault:  # a lock says nothing about what settings do
+                        shown = Path(file.path).relative_to(root).as_posix()
+                        yield from (finding_row(found, shown, policies) for found in file_findings(file))
     except PinwardenError as err:
         message = f"the repository was not searched for configurations: {err.message}"
         yield Row(code=UNCHECKED, level="critical", entity="repository", name="", path="", message=message)
