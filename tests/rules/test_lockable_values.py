@@ -348,3 +348,20 @@ def test_answers_that_decide_what_is_loaded_are_kept_and_no_password_among_them(
         "db": ["<db>", "<db>", "local.db"],
         "options": ["--require ./good.js"],
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ROLE_CRED", "dragonfly"),
+        ("TABLE_CREDS", "dragonfly"),
+        ("MQTT_PSWD", "998877"),
+        ("DB_KENNWORT", "998877"),
+        ("TWOFA", "123456"),
+        ("MFA_TOTP", "123456"),
+        ("UNLOCK", "1234"),
+        ("LICENSE", "12345678"),
+    ],
+)
+def test_attack_a_secret_that_looks_like_a_number_or_a_word_is_not_written_to_the_lock(name: str, value: str) -> None:
+    assert value not in str(lockable_entry({**RUN, "env": {name: value}}))

@@ -14,8 +14,8 @@ TOKEN = re.compile(
 """Forms that services give their keys, so that scanners can find them."""
 
 _SECRET_NAME = re.compile(
-    r"(?:^|[_\-.])(?:api[_-]?)?(?:key|keys|token|secret|secrets|password|passwd|passphrase|pass|pwd|pw|pat|sig|signature|auth|authorization|"
-    r"bearer|credential|credentials|cookie|dsn|private[_-]?key|access[_-]?key|connection[_-]?string)s?(?:$|[_\-.])|"
+    r"(?:^|[_\-.])(?:api[_-]?)?(?:key|keys|token|secret|secrets|password|passwd|passphrase|passcode|passwort|kennwort|pass|pwd|pswd|pw|pat|sig|signature|auth|authorization|"
+    r"bearer|cred|credential|credentials|cookie|dsn|private[_-]?key|access[_-]?key|connection[_-]?string)s?(?:$|[_\-.])|"
     r"apikey|accesstoken|authtoken|secretkey|privatekey|clientsecret|password|passwd|passphrase|sshpass",
     re.IGNORECASE,
 )

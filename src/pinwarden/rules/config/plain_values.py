@@ -25,7 +25,10 @@ _NUMBER = pattern(r"[+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?(?:%|ms|s|m|h|d|[KMGT]i?B?|k
 _WORD = pattern(r"(?:@[a-z0-9-]+/)?[A-Za-z*][A-Za-z0-9_.@*+-]{0,60}")
 _YAML = pattern(r":\s")  # names with values behind them, of which any may be a secret
 _PRIVATE_NUMBERS = frozenset(
-    ("pin", "otp", "code", "passcode", "cvv", "phone", "account", "ssn", "iban", "seed", "salt", "nonce", "card")
+    (
+        *("pin", "otp", "totp", "mfa", "twofa", "code", "passcode", "cvv", "phone", "account", "ssn", "iban", "seed"),
+        *("salt", "nonce", "card", "unlock", "license", "licence"),
+    )
 )
 _SAYS_PATH = frozenset(
     (
