@@ -124,6 +124,10 @@ class Wire:
     """The way to a server, as a list of what was sent."""
 
     gave_way = False
+    shared = False
+
+    def hangs(self, since: float) -> None:
+        """Nothing else uses it."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []

@@ -363,6 +363,15 @@ class Session:
             self._open[message["id"]] = decided
             out.to_server.append(held.frame)
 
+    def is_own(self, request_id: Any) -> bool:
+        """Whether an id belongs to a request of the session's own."""
+        return self._views.is_own(request_id)
+
+    @property
+    def server_facts(self) -> dict[str, Any] | None:
+        """What the server says of itself, before anything of it is left out."""
+        return self._opening.facts
+
     def _introduce(self, method: str, message: Any) -> None:
         """Learn from a request who the client is and which era it speaks."""
         params = message.get("params")

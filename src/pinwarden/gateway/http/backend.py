@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from pinwarden.documents.protocol import (
 )
 from pinwarden.gateway import splice
 from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.hub import HANDSHAKE, STATELESS, Conversing, Hub, Upstream
 from pinwarden.gateway.http.links import SERVER_ENDED
 from pinwarden.gateway.http.messages import Frame, Id, encoded
@@ -107,19 +109,32 @@ class Backend:
 
     async def open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
         """Find the era of the server, and begin. What a client of the other era can do is of no use to the server."""
+        async with AsyncExitStack() as stack:
+            if not self.upstream.era:
+                # Another client may be slow for reasons of its own, so half of the time is left for a try of this one.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._hub.limits.merged_opening_seconds / 2):
+                        await stack.enter_async_context(self.upstream.finding_era)
+            if self.upstream.era:
+                await stack.aclose()
+            await self._open(info, capabilities, for_modern_client=for_modern_client)
+
+    async def _open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
         upstream = self.upstream
         shared = None if upstream.era == HANDSHAKE else self._hub.shared_if_open(upstream, self._client)
-        conversation = shared or self._hub.conversation(upstream, self._client)
+        conversation = shared or self._hub.conversation(upstream, self._client, stateless=upstream.era == STATELESS)
         try:
             if upstream.era != HANDSHAKE:
                 result = await self._discover(conversation, info, capabilities if for_modern_client else {})
                 if result is not None:
                     self.conversation = self._hub.share(upstream, self._client, conversation)
                     self.modern, self.about = True, result
-                    upstream.era, upstream.failing = STATELESS, False
+                    upstream.is_stateless(self.conversation)
                     return
                 # The process that was asked serves this session too, unless others use it or the question ended it.
-                if shared is not None or conversation.closed:
+                if shared is not None or conversation.closed or _shares_process(conversation):
+                    if conversation is not shared:
+                        conversation.close("the server is not stateless any more")
                     conversation = self._hub.conversation(upstream, self._client)
             self.about = await self._initialize(conversation, info, {} if for_modern_client else capabilities)
         except BaseException:
@@ -249,6 +264,10 @@ class _Ear:
 
     def end_events(self) -> None:
         self.open = False
+
+
+def _shares_process(conversation: Conversing) -> bool:
+    return isinstance(conversation, Conversation) and conversation.link is not None and conversation.link.shared
 
 
 def _elements(data: bytes, member: str) -> list[bytes]:

@@ -40,7 +40,7 @@ from pinwarden.gateway.http.backend import (
 )
 from pinwarden.gateway.http.ears import Ears, Hearing
 from pinwarden.gateway.http.exchange import Waiting
-from pinwarden.gateway.http.hub import STATELESS, ClientSession, Hub, Place, Upstream
+from pinwarden.gateway.http.hub import STATELESS, ClientSession, Conversing, Hub, Place, Upstream
 from pinwarden.gateway.http.messages import Frame, Id, encoded, key_of, with_value
 from pinwarden.gateway.http.questions import Questions, refuse
 from pinwarden.gateway.messages import LISTEN
@@ -376,8 +376,9 @@ class BridgedPlace:
         self.slug = f"{upstream.slug}/bridged"
         self._upstream = upstream
 
-    def converse(self, hub: Hub, client: Client) -> BridgedServer:
+    def converse(self, hub: Hub, client: Client, *, stateless: bool = False) -> BridgedServer:
         """A conversation with the server, in whichever era it speaks."""
+        del stateless
         return BridgedServer(hub, client, self._upstream)
 
 
@@ -388,9 +389,11 @@ def stateless_place(place: Place, frame: Frame) -> Place:
     return place if frame.method == LISTEN and not place.era else BridgedPlace(place)
 
 
-def learning_era(place: Place, frame: Frame, waiting: Waiting) -> Waiting:
+def learning_era(place: Place, frame: Frame, waiting: Waiting, conversation: Conversing) -> Waiting:
     """The same, but the era of the server is known when it answers who it is."""
-    return _Discovery(waiting, place) if isinstance(place, Upstream) and frame.method == "server/discover" else waiting
+    if isinstance(place, Upstream) and frame.method == "server/discover":
+        return _Discovery(waiting, place, conversation)
+    return waiting
 
 
 def initialize(hub: Hub, session: ClientSession, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
@@ -429,13 +432,14 @@ class _Passing:
 class _Discovery(_Passing):
     """Waits for a server to say who it is."""
 
-    def __init__(self, waiting: Waiting, upstream: Upstream) -> None:
+    def __init__(self, waiting: Waiting, upstream: Upstream, conversation: Conversing) -> None:
         super().__init__(waiting)
         self._upstream = upstream
+        self._conversation = conversation
 
     def answered(self, frame: Frame, status: int) -> None:
         if isinstance(frame.members.get("result"), dict):
-            self._upstream.era = STATELESS
+            self._upstream.is_stateless(self._conversation)
         super().answered(frame, status)
 
 

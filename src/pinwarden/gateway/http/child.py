@@ -13,7 +13,7 @@ from pinwarden.adapters.process_tree import ProcessTree
 from pinwarden.documents.protocol import CANCELLED
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.lines import Lines
-from pinwarden.gateway.http.links import SERVER_ENDED, LinkOwner
+from pinwarden.gateway.http.links import SERVER_ENDED, ProcessOwner
 from pinwarden.gateway.http.messages import Frame, Id, encoded
 from pinwarden.gateway.http.pipes import PipeEnds
 from pinwarden.gateway.http.places import Places
@@ -42,7 +42,7 @@ class Supervisor:
         self.early_ends = 0
         self.retry_at = 0.0
 
-    def open(self, owner: LinkOwner, say: Callable[[str], None]) -> ChildLink:
+    def open(self, owner: ProcessOwner, say: Callable[[str], None]) -> ChildLink:
         """A new process, started as soon as it may be."""
         link = ChildLink(self, owner, say)
         self.running.add(link)
@@ -66,14 +66,18 @@ class Supervisor:
 
 
 class ChildLink(asyncio.SubprocessProtocol):
-    """One process, for one conversation."""
+    """One process, for one conversation, or for all that share it."""
 
-    def __init__(self, supervisor: Supervisor, owner: LinkOwner, say: Callable[[str], None]) -> None:
+    shared = False
+
+    def __init__(self, supervisor: Supervisor, owner: ProcessOwner, say: Callable[[str], None]) -> None:
         self._supervisor = supervisor
         self._limits = supervisor.limits
         self._owner = owner
         self._room = owner.room
-        self._say = say
+        self.say = say
+        self._on_writable: Callable[[], None] = _nothing
+        self._is_behind = False
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
         self._tree: ProcessTree | None = None
@@ -128,6 +132,16 @@ class ChildLink(asyncio.SubprocessProtocol):
             self._end(wanted=True)
             self._owner.server_lost(why)
 
+    def hand_over(self, owner: ProcessOwner, on_writable: Callable[[], None]) -> None:
+        """Another owner gets what comes from the process, and learns when the process takes more messages."""
+        self._owner = owner
+        self._on_writable = on_writable
+
+    @property
+    def writable(self) -> bool:
+        """Whether a message would be written at once. One that does not listen any more gets it, and is lost."""
+        return self._deaf or (self._stdin is not None and not self._is_behind)
+
     def start_when_due(self) -> None:
         """Start the process, after the pause that its predecessors earned it."""
         self._task = self._loop.create_task(self._start())
@@ -135,15 +149,15 @@ class ChildLink(asyncio.SubprocessProtocol):
     def send(self, frame: Frame, parameters: bytes) -> None:
         """Write one line."""
         del parameters
-        self._write(frame.data)
+        self.write(frame.data)
 
     def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
         """Write one line."""
         del call, message, name
-        self._write(body)
+        self.write(body)
 
-    def _write(self, data: bytes) -> None:
-        """Line ends inside a message stand between its tokens, and can be left out."""
+    def write(self, data: bytes) -> None:
+        """Write one line. Line ends inside a message stand between its tokens, and can be left out."""
         if b"\n" in data or b"\r" in data:
             data = data.replace(b"\r", b" ").replace(b"\n", b" ")
         stdin = self._stdin
@@ -187,12 +201,15 @@ class ChildLink(asyncio.SubprocessProtocol):
 
     def behind(self) -> None:
         """More waits than the system takes."""
+        self._is_behind = True
         self._room.enter(self)
         self._room.make()
 
     def caught_up(self) -> None:
         """Nearly everything was read."""
         self._room.leave(self)
+        self._is_behind = False
+        self._on_writable()
 
     def cancel(self, number: Id) -> None:
         """Tell the server that nobody waits."""
@@ -201,6 +218,9 @@ class ChildLink(asyncio.SubprocessProtocol):
 
     def expire(self, before: float, keep: Container[Id]) -> None:
         """Nothing is kept here for a request."""
+
+    def hangs(self, since: float) -> None:
+        """The process ends with its conversation."""
 
     def close(self) -> None:
         """End the process: politely, and in any case completely."""
@@ -222,6 +242,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._room.leave(self)
         self._stdin = None
         self._deaf = True
+        self._on_writable()
 
     def too_long(self, why: str) -> None:
         """A line without an end."""
@@ -229,7 +250,7 @@ class ChildLink(asyncio.SubprocessProtocol):
 
     def stderr_line(self, data: bytes) -> None:
         """Something for people."""
-        self._say(data[: self._limits.kept_stderr_bytes].decode("utf-8", "backslashreplace"))
+        self.say(data[: self._limits.kept_stderr_bytes].decode("utf-8", "backslashreplace"))
 
     async def _start(self) -> None:
         pause = self._supervisor.retry_at - self._loop.time()
@@ -273,6 +294,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._unsent_bytes = 0
         while self._unsent and self._stdin is not None:
             self._stdin.write(self._unsent.popleft())
+        self._on_writable()
 
     async def _connect(self, ends: PipeEnds) -> None:
         limits = self._limits
@@ -289,6 +311,10 @@ class ChildLink(asyncio.SubprocessProtocol):
         stdin = await ends.stdin.write_with(lambda: _Input(self))
         self._transports.append(stdin)
         self._stdin = stdin
+
+    def lose(self, why: str) -> None:
+        """End the process: it is of no use."""
+        self._lose(why)
 
     def _lose(self, why: str) -> None:
         if not self._closed:

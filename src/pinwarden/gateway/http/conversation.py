@@ -68,7 +68,7 @@ class Conversation:
         self.link: Link | None = None
         self.on_not_understood: Callable[[], None] = lambda: None
         self._recording = recording
-        self._limits = limits
+        self.limits = self._limits = limits
         self._json = Limits(max_bytes=limits.max_answer_bytes)
         self._clock = clock
         self._on_closed = on_closed
@@ -132,7 +132,7 @@ class Conversation:
         pending = Pending(frame, waiting, parameters)
         # A subscription is answered when it ends.
         pending.sent, pending.deadline = now, inf if frame.method == LISTEN else now + self._limits.answer_seconds
-        frame, number = self._open.add(frame, number, pending)
+        frame, number = self._open.add(frame, number, pending, shared=self.link is not None and self.link.shared)
         if self._recording.tracing is not None:
             call = f"{self.session.name}/{number[1]}"
             traced = self._recording.tracing.traced(
@@ -156,7 +156,9 @@ class Conversation:
         token = None if meta is None else key_of(meta.get("progressToken"))
         if token is not None and (self._open.taken(number) or self._open.is_token(token)):
             return False
-        if self._open.taken(number):
+        if link.shared and token is not None:
+            return False
+        if link.shared or self._open.taken(number):
             other = self._open.another_number() if type(own) is int else None
             changed = None if other is None else with_id(body, own, other[1])
             if other is None or changed is None:
@@ -267,6 +269,10 @@ class Conversation:
         self._ears.listen(reply)
 
     # From the server
+
+    def waits_for(self, request_id: Id) -> bool:
+        """Whether a request with this id is open, or is one of the session's own."""
+        return request_id in self._pending or self.session.is_own(request_id[1])
 
     def from_server(self, data: bytes, *, asked: Id | None = None) -> bool:
         """A message of the server, and all that it says in answer to what was asked."""
@@ -443,6 +449,8 @@ class Conversation:
         if self._pinged is not None and self.heard >= self._pinged:
             self._pinged = None
         if hung or (self._pinged is not None and now - self._pinged >= self._limits.answer_seconds):
+            if self.link is not None:
+                self.link.hangs(now - self._limits.answer_seconds)
             self.server_lost("the server hangs")
         elif self.link is not None:
             self.link.expire(now - self._limits.answer_seconds, self._pending)
@@ -559,6 +567,8 @@ class Conversation:
                 pending.waiting.answered(restored(frame, pending), status)
             return
         pending = self._open.of_message(frame, asked)
+        if self.link is not None and self.link.shared and (pending is None or frame.is_request):
+            return  # it may be meant for another client
         if pending is not None:
             pending.deadline = max(pending.deadline, self._clock() + self._limits.answer_seconds)
             frame = restored(frame, pending)

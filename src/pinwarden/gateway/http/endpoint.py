@@ -248,7 +248,7 @@ class Endpoint:
         conversation = self._hub.shared(stateless_place(place, frame), client)
         self._remember(request, place, conversation, frame, modern=True)
         exchange = HttpExchange(reply, frame.members.get("id"), modern=True)
-        number = conversation.request(frame, learning_era(place, frame, exchange), request.parameters)
+        number = conversation.request(frame, learning_era(place, frame, exchange, conversation), request.parameters)
         if number is not None and reply.open:
             reply.on_gone = lambda: conversation.give_up(number)
 

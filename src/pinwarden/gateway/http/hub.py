@@ -14,6 +14,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.documents.gateway_event import STARTED, STOPPED, Fact
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.child import ChildLink
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.ears import Hearing
 from pinwarden.gateway.http.exchange import Waiting
@@ -22,6 +23,7 @@ from pinwarden.gateway.http.links import Link, LinkOwner
 from pinwarden.gateway.http.messages import Frame, Id
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.room import Room
+from pinwarden.gateway.http.shared_process import SharedProcess, allows_sharing
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 
@@ -77,8 +79,8 @@ class Place(Protocol):
     slug: str
     requests: int
 
-    def converse(self, hub: Hub, client: Client) -> Conversing:
-        """A new conversation with it."""
+    def converse(self, hub: Hub, client: Client, *, stateless: bool = False) -> Conversing:
+        """A new conversation with it; ``stateless`` if each request in it stands for itself."""
 
 
 class Upstream:
@@ -97,9 +99,15 @@ class Upstream:
         """Which requests the server takes, as far as is known: `HANDSHAKE` or `STATELESS`."""
         self.failing = False
         """Whether the last conversation ended before the server said anything."""
+        self.finding_era = asyncio.Lock()
+        """Held while a client finds out the era, so that not every client starts a process for that."""
+        self._allows_sharing = False
+        self._keeps_state = False
+        """Whether the server ever had a capability that clients cannot share."""
+        self._process: SharedProcess | None = None
 
-    def converse(self, hub: Hub, client: Client) -> Conversation:
-        """A session with the server over a new link."""
+    def converse(self, hub: Hub, client: Client, *, stateless: bool = False) -> Conversation:
+        """A session with the server, over a new link or in the process that stateless conversations share."""
         session = Session(self.guard, name=secrets.token_hex(8), client=client.name)
 
         def closed(why: str) -> None:
@@ -110,8 +118,40 @@ class Upstream:
         made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.executor, hub.room)
         made.on_not_understood = partial(self._doubt_era, hub)
         self._record(STARTED, session, "")
+        if stateless and self.era == STATELESS and self._process is not None and not self._process.closed:
+            made.link = self._process.attach(made)
+            return made
         made.link = self.open(made)
+        if stateless and self.era == STATELESS:
+            self._share(made)
         return made
+
+    def is_stateless(self, conversation: Conversing) -> None:
+        """The server answered ``server/discover`` in a conversation: its process is shared, if that is safe."""
+        self.era, self.failing = STATELESS, False
+        if not isinstance(conversation, Conversation) or conversation.closed:
+            return
+        facts = conversation.session.server_facts
+        if facts is None:
+            return
+        if not allows_sharing(facts):
+            self._keeps_state = True
+            if self._process is not None and not self._process.closed:
+                self._process.lose("the server has capabilities now that clients cannot share")
+        self._allows_sharing = not self._keeps_state
+        self._share(conversation)
+
+    def _share(self, conversation: Conversation) -> None:
+        """Let other clients use the process of a conversation, unless there is one for them already."""
+        link = conversation.link
+        if not self._allows_sharing or not conversation.limits.share_processes or not isinstance(link, ChildLink):
+            return
+        if link.closed or (self._process is not None and not self._process.closed):
+            return
+        self._process = SharedProcess(
+            self.name, link, conversation, conversation.limits, self.guard.limits.notice_seconds
+        )
+        conversation.link = self._process.founder_link
 
     def _doubt_era(self, hub: Hub) -> None:
         """Find out again of which era the server is: another release of it may have been started."""
@@ -158,7 +198,7 @@ class Hub:
         key = place.slug, client
         found = self._shared.get(key)
         if found is None or found.closed:
-            found = self._shared[key] = self.conversation(place, client)
+            found = self._shared[key] = self.conversation(place, client, stateless=True)
         return found
 
     def shared_if_open(self, place: Place, client: Client) -> Conversing | None:
@@ -207,9 +247,9 @@ class Hub:
         for key in [each for each in self._shared if each[1] in clients]:
             self._shared.pop(key).close(_SHUT_OUT)
 
-    def conversation(self, place: Place, client: Client) -> Conversing:
+    def conversation(self, place: Place, client: Client, *, stateless: bool = False) -> Conversing:
         """A new conversation, which ends with the gateway."""
-        made = place.converse(self, client)
+        made = place.converse(self, client, stateless=stateless)
         self._all.add(made)
         return made
 

@@ -17,8 +17,12 @@ SERVER_ENDED = "the server ended"
 class Link(Protocol):
     """Sends messages to a server."""
 
-    gave_way: bool
-    """Whether it was ended, or not started, for want of a process: that says nothing about the server."""
+    shared: bool
+    """Whether other clients use the same process, so that ids have to be unique among all of them."""
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether it was ended, or not started, for want of a process: that says nothing about the server."""
 
     def send(self, frame: Frame, parameters: bytes) -> None:
         """Send a message; ``parameters`` are header lines of the client that belong to it, for HTTP only."""
@@ -32,17 +36,22 @@ class Link(Protocol):
     def expire(self, before: float, keep: Container[Id]) -> None:
         """Give up what was sent before that time, but for the requests that somebody still waits for."""
 
+    def hangs(self, since: float) -> None:
+        """The server said nothing in this conversation since that time, although it should have."""
+
     def close(self) -> None:
         """Let go of the server."""
 
 
-class LinkOwner(Protocol):
-    """Gets what comes from a server."""
+class ProcessOwner(Protocol):
+    """Gets what comes from a process."""
 
     room: Room
     """Where what waits for the server counts."""
-    used: float
-    """When the client last wanted something."""
+
+    @property
+    def used(self) -> float:
+        """When the client last wanted something."""
 
     @property
     def client(self) -> str:
@@ -57,6 +66,13 @@ class LinkOwner(Protocol):
 
         Returns whether it may be that. If it takes longer to tell, the owner sees to it that the request is answered.
         """
+
+    def server_lost(self, why: str) -> None:
+        """Nothing more will come from this server."""
+
+
+class LinkOwner(ProcessOwner, Protocol):
+    """Gets what comes from a server."""
 
     def part_from_server(self, data: bytes, asked: Id, status: int, then: Callable[[bool], None]) -> None:
         """A message came on the stream of the answer to a request, or with a status. ``then`` is told whether it may be
@@ -73,6 +89,3 @@ class LinkOwner(Protocol):
 
     def session_ended(self, sent: Set[Id], why: str) -> None:
         """The server does not know the session any more. All requests but these were never sent to it."""
-
-    def server_lost(self, why: str) -> None:
-        """Nothing more will come from this server."""

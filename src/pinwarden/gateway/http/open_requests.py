@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from pinwarden.documents.protocol import PROGRESS, SUBSCRIPTION_META
@@ -10,7 +11,8 @@ from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.messages import Frame, Id, key_of
 from pinwarden.gateway.http.pending import Pending, renumbered
 
-_FIRST_NUMBER = 1 << 40  # ids that nobody is likely to choose, and that every reader takes for a whole number
+_NUMBERS = count(1 << 40)  # ids that no client is likely to choose, that every reader takes for a whole number, and
+# that are unique among all conversations: some of them share a process
 
 
 class OpenRequests:
@@ -37,10 +39,13 @@ class OpenRequests:
         """Whether an answer under this id would be taken for another one's."""
         return number in self.by_number or number in self.abandoned
 
-    def add(self, frame: Frame, number: Id, pending: Pending) -> tuple[Frame, Id]:
-        """One more, and the message and the id under which it goes to the server: another one, if its own is taken."""
+    def add(self, frame: Frame, number: Id, pending: Pending, *, shared: bool = False) -> tuple[Frame, Id]:
+        """One more, and the message and the id under which it goes to the server: another one, if its own is taken.
+
+        In a process that others share, its own id and progress token may always be taken.
+        """
         token = frame.progress_token
-        if self.taken(number) or (token is not None and token in self._tokens):
+        if shared or self.taken(number) or (token is not None and token in self._tokens):
             self._numbers += 1
             pending.renumbered = True
             number = (str, f"pinwarden-{self._conversation}-{self._numbers}")
@@ -65,8 +70,7 @@ class OpenRequests:
 
     def another_number(self) -> Id | None:
         """A whole number for a call whose own is taken, if there is one."""
-        self._numbers += 1
-        number = (int, _FIRST_NUMBER + self._numbers)
+        number = (int, next(_NUMBERS))
         return None if number in self.by_number else number
 
     def forget(self, number: Id) -> Pending | Call | None:

@@ -67,6 +67,7 @@ class RemoteLink:
     """One conversation with a remote server."""
 
     gave_way = False
+    shared = False
 
     def __init__(self, server: RemoteServer, owner: LinkOwner, limits: HttpLimits) -> None:
         self._server = server
@@ -192,6 +193,9 @@ class RemoteLink:
             if self._handshaken:
                 note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": number[1]}}
                 self.send(Frame(encoded(note), note), b"")
+
+    def hangs(self, since: float) -> None:
+        """Other conversations have connections of their own."""
 
     def expire(self, before: float, keep: Container[Id]) -> None:
         """Hang up on questions of our own that are not answered."""

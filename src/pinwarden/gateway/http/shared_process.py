@@ -1,0 +1,396 @@
+"""One process of a stateless server for all clients.
+
+In revision 2026-07-28 a request stands for itself, so requests of several clients can go to one process. Each client
+has its own conversation, which judges its messages. On the pipe every request has an id that is unique in the process,
+and its progress token is that id. A message of the server goes only to the conversation whose request it names. What
+names no request is not delivered to any client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Container
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pinwarden.core.limits import Limits
+from pinwarden.documents.protocol import CANCELLED, LIST_CHANGED, PROGRESS, SUBSCRIPTION_META, VERSION_META
+from pinwarden.gateway.http.child import ChildLink
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.links import LinkOwner
+from pinwarden.gateway.http.list_notices import ListNotices
+from pinwarden.gateway.http.messages import Frame, Id, encoded, key_of, read_server
+from pinwarden.gateway.likely_answer import likely_id
+from pinwarden.gateway.messages import LISTEN
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.call import Call
+
+_CAPABILITIES = frozenset({"tools", "prompts", "resources", "completions"})
+_METHODS = frozenset(
+    {
+        *("server/discover", "tools/list", "tools/call", "prompts/list", "prompts/get", "resources/list"),
+        *("resources/templates/list", "resources/read", "completion/complete", LISTEN, "ping"),
+    }
+)
+_UNREAD = "the server does not read what it is sent"
+_HANGS = "the server hangs"
+
+
+class SharingOwner(LinkOwner, Protocol):
+    """A conversation that can use a shared process."""
+
+    @property
+    def heard(self) -> float:
+        """When the server last said something in it."""
+
+    def waits_for(self, request_id: Id) -> bool:
+        """Whether a request with this id is open in the conversation."""
+
+
+def allows_sharing(server: Any) -> bool:
+    """Whether a server, by its answer to ``server/discover``, keeps nothing for one connection.
+
+    Tasks and extensions may belong to a connection, and log messages on stdio name no request.
+    """
+    capabilities = server.get("capabilities") if isinstance(server, dict) else None
+    return isinstance(capabilities, dict) and _CAPABILITIES.issuperset(capabilities)
+
+
+class SharedProcess:
+    """Owns one process, and routes its messages to the conversations that use it."""
+
+    def __init__(self, name: str, child: ChildLink, founder: SharingOwner, limits: HttpLimits, notices: float) -> None:
+        """``founder`` may have requests open in the process, under ids of its own. Notices to all are coalesced for so
+        many seconds."""
+        self.name = name
+        self.room = founder.room
+        self.child = child
+        self.limits = limits
+        self.closed = False
+        self.undelivered = 0
+        """Messages of the server that belong to no open request."""
+        self._json = Limits(max_bytes=limits.max_bytes_at_once)
+        self._notices = ListNotices(notices, self._list_changed)
+        self._links: set[SharedLink] = set()
+        self._by_id: dict[Id, SharedLink] = {}
+        self._queue: deque[SharedLink] = deque()
+        """Links with messages that may be written, each once."""
+        child.hand_over(self, self.write_queued)
+        self._founder = self.attach(founder)
+        self.founder_link = self._founder
+
+    # For the pool of processes
+
+    @property
+    def client(self) -> str:
+        """Under what the process counts: under no client."""
+        return f"\0{self.name}"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no client waits for anything from it."""
+        return all(link.owner.idle for link in self._links)
+
+    @property
+    def used(self) -> float:
+        """When a client last used it."""
+        return max((link.owner.used for link in self._links), default=0.0)
+
+    # For conversations
+
+    def attach(self, owner: SharingOwner) -> SharedLink:
+        """A link for one more conversation."""
+        link = SharedLink(self, owner)
+        self._links.add(link)
+        return link
+
+    def detach(self, link: SharedLink) -> None:
+        """A conversation is over. The process ends with the last one."""
+        self._links.discard(link)
+        for request_id in link.open_ids:
+            self._by_id.pop(request_id, None)
+        if not self._links:
+            self._end()
+            self.child.close()
+
+    def register(self, request_id: Id, link: SharedLink) -> bool:
+        """Route the answer to a request; False if its id is taken."""
+        if request_id in self._by_id or self._is_founders(request_id, link):
+            return False
+        self._by_id[request_id] = link
+        return True
+
+    def forget(self, request_id: Id) -> None:
+        """Deliver nothing more that names this request."""
+        self._by_id.pop(request_id, None)
+
+    def lose(self, why: str) -> None:
+        """End the process for all conversations."""
+        self.child.lose(why)
+
+    def hangs(self, since: float) -> None:
+        """A conversation heard nothing since that time. If that is true of all, the process is of no use."""
+        if all(link.owner.heard < since for link in self._links):
+            self.lose(_HANGS)
+
+    def enqueue(self, link: SharedLink) -> None:
+        """A link has a message that may be written."""
+        self._queue.append(link)
+        self.write_queued()
+
+    def write_queued(self) -> None:
+        """Write one message of each link in turn, as long as the server reads."""
+        while self._queue and self.child.writable:
+            link = self._queue.popleft()
+            link.write_next(self.child)
+
+    # From the process
+
+    def from_server(self, data: bytes, *, asked: Id | None = None) -> bool:
+        """Route a message to the conversation that it belongs to, which judges it."""
+        del asked
+        request_id = key_of(likely_id(data))
+        if request_id is not None:
+            self._answered(request_id, data)
+            return True
+        message = read_server(data, self._json) if len(data) <= self.limits.max_bytes_at_once else None
+        if type(message) is not dict:
+            self._not_delivered()
+        elif "method" in message:
+            self._notified(Frame(data, message))
+        else:
+            request_id = key_of(message.get("id"))
+            if request_id is None:
+                self._not_delivered()
+            else:
+                self._answered(request_id, data)
+        return True
+
+    def server_lost(self, why: str) -> None:
+        """The process ended: every request that waits gets an error."""
+        self._end()
+        for link in tuple(self._links):
+            link.owner.server_lost(why)
+
+    def _answered(self, request_id: Id, data: bytes) -> None:
+        link = self._by_id.pop(request_id, None)
+        if link is not None:
+            link.answered(request_id)
+            link.owner.from_server(data)
+        elif self._is_founders(request_id):
+            self._founder.owner.from_server(data)
+        else:
+            self._not_delivered()
+
+    def _notified(self, frame: Frame) -> None:
+        """A notification goes to the conversation of the request that it names; a request goes nowhere."""
+        if frame.method == PROGRESS:
+            request_id = frame.progress_token
+        elif frame.method == CANCELLED:
+            request_id = key_of(frame.params.get("requestId"))
+        else:
+            request_id = key_of(frame.meta.get(SUBSCRIPTION_META))
+        link = None if request_id is None else self._by_id.get(request_id)
+        if link is None and request_id is not None and self._is_founders(request_id):
+            link = self._founder
+        if frame.is_request:
+            self._not_delivered()
+        elif link is not None:
+            link.owner.from_server(frame.data)
+        elif frame.method in LIST_CHANGED and request_id is None:
+            if not self._notices.deferred(frame.data):
+                self._list_changed(frame.data)
+        else:
+            self._not_delivered()
+
+    def _list_changed(self, data: bytes) -> None:
+        """All sessions list again. Conversations do not deliver the notice itself."""
+        for link in tuple(self._links):
+            link.owner.from_server(data)
+
+    def _is_founders(self, request_id: Id, asking: SharedLink | None = None) -> bool:
+        """Whether the first conversation sent a request under this id before the process was shared."""
+        founder = self._founder
+        return founder in self._links and founder is not asking and founder.owner.waits_for(request_id)
+
+    def _not_delivered(self) -> None:
+        self.undelivered += 1
+        if str(self.undelivered).rstrip("0") == "1":  # 1, 10, 100 ...: a server cannot fill the log
+            self.child.say(
+                f"not delivered to any client, because they name no open request: {self.undelivered} messages so far"
+            )
+
+    def _end(self) -> None:
+        self.closed = True
+        self._queue.clear()
+        self._notices.clear()
+
+
+class SharedLink:
+    """The way of one conversation to a process that others use too."""
+
+    shared = True
+
+    def __init__(self, process: SharedProcess, owner: SharingOwner) -> None:
+        self.process = process
+        self.owner = owner
+        self.open_ids: set[Id] = set()
+        """Requests without an answer."""
+        self._streams: set[Id] = set()
+        self._written = 0
+        """Requests that the server has and that are no streams."""
+        self._queue: deque[tuple[Id | None, bytes]] = deque()
+        self._queued_bytes = 0
+        self._in_turn = False
+        self._closed = False
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether the process was ended, or not started, because too many run."""
+        return self.process.child.gave_way
+
+    def send(self, frame: Frame, parameters: bytes) -> None:
+        """Send a request, or cancel one. A stateless client sends nothing else."""
+        del parameters
+        if frame.is_request:
+            if frame.id is not None:
+                self._request(frame.id, frame.method, frame.meta, frame.data)
+        elif frame.method == CANCELLED:
+            request_id = key_of(frame.params.get("requestId"))
+            if request_id in self.open_ids:
+                self._enqueue(None, frame.data)
+
+    def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
+        """Send a call of a tool."""
+        del name
+        self._request(call.number, "tools/call", Frame(body, message).meta, body)
+
+    def cancel(self, number: Id) -> None:
+        """Cancel a request of this conversation."""
+        if number not in self.open_ids:
+            return
+        waiting = [entry for entry in self._queue if entry[0] == number]
+        self._over(number, written=not waiting)
+        if waiting:
+            self._queue.remove(waiting[0])
+            self._queued_bytes -= len(waiting[0][1])
+            if not self._queue:
+                self.process.room.leave(self)
+            self._take_turn()
+        else:
+            self._enqueue(None, _cancellation(number))
+
+    def expire(self, before: float, keep: Container[Id]) -> None:
+        """Nothing is kept here longer than the conversation waits."""
+
+    def hangs(self, since: float) -> None:
+        """End the process, unless another conversation heard from the server since that time."""
+        self.process.hangs(since)
+
+    def close(self) -> None:
+        """Cancel what this conversation has open, and leave the process to the others."""
+        if self._closed:
+            return
+        self._closed = True
+        queued = {request_id for request_id, _ in self._queue}
+        self._drop_queue()
+        child, process = self.process.child, self.process
+        for request_id in self.open_ids:
+            if request_id not in queued and not process.closed:
+                child.write(_cancellation(request_id))
+        process.detach(self)
+        self.open_ids.clear()
+
+    def answered(self, request_id: Id) -> None:
+        """The server answered a request."""
+        self._over(request_id, written=True)
+
+    def write_next(self, child: ChildLink) -> None:
+        """Write the next message; the process calls this when it is this link's turn."""
+        self._in_turn = False
+        if not self._queue or not self._may_write():
+            return
+        request_id, data = self._queue.popleft()
+        self._queued_bytes -= len(data)
+        if request_id is not None and request_id not in self._streams:
+            self._written += 1
+        child.write(data)
+        if not self._queue:
+            self.process.room.leave(self)
+        self._take_turn()
+
+    # For the memory budget
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait for the server to read them."""
+        return self._queued_bytes
+
+    def overflow(self) -> None:
+        """Too much waits for all servers, and most of it here: this conversation ends, and no other one."""
+        self._drop_queue()
+        self.owner.server_lost(_UNREAD)
+
+    def _request(self, request_id: Id, method: str, meta: dict[str, Any], data: bytes) -> None:
+        token = key_of(meta.get("progressToken"))
+        if self._closed:
+            return
+        if method not in _METHODS or (VERSION_META not in meta and method != "ping"):
+            self._refuse(request_id, f"{method[:100]} is not sent to a process that several clients share")
+        elif "progressToken" in meta and token != request_id:
+            self._refuse(request_id, "the progress token cannot be used")
+        elif not self.process.register(request_id, self):
+            self._refuse(request_id, "the id of this request cannot be used")
+        else:
+            self.open_ids.add(request_id)
+            if method == LISTEN:
+                self._streams.add(request_id)
+            self._enqueue(request_id, data)
+
+    def _refuse(self, request_id: Id, why: str) -> None:
+        asyncio.get_running_loop().call_soon(self.owner.unanswered, request_id, why)
+
+    def _enqueue(self, request_id: Id | None, data: bytes) -> None:
+        if self._closed:
+            return
+        self._queue.append((request_id, data))
+        self._queued_bytes += len(data)
+        self._take_turn()
+        if not self._queue:
+            return
+        if self._queued_bytes > self.process.limits.max_unsent_bytes:
+            self._drop_queue()
+            asyncio.get_running_loop().call_soon(self.owner.server_lost, _UNREAD)
+        else:
+            self.process.room.enter(self)
+            self.process.room.make()
+
+    def _take_turn(self) -> None:
+        if self._queue and not self._in_turn and not self._closed and self._may_write():
+            self._in_turn = True
+            self.process.enqueue(self)
+
+    def _may_write(self) -> bool:
+        """Whether the next message may be sent: one client has only so many requests at work."""
+        request_id = self._queue[0][0]
+        is_call = request_id is not None and request_id not in self._streams
+        return not is_call or self._written < self.process.limits.max_shared_in_flight
+
+    def _over(self, request_id: Id, *, written: bool) -> None:
+        self.open_ids.discard(request_id)
+        self.process.forget(request_id)
+        if request_id in self._streams:
+            self._streams.discard(request_id)
+        elif written:
+            self._written -= 1
+            self._take_turn()
+
+    def _drop_queue(self) -> None:
+        self._queue.clear()
+        self._queued_bytes = 0
+        self.process.room.leave(self)
+
+
+def _cancellation(request_id: Id) -> bytes:
+    return encoded({"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}})

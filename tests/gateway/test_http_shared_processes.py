@@ -1,0 +1,253 @@
+"""All clients share one process of a stateless server, and none gets anything of another client."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from pinwarden.core.record import replace
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.limits import HttpLimits
+from tests.gateway.http_world import Behind, Gateway, Raw, Stream, gateway, guard, messages, modern
+from tests.gateway.test_gateway_command import Project, running
+from tests.servers import sdk_server, stateless_witness
+from tests.waiting import poll
+
+TOKENS = [f"pwt_client-{number}" for number in range(6)]
+LIMITS = HttpLimits(reload_seconds=0.05, merged_opening_seconds=60, merged_list_seconds=60, first_backoff_seconds=0.01)
+WITNESS = [sys.executable, "-I", "-S", str(Path(stateless_witness.__file__))]
+
+
+class Scene:
+    """A gateway before one server, and a client for each token."""
+
+    def __init__(self, at: Gateway, behind: Behind) -> None:
+        self.at = at
+        self.behind = behind
+
+    @property
+    def processes(self) -> tuple[int, int]:
+        """How many processes were started, and how many run."""
+        assert self.behind.supervisor is not None
+        return self.behind.supervisor.starts, len(self.behind.supervisor.running)
+
+    def call(self, token: str, tool: str, number: Any = 7, progress: Any = None, **arguments: Any) -> list[Any]:
+        """All messages that answer a call."""
+        meta = {} if progress is None else {"_meta": {"progressToken": progress}}
+        with Raw(self.at, "witness", token=token) as raw:
+            body, headers = modern("tools/call", {"name": tool, "arguments": arguments, **meta}, number)
+            _, given, answer = raw.send(body, headers)
+            return messages(given, answer)
+
+    def said(self, token: str, tool: str, **arguments: Any) -> Any:
+        """What a call answers."""
+        return json.loads(self.call(token, tool, **arguments)[-1]["result"]["content"][0]["text"])
+
+
+@contextmanager
+def serving(
+    command: Sequence[str] = WITNESS,
+    limits: HttpLimits = LIMITS,
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
+) -> Iterator[Scene]:
+    behind = Behind(guard("witness"), command=command)
+    clients = {token: Client(name=token[4:]) for token in TOKENS}
+    with gateway({"witness": behind}, limits=limits, clients=clients, new_loop=new_loop) as at:
+        yield Scene(at, behind)
+
+
+def in_parallel(scene: Scene, tool: str, **arguments: Any) -> list[list[Any]]:
+    """Every client makes the same call at once, with a secret of its own."""
+    with ThreadPoolExecutor(len(TOKENS)) as pool:
+        calls = [pool.submit(scene.call, token, tool, secret=token, **arguments) for token in TOKENS]
+        return [call.result(60) for call in calls]
+
+
+@pytest.mark.parametrize("path", ["", "witness"])
+def test_clients_that_come_at_once_share_one_process_of_a_stateless_server(path: str) -> None:
+    with serving() as scene:
+
+        def names(token: str) -> list[str]:
+            with Raw(scene.at, path, token=token) as raw:
+                return [tool["name"] for tool in raw.ask("tools/list")["result"]["tools"]]
+
+        with ThreadPoolExecutor(len(TOKENS)) as pool:
+            assert len(set(map(tuple, pool.map(names, TOKENS)))) == 1
+        assert scene.processes == (1, 1)
+
+
+@pytest.mark.parametrize("number", [7, "seven", 1 << 40])
+def test_answers_and_progress_under_the_same_id_and_token_reach_only_the_client_that_asked(number: Any) -> None:
+    with serving() as scene:
+        scene.said(TOKENS[0], "echo", secret="first")
+        answers = in_parallel(scene, "meet", number=number, progress="t", count=len(TOKENS))
+        for token, (progress, answer) in zip(TOKENS, answers, strict=True):
+            assert progress["params"] == {"progressToken": "t", "progress": 1, "message": token}
+            assert answer["id"] == number
+            assert json.loads(answer["result"]["content"][0]["text"])["secret"] == token
+        assert scene.processes == (1, 1)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("progress", [None, 3])
+def test_many_calls_of_several_clients_under_colliding_ids_never_mix(
+    progress: Any, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    with serving(new_loop=new_loop) as scene:
+        scene.said(TOKENS[0], "echo", secret="first")
+
+        def calls(token: str) -> list[str]:
+            wrong = []
+            with Raw(scene.at, "witness", token=token) as raw:
+                for number in range(60):
+                    secret, meta = f"{token}/{number}", {} if progress is None else {"progressToken": progress}
+                    params = {"name": "echo", "arguments": {"secret": secret}, "_meta": meta}
+                    _, headers, body = raw.send(*modern("tools/call", params, number))
+                    *before, answer = messages(headers, body)
+                    said = json.loads(answer["result"]["content"][0]["text"])["secret"]
+                    told = [each["params"]["message"] for each in before]
+                    if (answer["id"], said, told) != (number, secret, [secret] if progress else []):
+                        wrong.append(body.decode())
+            return wrong
+
+        with ThreadPoolExecutor(2 * len(TOKENS)) as pool:
+            assert [wrong for found in pool.map(calls, TOKENS * 2) for wrong in found] == []
+        assert len(scene.said(TOKENS[0], "seen")["calls"]) == 1 + 2 * 60 * len(TOKENS) + 1
+        assert scene.processes == (1, 1)
+
+
+def test_what_a_shared_process_sends_without_a_request_of_a_client_reaches_no_client() -> None:
+    with serving() as scene:
+        scene.said(TOKENS[0], "echo", secret="first")
+        with ThreadPoolExecutor(2) as pool:
+            waiting = [
+                pool.submit(scene.call, token, "meet", secret=token, count=3, progress="t") for token in TOKENS[:2]
+            ]
+            poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
+            assert [each["id"] for each in scene.call(TOKENS[2], "stray", secret="s")] == [7]
+            scene.call(TOKENS[3], "meet", secret="third", count=3)
+            found = [each.result(60) for each in waiting]
+        assert "STRAY" not in json.dumps(found)
+        assert [len(each) for each in found] == [2, 2]
+
+
+def test_a_notification_reaches_only_the_client_whose_subscription_it_names() -> None:
+    with serving() as scene, ExitStack() as stack:
+        scene.said(TOKENS[0], "echo", secret="first")
+
+        def listening(token: str) -> Stream:
+            body, headers = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, "mine")
+            stream = stack.enter_context(Stream(scene.at, "", "witness", body=body, headers=headers, token=token))
+            assert stream.next()["method"] == "notifications/subscriptions/acknowledged"
+            return stream
+
+        first, last = listening(TOKENS[0]), listening(TOKENS[1])
+        scene.said(TOKENS[2], "change", secret="s")
+        told = last.next()
+        assert told["method"] == "notifications/tools/list_changed"
+        assert told["params"]["_meta"][stateless_witness.META + "subscriptionId"] == "mine"
+        scene.said(TOKENS[2], "stray", secret="s")
+        scene.at.call(scene.at.hub.end_streams)
+        assert (first.next(), last.next()) == (None, None)
+
+
+def test_a_shared_process_that_hangs_is_replaced() -> None:
+    with serving() as scene:
+        pid = scene.said(TOKENS[0], "echo", secret="first")["pid"]
+        with ThreadPoolExecutor(2) as pool:
+            waiting = [pool.submit(scene.call, token, "meet", secret=token, count=9) for token in TOKENS[:2]]
+            poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
+            os.kill(pid, signal.SIGSTOP)
+            scene.at.later(LIMITS.answer_seconds + 1)
+            assert [each.result(60)[-1]["error"]["code"] for each in waiting] == [-32000, -32000]
+        assert scene.said(TOKENS[3], "echo", secret="s")["pid"] != pid
+        assert scene.processes[0] == 2
+
+
+def test_a_client_that_leaves_cancels_its_own_request_and_no_other_one() -> None:
+    with serving() as scene:
+        scene.said(TOKENS[0], "echo", secret="first")
+        with ThreadPoolExecutor(1) as pool:
+            staying = pool.submit(scene.call, TOKENS[1], "meet", secret="stays", count=2)
+            poll(lambda: "stays" in scene.said(TOKENS[3], "seen")["calls"])
+            arguments = {"secret": "leaves", "count": 9}
+            body, headers = modern("tools/call", {"name": "meet", "arguments": arguments}, 7)
+            with closing(http.client.HTTPConnection(scene.at.host, scene.at.port)) as leaving:
+                headers |= {"Authorization": f"Bearer {TOKENS[0]}", "Content-Type": "application/json"}
+                headers |= {"Accept": "application/json, text/event-stream"}
+                leaving.request("POST", "/mcp/witness", body, headers)
+                poll(lambda: "leaves" in scene.said(TOKENS[3], "seen")["calls"])
+            poll(lambda: scene.said(TOKENS[3], "seen")["cancelled"] == ["leaves"])
+            scene.call(TOKENS[2], "meet", secret="second", count=2)
+            assert json.loads(staying.result(60)[-1]["result"]["content"][0]["text"])["secret"] == "stays"
+
+
+def test_when_a_shared_process_is_killed_every_waiting_client_gets_an_error_and_one_process_is_started_again() -> None:
+    with serving() as scene:
+        pid = scene.said(TOKENS[0], "echo", secret="first")["pid"]
+        with ThreadPoolExecutor(2) as pool:
+            waiting = [pool.submit(scene.call, token, "meet", secret=token, count=9) for token in TOKENS[:2]]
+            poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
+            os.kill(pid, signal.SIGKILL)
+            assert [each.result(60)[-1]["error"]["code"] for each in waiting] == [-32000, -32000]
+        pids = {json.loads(found[-1]["result"]["content"][0]["text"])["pid"] for found in in_parallel(scene, "echo")}
+        assert len(pids) == 1
+        assert pids != {pid}
+        assert scene.processes == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "shared"),
+    [({"tools": {}}, True), ({"tools": {}, "logging": {}}, False), ({"tools": {}, "extensions": {"x/y": {}}}, False)],
+)
+def test_a_server_with_a_capability_that_may_belong_to_a_connection_is_not_shared(
+    capabilities: dict[str, Any], shared: bool
+) -> None:
+    with serving([*WITNESS, json.dumps(capabilities)]) as scene:
+        pids = {scene.said(token, "echo", secret="s")["pid"] for token in TOKENS}
+        assert len(pids) == (1 if shared else len(TOKENS))
+
+
+@pytest.mark.parametrize(("options", "processes"), [([], 1), (["--no-shared-processes"], 2)])
+def test_the_operator_can_turn_sharing_off(tmp_path: Path, options: list[str], processes: int) -> None:
+    project = Project(tmp_path)
+    command, *arguments = WITNESS
+    project.lock({"witness": {"command": command, "args": arguments}})
+    tokens = [project("gateway", "token", "add", name).out.strip() for name in ("alice", "bob")]
+    with running(project, *options) as at:
+        answers = [at.ask("witness", token, "tools/call", name="echo", arguments={"secret": "s"}) for token in tokens]
+    texts = [answer["result"]["content"][0]["text"] for _, answer in answers]
+    assert len({json.loads(text)["pid"] for text in texts}) == processes
+
+
+def test_calls_of_one_client_that_fill_a_shared_process_leave_room_for_those_of_others() -> None:
+    with serving(limits=replace(LIMITS, max_shared_in_flight=2)) as scene, ThreadPoolExecutor(4) as pool:
+        scene.said(TOKENS[0], "echo", secret="first")
+        flood = [pool.submit(scene.call, TOKENS[0], "meet", number=n, secret=f"flood-{n}", count=3) for n in range(4)]
+        poll(lambda: sum("flood" in str(each) for each in scene.said(TOKENS[1], "seen")["calls"]) == 2)
+        assert scene.said(TOKENS[1], "echo", secret="other")["secret"] == "other"
+        for _ in range(2):
+            scene.call(TOKENS[1], "meet", secret="third", count=3)
+        assert sorted(json.loads(each.result(60)[-1]["result"]["content"][0]["text"])["secret"] for each in flood) == [
+            f"flood-{n}" for n in range(4)
+        ]
+
+
+def test_a_server_of_the_official_sdk_serves_all_clients_from_one_process() -> None:
+    with serving([sys.executable, str(Path(sdk_server.__file__)), "stdio"]) as scene:
+        answers = in_parallel(scene, "weather", city="Oslo")
+        assert [answer[-1]["id"] for answer in answers] == [7] * len(TOKENS)
+        assert {answer[-1]["result"]["content"][0]["text"] for answer in answers} == {"fine in Oslo, 20 C"}
+        assert scene.processes == (1, 1)
