@@ -100,6 +100,8 @@ def explain() -> Schema:
         "evidence": one_of(EVIDENCE),
         "versions": mapping(TEXT),
         "tools": mapping(tool),
+        "prompts": mapping(or_null(ref("reach"))),
+        "resources": mapping(or_null(ref("reach"))),
         "startup": or_null(ref("reach")),
         "findings": array(ref("row")),
     }

@@ -147,6 +147,7 @@ def _facts(server: Any, folder: Path, duplicates: list[str]) -> dict[str, Any]:
         "versions": {"python": sys.version.split()[0], **_versions()},
         "tools": {name: _component(tool) for name, tool in _tools(server, kind)},
         "prompts": {name: _component(prompt) for name, prompt in _prompts(server, kind)},
+        "resources": {name: _component(resource) for name, resource in _resources(server, kind)},
         "middleware": own,
         "modules": _modules(folder),
         "packages": [each for each in sys.path if Path(each).name in ("site-packages", "dist-packages")],
@@ -179,6 +180,22 @@ def _prompts(server: Any, kind: str | None) -> list[tuple[str, Any]]:
         return list(getattr(server._prompt_manager, "_prompts", {}).items())
     if kind == "fastmcp":
         return _listed(server, "prompt")
+    return []
+
+
+def _resources(server: Any, kind: str | None) -> list[tuple[str, Any]]:
+    """Resources by their URI, and templates by their URI template."""
+    if kind == "mcp":
+        manager = server._resource_manager
+        return [
+            *((str(uri), each) for uri, each in getattr(manager, "_resources", {}).items()),
+            *((str(uri), each) for uri, each in getattr(manager, "_templates", {}).items()),
+        ]
+    if kind == "fastmcp":
+        return [
+            *((str(each.uri), each) for _, each in _listed(server, "resource")),
+            *((str(each.uri_template), each) for _, each in _listed(server, "resource_template")),
+        ]
     return []
 
 

@@ -165,13 +165,17 @@ def _read(path: Path) -> Mapping[str, Any]:
 def _is_understood(facts: Mapping[str, Any]) -> bool:
     """Whether every member that is looked at is there and of its kind."""
     lists = [facts.get(name) for name in ("duplicates", "middleware", "packages")]
-    maps = [facts.get(name) for name in ("modules", "prompts", "tools", "versions")]
+    maps = [facts.get(name) for name in ("modules", "prompts", "resources", "tools", "versions")]
     return (
         all(isinstance(each, list) for each in lists)
         and all(isinstance(each, dict) for each in maps)
         and all(isinstance(each, str) for each in facts["duplicates"])
         and all(isinstance(each, dict) and _is_middleware(each) for each in facts["middleware"])
-        and all(isinstance(each, dict) and _is_place(each.get("handler")) for each in facts["tools"].values())
+        and all(
+            isinstance(each, dict) and _is_place(each.get("handler"))
+            for member in ("tools", "prompts", "resources")
+            for each in facts[member].values()
+        )
     )
 
 

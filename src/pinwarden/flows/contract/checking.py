@@ -8,7 +8,14 @@ from pinwarden.documents.contract.extension import surface_of
 from pinwarden.documents.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.documents.contract.normalise import normalised_digest
 from pinwarden.flows.contract.costing import COST_KINDS, Budget, cost_change, over_budget
-from pinwarden.flows.contract.denials import CONTRACT_KINDS, gained_rows, notices, startup_rows, unchecked_rows
+from pinwarden.flows.contract.denials import (
+    CONTRACT_KINDS,
+    gained_rows,
+    notices,
+    prompt_and_resource_rows,
+    startup_rows,
+    unchecked_rows,
+)
 from pinwarden.flows.contract.locking import Place, digests_of, locked_at
 from pinwarden.flows.contract.observing import Observed, unanalysed_note
 from pinwarden.flows.report import Report, Row, is_grave, row_facts, weight
@@ -65,6 +72,7 @@ def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> t
     )
     rows += [
         *gained_rows(locked, observed),
+        *prompt_and_resource_rows(locked, observed),
         *unchecked_rows(locked, observed),
         *startup_rows(locked, observed, observed.name),
     ]

@@ -22,7 +22,7 @@ CONTRACT_KINDS: Kinds = kind_table(
             "read_only_contradicted",
             "A tool declares readOnlyHint, and its code writes, starts programs or evaluates code.",
         ),
-        ("entitlement_gained", "The code of a tool can do more than the lock knows."),
+        ("entitlement_gained", "The code of a tool, prompt or resource can do more than the lock knows."),
     ),
     review=(
         (
@@ -75,6 +75,24 @@ def gained_rows(locked: Lockfile, observed: Observed) -> list[Row]:
             if kind not in found.kinds
         ]
         rows += _unseen_rows("tool", name, _locked_facts(locked, name), found)
+    return rows
+
+
+def prompt_and_resource_rows(locked: Lockfile, observed: Observed) -> list[Row]:
+    """What the code of each prompt and resource can do now and could not. What the lock does not record is no row."""
+    details = (locked.extension or {}).get("details")
+    if observed.analysis is None or not isinstance(details, Mapping):
+        return []
+    rows: list[Row] = []
+    for entity, now in (("prompt", observed.analysis.prompts), ("resource", observed.analysis.resources)):
+        recorded = details.get(f"{entity}s")
+        for name, before in (recorded if isinstance(recorded, Mapping) else {}).items():
+            found = now.get(name)
+            if found is None or not isinstance(before, Mapping):
+                continue
+            changes = gained(name, _texts(before.get("kinds")), found)
+            rows += [replace(_row(each, "critical"), entity=entity) for each in changes]
+            rows += _unseen_rows(entity, name, before, found)
     return rows
 
 

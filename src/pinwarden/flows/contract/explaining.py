@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.documents.surface import PROMPT, RESOURCE, TEMPLATE
 from pinwarden.flows.contract.denials import CONTRACT_KINDS, notices
 from pinwarden.flows.contract.observing import Observed, located
 from pinwarden.flows.report import Report, counted, row_facts
@@ -30,6 +31,8 @@ def explain(observed: Observed, only: tuple[str, ...] = ()) -> Report:
             "evidence": observed.extension.evidence,
             "versions": dict(observed.extension.versions),
             "tools": {name: _tool(observed, name) for name in names},
+            "prompts": {} if only else _reached(observed, "prompts"),
+            "resources": {} if only else _reached(observed, "resources"),
             "startup": _entitlements(observed.analysis.startup) if observed.analysis is not None else None,
             "findings": [row_facts(row) for row in findings],
         },
@@ -45,6 +48,14 @@ def _tool(observed: Observed, name: str) -> dict[str, Any]:
         "entitlements": None if found is None else _entitlements(found),
         "details": dict(facts.details),
     }
+
+
+def _reached(observed: Observed, member: str) -> dict[str, Any]:
+    """What the code of each prompt or resource reaches; None where its source was not read."""
+    kinds = (PROMPT,) if member == "prompts" else (RESOURCE, TEMPLATE)
+    found = getattr(observed.analysis, member) if observed.analysis is not None else {}
+    names = [item.key for kind in kinds for item in observed.extension.surface.list_of(kind)]
+    return {name: _entitlements(found[name]) if name in found else None for name in names}
 
 
 def _entitlements(found: Entitlements) -> dict[str, Any]:
@@ -65,6 +76,10 @@ def lines_of(report: Report) -> Iterator[str]:
         for source, facts in by_source.items():
             yield f"  {source + ':':11}{', '.join(facts)}"
         yield from _reach(tool["entitlements"])
+    for member in ("prompts", "resources"):
+        for name, found in report.facts[member].items():
+            yield f"{member.removesuffix('s')} {name}"
+            yield from _reach(found)
 
 
 def _reach(found: dict[str, Any] | None) -> Iterator[str]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, field
+from pinwarden.core.record import Record, field, replace
 from pinwarden.documents.contract.contract import Contracts, EntitlementContract, PromptContract
 from pinwarden.documents.contract.extension import IN_MEMORY, LIVE, SOURCE, UNKNOWN, Extension, ToolFacts
 from pinwarden.documents.contract.observed import KnownServer, KnownTool, contracts_of, evidence_of, prompts_of
-from pinwarden.documents.surface import TOOL, Surface
+from pinwarden.documents.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind, Surface
 from pinwarden.flows.report import counted
 from pinwarden.rules.entitlements.values import (
     CODE_EVALUATION,
@@ -110,7 +110,8 @@ def _observed(
     tools = {name: _facts_of(name, known, facts, analysis) for name in contracts}
     protocol = surface.observed.get("protocolVersion")
     versions = {**_texts(facts.get("versions")), **({"protocol": protocol} if isinstance(protocol, str) else {})}
-    level = LIVE if known is None else SOURCE if analysis is not None and analysis.handlers else IN_MEMORY
+    analysed = analysis is not None and (analysis.handlers or analysis.prompts or analysis.resources)
+    level = LIVE if known is None else SOURCE if analysed else IN_MEMORY
     return Observed(
         name=_server_name(surface),
         contracts=contracts,
@@ -149,23 +150,33 @@ def _analysed(
     sources: Mapping[str, Source],
     packages: Mapping[str, Source] | None,
 ) -> Analysis:
-    """What the handlers reach. Where the process does not tell a tool's handler, the source is searched for it."""
+    """What the handlers reach. Where the process does not name a handler, the source is searched for it."""
     from pinwarden.rules.entitlements.analysis import analyse, handlers_in
 
-    told = facts.get("tools")
-    handlers = []
-    for name, tool in (told if isinstance(told, dict) else {}).items():
-        handler = _handler(name, tool)
-        if handler is not None and handler.module in sources:
-            handlers.append(handler)
-    unknown = {item.key for item in surface.list_of(TOOL)} - {each.name for each in handlers}
+    handlers: list[Handler] = []
+    unknown: set[tuple[str, str]] = set()
+    for kind, lists in _HANDLED.items():
+        told = facts.get(f"{kind}s")
+        named = [_handler(name, entry, kind) for name, entry in (told if isinstance(told, dict) else {}).items()]
+        known = [each for each in named if each is not None and each.module in sources]
+        handlers += known
+        offered = {(kind, item.key) for listed in lists for item in surface.list_of(listed)}
+        unknown |= offered - {(kind, each.name) for each in known}
     if unknown:
         # Several places may register one name; what any of them does counts.
-        handlers += [found for found in handlers_in(sources) if found.name in unknown]
+        found = handlers_in(sources)
+        handlers += [each for each in found if (each.kind, each.name) in unknown]
+        registered = {(each.kind, each.name) for each in found}
+        serving = [each for each in found if each.name == "*" and each.kind != "tool"]
+        for kind, name in sorted(unknown - registered):
+            handlers += [replace(each, name=name) for each in serving if each.kind == kind]
     return analyse(sources, handlers, packages)
 
 
-def _handler(name: str, tool: Any) -> Handler | None:
+_HANDLED: Mapping[str, tuple[Kind, ...]] = {"tool": (TOOL,), "prompt": (PROMPT,), "resource": (RESOURCE, TEMPLATE)}
+
+
+def _handler(name: str, tool: Any, kind: str) -> Handler | None:
     place = tool.get("handler") if isinstance(tool, dict) else None
     if not isinstance(place, dict) or not isinstance(place.get("module"), str):
         return None
@@ -175,6 +186,7 @@ def _handler(name: str, tool: Any) -> Handler | None:
         module=place["module"],
         function=str(place.get("qualname")),
         line=line if type(line) is int else 0,
+        kind=kind,
     )
 
 
@@ -264,7 +276,13 @@ def _server_details(facts: Mapping[str, Any], analysis: Analysis | None) -> dict
     return {
         **({"framework": framework} if isinstance(framework, str) else {}),
         **({"startup": entitlement_facts(analysis.startup)} if analysis is not None and analysis.startup.kinds else {}),
+        **({} if analysis is None else _facts_by_name("prompts", analysis.prompts)),
+        **({} if analysis is None else _facts_by_name("resources", analysis.resources)),
     }
+
+
+def _facts_by_name(member: str, found: Mapping[str, Entitlements]) -> dict[str, Any]:
+    return {member: {name: entitlement_facts(found[name]) for name in sorted(found)}} if found else {}
 
 
 def unanalysed_note(observed: Observed) -> tuple[str, ...]:

@@ -177,7 +177,7 @@ def _with_extension_changes(result: LockfileCheckResult, lockfile: Lockfile, cur
         tools |= _changed_items(locked, current.surface, TOOL)
         prompts = _changed_items(locked, current.surface, PROMPT)
         other = _other_changes(locked, current.surface)
-    other += _changed_startup(lockfile, current)
+    other += _changed_startup(lockfile, current) + _changed_reach(lockfile, current)
     changed = (*result.changed, *(name for name in result.unchanged if name in tools))
     changed_prompts = (*result.changed_prompts, *(name for name in result.unchanged_prompts if name in prompts))
     if (changed, changed_prompts, other) == (result.changed, result.changed_prompts, ()):
@@ -242,6 +242,22 @@ def _changed_facts(lockfile: Lockfile, current: Extension) -> set[str]:
         ):
             changed.add(name)
     return changed
+
+
+def _changed_reach(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:
+    """Prompts and resources whose code reaches something else than the lock records. An older lock records nothing."""
+    extension = lockfile.extension or {}
+    if current.evidence != SOURCE or extension.get("evidence") != SOURCE:
+        return ()
+    details = extension.get("details")
+    found: list[str] = []
+    for member in ("prompts", "resources"):
+        locked = details.get(member) if isinstance(details, Mapping) else None
+        before: Mapping[str, Any] = locked if isinstance(locked, Mapping) else {}
+        for name, facts in current.details.get(member, {}).items():
+            if reach(before.get(name)) != reach(facts):
+                found.append(f"code of {member.removesuffix('s')} {name}")
+    return tuple(found)
 
 
 def _changed_startup(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:

@@ -22,6 +22,15 @@ MAX_TOLD = 200
 """Findings that are told of one handler; its entitlements are complete all the same."""
 
 
+_KINDS = {
+    "prompt": ("prompt", False),
+    "resource": ("resource", False),
+    "get_prompt": ("prompt", True),
+    "read_resource": ("resource", True),
+}
+"""What a registration is for, and whether its function serves all of them."""
+
+
 def entitlements_of(
     sources: Mapping[str, Source],
     handlers: Iterable[Handler] | None = None,
@@ -48,17 +57,28 @@ def analyse(
     at_start = [module.activation for each in wanted if (module := engine.module(each.module)) is not None]
     started = _reached(dict.fromkeys(at_start), set())
     modules = {each for each in started if each.label == "<module>"}
-    by_name: dict[str, list[Handler]] = {}
+    by_kind: dict[str, dict[str, list[Handler]]] = {"tool": {}, "prompt": {}, "resource": {}}
     for handler in wanted:
-        by_name.setdefault(handler.name, []).append(handler)
-    found = {name: _told(each, begun, modules, engine) for name, each in by_name.items()}
-    told = Analysis(handlers=found, startup=_entitlements(started))
+        by_kind[handler.kind].setdefault(handler.name, []).append(handler)
+    found = {
+        kind: {name: _told(each, begun, modules, engine) for name, each in by_name.items()}
+        for kind, by_name in by_kind.items()
+    }
+    told = Analysis(
+        handlers=found["tool"],
+        prompts=found["prompt"],
+        resources=found["resource"],
+        startup=_entitlements(started),
+    )
     engine.forget()
     return told
 
 
 def handlers_in(sources: Mapping[str, Source]) -> tuple[Handler, ...]:
-    """The tools that the source registers, with where their code begins; a name can be there more than once."""
+    """The tools, prompts and resources that the source registers, with where their code begins.
+
+    A name can be there more than once. One function that serves all prompts or all resources has the name ``*``.
+    """
     engine = Engine(sources, None)
     found = _registered(engine)
     engine.forget()
@@ -76,6 +96,10 @@ def _registered(engine: Engine) -> tuple[Handler, ...]:
             for name in engine.tool_names:
                 place = Handler(name=name, module=each.module, function=each.qualname, line=each.line, case=name)
                 found[place] = None
+        elif each.kind in _KINDS:
+            kind, serves_all = _KINDS[each.kind]
+            name = "*" if serves_all else each.name or each.qualname.rpartition(".")[2]
+            found[Handler(name=name, module=each.module, function=each.qualname, line=each.line, kind=kind)] = None
     return tuple(found)
 
 

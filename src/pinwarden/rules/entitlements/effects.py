@@ -145,7 +145,11 @@ def result_of(path: str) -> str | None:
 _GIVE_DATA: Final = frozenset(("requests", "httpx", "httpx2", "aiohttp", "urllib3", "curl_cffi", "dotenv", "jwt"))
 """Packages whose functions return what was asked for; only their classes make objects that ask again."""
 
-REGISTERING: Final = ("tool", "call_tool", "list_tools", "add_tool")
+REGISTERING: Final = (
+    *("tool", "call_tool", "list_tools", "add_tool"),
+    *("prompt", "get_prompt", "add_prompt"),
+    *("resource", "read_resource", "add_resource", "add_template"),
+)
 """Methods of servers that take functions."""
 
 _INTERPRETED: Final = frozenset(

@@ -50,6 +50,8 @@ class Handler(Record):
     """Of the ``def`` (or its first decorator); 0 where it is not known. Decides between functions of the same name."""
     case: str | None = None
     """Where one function serves several tools by their name: the name that this one has there."""
+    kind: str = "tool"
+    """``tool``, ``prompt`` or ``resource``; a resource template is a resource, and its name is its URI template."""
 
 
 class Step(Record):
@@ -112,3 +114,7 @@ class Analysis(Record):
     handlers: Mapping[str, Entitlements]
     startup: Entitlements
     """Of the code that runs when the modules are imported."""
+    prompts: Mapping[str, Entitlements] = field(default_factory=dict)
+    """By the prompt's name."""
+    resources: Mapping[str, Entitlements] = field(default_factory=dict)
+    """By the URI, or the URI template."""

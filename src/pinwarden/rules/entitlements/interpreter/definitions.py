@@ -22,6 +22,9 @@ from pinwarden.rules.entitlements.interpreter.terms import Given
 _CALLED_BACK = ("validator", "serializer", "computed_field", "validates")
 """How decorators of models end whose functions are called when an object is made or written out."""
 
+_DECORATORS = ("tool", "call_tool", "list_tools", "prompt", "get_prompt", "read_resource")
+"""Methods of servers that are decorators without being called first."""
+
 
 class Definitions(Branches):
     """What ``def``, ``class`` and ``import`` bind."""
@@ -48,6 +51,10 @@ class Definitions(Branches):
             for kind, name in self._registrars(node, decorator):
                 self.register(Registrar(kind, name), Given(positional=(Value((function,)),)))
             return value
+        unknown = None if decorator else _registrar_of_unknown(node)
+        if unknown is not None:
+            self.register(unknown, Given(positional=(Value((function,)),)))
+            return value
         own = Value(item for item in decorator if not isinstance(item, Outside))
         if own:
             return self.invoke(own, Given(positional=(value,)), node, frame) or value
@@ -72,7 +79,7 @@ class Definitions(Branches):
 
     def _registers_directly(self, node: ast.expr, decorator: Value) -> bool:
         """Whether this is ``@server.tool`` without a call."""
-        if not isinstance(node, ast.Attribute) or node.attr not in ("tool", "call_tool", "list_tools"):
+        if not isinstance(node, ast.Attribute) or node.attr not in _DECORATORS:
             return False
         return not decorator or any(
             isinstance(item, Outside) and item.path.partition(".")[0] in ("mcp", "fastmcp") for item in decorator
@@ -184,3 +191,16 @@ class Definitions(Branches):
         parts = module.name.split(".")
         keep = len(parts) - node.level + (1 if module.source.package else 0)
         return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
+
+
+def _registrar_of_unknown(node: ast.expr) -> Registrar | None:
+    """What ``@server.prompt(…)`` registers where the server was handed in and is not known here."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    kind = node.func.attr
+    if kind not in ("prompt", "resource", "get_prompt", "read_resource"):
+        return None
+    keywords = {each.arg: each.value for each in node.keywords}
+    named = node.args[0] if node.args else keywords.get("uri" if kind == "resource" else "name")
+    text = named.value if isinstance(named, ast.Constant) else None
+    return Registrar(kind, text if isinstance(text, str) else None)

@@ -23,7 +23,18 @@ from pinwarden.rules.entitlements.interpreter.terms import MAX_RUNS, Given
 from pinwarden.rules.entitlements.values import Handler
 
 _NODE = ast.Pass(lineno=0, col_offset=0)
-_SIGNS = (".tool", "call_tool", "add_tool", "list_tools")
+_SIGNS = (
+    ".tool",
+    "call_tool",
+    "add_tool",
+    "list_tools",
+    ".prompt",
+    "get_prompt",
+    ".resource",
+    "read_resource",
+    "add_prompt",
+    "add_resource",
+)
 
 
 class Engine(Statements):
@@ -236,9 +247,9 @@ def _registers(node: ast.stmt) -> str:
         return ""
     for statement in node.body:
         for part in parts_of(statement):
-            if isinstance(part, ast.Attribute) and part.attr in ("tool", "call_tool", "list_tools", "add_tool"):
+            if isinstance(part, ast.Attribute) and part.attr in effects.REGISTERING:
                 return node.name
-            if isinstance(part, ast.keyword) and part.arg == "on_call_tool":
+            if isinstance(part, ast.keyword) and part.arg in ("on_call_tool", "on_get_prompt", "on_read_resource"):
                 return node.name
     return ""
 

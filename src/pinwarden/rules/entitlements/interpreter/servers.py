@@ -1,4 +1,4 @@
-"""Servers: how tools are registered with the MCP SDK and with fastmcp."""
+"""Servers: how tools, prompts and resources are registered with the MCP SDK and with fastmcp."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ from pinwarden.rules.entitlements.interpreter.items import (
 )
 from pinwarden.rules.entitlements.interpreter.terms import Given, Registration
 
+_HANDLER_OPTIONS = (
+    ("call_request", "on_call_tool"),
+    ("list_tools", "on_list_tools"),
+    ("get_prompt", "on_get_prompt"),
+    ("read_resource", "on_read_resource"),
+)
+"""Arguments of the low-level server that take a handler."""
+_ADDED = {"add_tool": "tool", "add_prompt": "prompt", "add_resource": "resource", "add_template": "resource"}
+_DIRECT = ("tool", "prompt", "resource")
+
 
 class Servers(Calls):
     """Which functions are handed to a server, under which name."""
@@ -27,18 +37,31 @@ class Servers(Calls):
         if last in ("Tool", "types.Tool") and name is not None:
             self.tool_names.setdefault(name)
         if last in ("from_function", "from_tool"):
-            return Value((Partial(given.at(0, "fn") or EMPTY, (), (("name", Value((Text(name or ""),))),)),))
-        for kind, keyword in (("call_request", "on_call_tool"), ("list_tools", "on_list_tools")):
+            known = self._address_of(given) or name or ""
+            return Value((Partial(given.at(0, "fn") or EMPTY, (), (("name", Value((Text(known),))),)),))
+        if last in ("FunctionResource", "FunctionPrompt") and "fn" in given.keywords:
+            known = self._address_of(given) or name or ""
+            return Value((Partial(given.keywords["fn"], (), (("name", Value((Text(known),))),)),))
+        for kind, keyword in _HANDLER_OPTIONS:
             if keyword in given.keywords:
                 self.register(Registrar(kind, None), Given(positional=(given.keywords[keyword],)))
         if last not in effects.REGISTERING or "(" not in path:
             return None
-        kind = "tool" if last == "add_tool" else last
-        first = given.at(0, "fn") or given.at(0, "tool") or EMPTY
-        if kind == "tool" and any(not isinstance(item, Text) for item in unmarked(first)):
+        if last in ("get_prompt", "read_resource") and (given.positional or given.keywords):
+            return None  # a client asks for one; a server's decorator has no arguments
+        kind = _ADDED.get(last, last)
+        first = given.at(0, "fn") or given.at(0, kind) or EMPTY
+        if kind in _DIRECT and any(not isinstance(item, Text) for item in unmarked(first)):
             name = self.one_text(given.at(1, "name") or EMPTY)
-            return self.register(Registrar("tool", name), Given(positional=(first,)))
-        return Value((Registrar(kind, name),))
+            return self.register(Registrar(kind, name), Given(positional=(first,)))
+        return Value((Registrar(kind, self._address_of(given) or name if kind == "resource" else name),))
+
+    def _address_of(self, given: Given) -> str | None:
+        """The URI or URI template of a resource; its ``name`` is only for display."""
+        for keyword in ("uri", "uri_template"):
+            if keyword in given.keywords:
+                return self.one_text(given.keywords[keyword])
+        return self.one_text(given.positional[0]) if given.positional else None
 
     def _name_of(self, given: Given) -> str | None:
         value = given.keywords.get("name")
