@@ -182,6 +182,20 @@ def test_a_folder_without_a_description_is_not_packed(run: Run) -> None:
     assert run("bundle", "pack", "server", "-o", "out")[1]["error"]["code"] == "SERVER_ENTRY_INVALID"
 
 
+@pytest.mark.parametrize("names", [("aux.py",), ("a:b",), ("Notes.py", "notes.py"), ("e\u0301",)])
+def test_an_author_is_asked_to_rename_a_file_and_not_to_report_it_to_its_author(
+    names: tuple[str, ...], run: Run
+) -> None:
+    for name in names:
+        Path("server", name).write_text("")
+    code, told = run("bundle", "pack", "server", "-o", "out")
+    error = told["error"]
+    assert (code, error["code"]) == (1, "ARCHIVE_UNSAFE")
+    assert "pack" in error["hint"]
+    assert "author" not in error["hint"]
+    assert "archive" not in error["message"]
+
+
 def test_a_scoped_name_and_bun_are_told_in_the_words_of_descriptors(run: Run) -> None:
     Path("server/server.json").write_text(json.dumps({**SERVER, "name": "@acme/deploy", "runtime": "bun"}))
     _, packed = run("bundle", "pack", "server", "-o", "out")

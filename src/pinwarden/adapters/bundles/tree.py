@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,7 +44,7 @@ def read_tree(folder: Path, limits: BundleLimits = DEFAULT_LIMITS) -> Tree:
     size = 0
     together = PathSet()
     for path, entry in _walk(folder, "", left_out):
-        together.add(path)
+        _portable(together.add, path)
         data, mode = _read(entry, limits.total_bytes - size)
         size += len(data)
         # Only its owner's right counts: those of others depend on the umask that the folder was made under.
@@ -79,7 +79,17 @@ def _checked(path: str) -> str:
         _refuse(f"the name {path[:120]!a} is not text")
     if unicodedata.normalize("NFC", path) != path:
         _refuse(f"the name {path[:120]!a} is not in the composed form (NFC), and would differ between machines")
-    return check_portable(path)
+    _portable(check_portable, path)
+    return path
+
+
+def _portable(check: Callable[[str], object], path: str) -> None:
+    """Run a check that is worded for archives of others; here the author reads it about their own folder."""
+    try:
+        check(path)
+    except PinwardenError as err:
+        why = f"the folder {err.message.removeprefix('the archive ')}"
+        raise PinwardenError(err.code, why, hint="Rename it; then pack the folder again.", data=err.data) from err
 
 
 def _read(entry: os.DirEntry[str], most: int) -> tuple[bytes, int]:

@@ -91,7 +91,12 @@ def pack_folder(packing: Packing) -> Packed:
     root = manifest_root_cid(unlinked)
     archive = make_archive(packing.media_type, unlinked, root, tree.files, compress=packing.compress)
     if len(archive) > DEFAULT_LIMITS.archive_bytes:
-        raise PinwardenError("ARCHIVE_UNSAFE", f"the archive has {len(archive)} bytes, and nobody would read it")
+        most = DEFAULT_LIMITS.archive_bytes
+        raise PinwardenError(
+            "ARCHIVE_UNSAFE",
+            f"the archive has {len(archive)} bytes; at most {most} are read",
+            hint="Remove files that the server does not need from the folder; then pack it again.",
+        )
     described = describe(server, packing.permissions, str(root), packing.media_type, len(archive))
     descriptor = descriptor_document.to_value(described)
     for member, more in descriptor_extras(server).items():
