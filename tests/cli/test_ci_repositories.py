@@ -137,6 +137,23 @@ class TestPlantedConfigurations:
         assert code == 1
         assert {file for _, file in codes(facts)} == {"services/mail/.claude/settings.json"}
 
+    @pytest.mark.parametrize("planted", ["{}", "link", "copy"])
+    def test_a_lock_that_is_planted_beside_a_config_does_not_cover_it(
+        self, repository: Repository, planted: str
+    ) -> None:
+        """Attack: a pull request plants a configuration together with a lock that is empty, a link or a copy."""
+        repository.lock_project(".", {"notes": NOTES})
+        repository.configure("planted", {"mail": MAIL})
+        lock = repository.root / "planted" / "mcp-lock.json"
+        if planted == "link":
+            lock.symlink_to("../mcp-lock.json")
+        else:
+            lock.write_text(repository.lock.read_text() if planted == "copy" else planted)
+        code, facts = repository.facts()
+        assert code == (1 if planted == "copy" else 3)
+        named = facts["failures"] if planted == "copy" else facts["unchecked"]
+        assert any(row["file"].startswith("planted/") for row in named)
+
     def test_dependencies_and_clones_of_other_repositories_are_not_searched(self, repository: Repository) -> None:
         repository.lock_project(".", {"notes": NOTES})
         repository.configure("node_modules/x", {"mail": MAIL})

@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -92,35 +92,31 @@ class Running:
         return self.said.partition("Bearer ")[2].split()[0]
 
     def get(self, path: str, token: str = "", tls: ssl.SSLContext | None = None) -> tuple[int, str]:
-        connection = self._connect(tls)
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-        answer = connection.getresponse()
-        body = answer.read().decode()
-        connection.close()
-        return answer.status, body
+        with closing(self._connect(tls)) as connection:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
 
     def ask(
         self, server: str, token: str, method: str = "tools/list", tls: ssl.SSLContext | None = None, **params: Any
     ) -> tuple[int, Any]:
         body, headers = modern(method, params)
-        connection = self._connect(tls)
         given = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **headers}
-        connection.request("POST", f"/mcp/{server}" if server else "/mcp", body, given)
-        answer = connection.getresponse()
-        text = answer.read()
-        connection.close()
+        with closing(self._connect(tls)) as connection:
+            connection.request("POST", f"/mcp/{server}" if server else "/mcp", body, given)
+            answer = connection.getresponse()
+            text = answer.read()
         return answer.status, json.loads(text) if text else None
 
     def hello(self, server: str, token: str) -> tuple[int, str | None, Any]:
         """A handshake: the status, the session, and the error if there is one."""
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
         body = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": about})
-        connection = self._connect(None)
         given = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        connection.request("POST", f"/mcp/{server}" if server else "/mcp", body, given)
-        answer = connection.getresponse()
-        text = answer.read()
-        connection.close()
+        with closing(self._connect(None)) as connection:
+            connection.request("POST", f"/mcp/{server}" if server else "/mcp", body, given)
+            answer = connection.getresponse()
+            text = answer.read()
         return answer.status, answer.headers["mcp-session-id"], json.loads(text).get("error")
 
     def names(self, server: str, token: str) -> list[str]:

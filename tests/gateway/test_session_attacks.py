@@ -512,12 +512,12 @@ def test_a_tool_whose_list_cannot_be_had_is_not_called_unapproved() -> None:
 
 
 def test_attack_a_first_use_does_not_approve_what_the_scan_warns_of() -> None:
-    """Attack: characters that the scan warns of and that no change would be critical for."""
-    hidden = {**SEARCH, "name": "family", "description": "Search \U0001f468\u200d\U0001f469\u200d\U0001f467."}
-    desk = Desk({"tools": [SEARCH, hidden]}, first_use=True)
+    """Attack: text that is too long to be examined, which the scan warns of and no change would be critical for."""
+    long = {**SEARCH, "name": "long", "description": "word " * 40_000}
+    desk = Desk({"tools": [SEARCH, long]}, first_use=True)
     desk.open()
     assert desk.names() == [SEARCH["name"]]
-    assert desk.call("family")["error"]
+    assert desk.call("long")["error"]
 
 
 def test_attack_a_narrower_schema_that_makes_the_choice_is_blocked_by_the_default_policy() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.flows.gate.report import Checked
-from pinwarden.flows.report import UNCHECKED, Row
+from pinwarden.flows.report import UNCHECKED, Row, is_grave
 from pinwarden.rules.finding_kinds import Kinds, kind_table, reasons_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 UNCOVERED, NOT_CHECKED = "config_uncovered", "project_not_checked"
 COVERAGE_KINDS: Kinds = kind_table(
     critical=((UNCOVERED, "MCP servers are configured in a folder of this repository that no lock covers."),),
-    info=((NOT_CHECKED, "A folder of this repository has a lock of its own, which this run does not check."),),
+    info=((NOT_CHECKED, "A folder of this repository has a lock of its own; only its files are checked in this run."),),
 )
 
 _MAX_LOCATED_BYTES = 4 * 1024 * 1024
@@ -89,6 +89,9 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
     try:
         for folder in folders_with(root, project_names()):
             if folder not in checked:
+                nested = replace(first, root=folder, lock=folder / first.lock.name)
+                if nested.lock.exists() or nested.lock.is_symlink():
+                    yield from _nested_rows(root, nested)
                 for file in discover_project(folder, first.system):
                     if file.servers or file.fault:
                         yield _coverage_row(root, folder, file, first.lock.name, policies)
@@ -98,6 +101,24 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
     except PinwardenError as err:
         message = f"the repository was not searched for configurations: {err.message}"
         yield Row(code=UNCHECKED, level="critical", entity="repository", name="", path="", message=message)
+
+
+def _nested_rows(root: Path, project: Project) -> Iterator[Row]:
+    """What fails in a project that this run was not asked to check.
+
+    Its lock is checked without a network and without starting anything: a pull request that plants a configuration can
+    plant a lock beside it.
+    """
+    from pinwarden.adapters.clock import now
+    from pinwarden.flows.gate.check import check_project
+    from pinwarden.flows.gate.gate import Gate
+    from pinwarden.flows.project import load_policies
+
+    try:
+        checked = check_project(project, load_policies(project), Gate(now=now(), scope="project"))
+    except PinwardenError as err:
+        checked = unchecked_project(project, err)
+    yield from filter(is_grave, in_repository(project, checked, root, alone=False).rows)
 
 
 def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policies: Policies) -> Row:
