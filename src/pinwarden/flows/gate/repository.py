@@ -50,16 +50,19 @@ def in_repository(project: Project, checked: Checked, root: Path | None, *, alon
 
 def unchecked_project(project: Project, err: PinwardenError) -> Checked:
     """A project that could not be checked, which must not hide the others."""
+    lock, root = project.lock, project.root
+    # Not resolved: a link is named where it is.
+    file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.shown(lock)
     row = Row(
         code=UNCHECKED,
         level="critical",
         entity="project",
-        name=project.root.name,
+        name=root.name,
         path="",
         message=f"{err.message} [{err.code}]; {err.hint}",
-        file=project.shown(project.lock),
+        file=file,
     )
-    return Checked(subject=project.shown(project.lock), found={"integrity": [row]})
+    return Checked(subject=file, found={"integrity": [row]})
 
 
 def with_coverage(checked: Checked, rows: Iterable[Row]) -> Checked:
