@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Goal, compare, table
-from pinwarden.adapters.files import file_digest
+from pinwarden.system.files import file_digest
 
 SIZE = 200_000_000
 HASHED_AT_LEAST = 0.7

@@ -15,19 +15,19 @@ from typing import Any
 
 from benchmarks.measure import Goal, compare, table
 from pinwarden import PrivateKey, signing_preimage
-from pinwarden.adapters.bundles.archive import check_archive
+from pinwarden.bundle import attestation, pointer
+from pinwarden.bundle.acceptance.plan import accept
+from pinwarden.bundle.acceptance.verdict import Submission
+from pinwarden.bundle.archive.bundle_archive import check_archive
+from pinwarden.bundle.attestation import Claim
+from pinwarden.bundle.descriptor import CAR, TAR_ZSTD
+from pinwarden.bundle.installer_policy import InstallerPolicy
+from pinwarden.bundle.pack import Packed, Packing, pack_folder
+from pinwarden.bundle.pointer import Pointer
+from pinwarden.bundle.profile import default_profile
+from pinwarden.bundle.signatures import signed, to_bytes
+from pinwarden.bundle.trust import Trust, TrustedKey
 from pinwarden.core.keys import decode_base64url
-from pinwarden.documents.bundle import attestation, pointer
-from pinwarden.documents.bundle.attestation import Claim
-from pinwarden.documents.bundle.descriptor import CAR, TAR_ZSTD
-from pinwarden.documents.bundle.installer_policy import InstallerPolicy
-from pinwarden.documents.bundle.pointer import Pointer
-from pinwarden.documents.bundle.profile import default_profile
-from pinwarden.documents.bundle.signatures import signed, to_bytes
-from pinwarden.documents.bundle.trust import Trust, TrustedKey
-from pinwarden.flows.bundle.packing import Packed, Packing, pack_folder
-from pinwarden.rules.acceptance.plan import accept
-from pinwarden.rules.acceptance.verdict import Submission
 
 FILES = 1000
 FILE_BYTES = 10_000

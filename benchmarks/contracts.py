@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measure import Goal, compare, table
-from pinwarden.documents.contract.contract import ActionContract, SurfaceContract, ToolContract
-from pinwarden.documents.contract.lockfile import generate_lockfile, parse_lockfile, serialize_lockfile
-from pinwarden.rules.contract.check import check_lockfile
+from pinwarden.contract.check import check_lockfile
+from pinwarden.contract.contract import ActionContract, SurfaceContract, ToolContract
+from pinwarden.contract.lockfile import generate_lockfile, parse_lockfile, serialize_lockfile
 
 TOOLS = 200
 _HEAD = "from mcp.server.mcpserver import MCPServer\n\nserver = MCPServer('bench', log_level='ERROR')\n"

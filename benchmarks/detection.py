@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from pinwarden.documents.surface import Surface, from_listing
-from pinwarden.rules.advisories.scan import MESSAGES, scan
+from pinwarden.surface.scan.scan import MESSAGES, scan
+from pinwarden.surface.surface import Surface, from_listing
 from tests.conformance.vectors import uncopied, vectors_dir
 
 _PROXY = "attacks/mcpproxy-go-20a3e509"

@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Goal, compare, table
-from pinwarden.rules.entitlements.analysis import entitlements_of, handlers_in
-from pinwarden.rules.entitlements.values import Handler, Source
-from tests.published import FIRST, TRUTH, IndexUnreachableError, Score, sources, wheels
+from pinwarden.contract.entitlements.analysis import entitlements_of, handlers_in
+from pinwarden.contract.entitlements.values import Handler, Source
+from tests.support.published import FIRST, TRUTH, IndexUnreachableError, Score, sources, wheels
 
 AT_LEAST = 0.95
 AT_MOST = 4.0

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 from benchmarks.measure import Goal, Row, table
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock.entry import Entry, entry_key, with_integrity
-from pinwarden.documents.lock.relock import relock
-from pinwarden.documents.server_entry import from_value
-from pinwarden.rules.plan import install_plan
+from pinwarden.lock import lockfile
+from pinwarden.lock.entry import Entry, entry_key, with_integrity
+from pinwarden.lock.plan import install_plan
+from pinwarden.lock.relock import relock
+from pinwarden.lock.server_entry import from_value
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TOOLPIN = REPOSITORY / "tests" / "npm" / "node_modules" / ".bin" / "toolpin"

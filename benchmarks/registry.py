@@ -17,30 +17,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Goal, compare, table
-from pinwarden.adapters.blobs.folder import FolderBlobs
-from pinwarden.adapters.bundles.archive import entry_of, make_archive
-from pinwarden.adapters.bundles.tree import SourceFile
-from pinwarden.adapters.clock import now
-from pinwarden.adapters.key_files import create_key_file
+from pinwarden.bundle import descriptor as descriptor_document
+from pinwarden.bundle import manifest as manifest_document
+from pinwarden.bundle.archive.bundle_archive import entry_of, make_archive
+from pinwarden.bundle.archive.tree import SourceFile
+from pinwarden.bundle.descriptor import CAR, Descriptor, SecurityPolicy
+from pinwarden.bundle.profile import default_profile
+from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.core.cid import document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.note import Checkpoint
 from pinwarden.core.record import replace
-from pinwarden.documents.bundle import descriptor as descriptor_document
-from pinwarden.documents.bundle import manifest as manifest_document
-from pinwarden.documents.bundle.descriptor import CAR, Descriptor, SecurityPolicy
-from pinwarden.documents.bundle.profile import default_profile
-from pinwarden.documents.bundle.signatures import signed, to_bytes
-from pinwarden.documents.registry import statement
-from pinwarden.flows.registry import operating
-from pinwarden.flows.registry.authorizing import caller_of
-from pinwarden.flows.registry.events import Change, log_changes
-from pinwarden.flows.registry.exporting import export
-from pinwarden.flows.registry.opening import RegistrySettings, open_registry
-from pinwarden.flows.registry.publishing import publish
-from pinwarden.flows.registry.registry import Registry, RegistryLimits
-from pinwarden.store import pointer_log
-from pinwarden.store.database import Schema, open_database
+from pinwarden.registry import operator as operating
+from pinwarden.registry import statement
+from pinwarden.registry.authorization import caller_of
+from pinwarden.registry.blobs.folder import FolderBlobs
+from pinwarden.registry.events import Change, log_changes
+from pinwarden.registry.export import export
+from pinwarden.registry.publish import publish
+from pinwarden.registry.registry import Registry, RegistryLimits
+from pinwarden.registry.setup import RegistrySettings, open_registry
+from pinwarden.registry.store import pointer_log
+from pinwarden.system.clock import now
+from pinwarden.system.database import Schema, open_database
+from pinwarden.system.key_files import create_key_file
 
 KEY = PrivateKey.from_seed(b"b" * 32)
 SIZES = (1, 1_000, 100_000)

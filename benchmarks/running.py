@@ -16,14 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Goal, Row, compare, table
-from pinwarden.adapters.endpoints.endpoint import Endpoint, Settings
-from pinwarden.adapters.environments.store import Store
-from pinwarden.adapters.net.fetch import Fetcher, FetchRules
+from pinwarden.artifacts.environments.store import Store
 from pinwarden.core.digest import Digest
-from pinwarden.documents.artifacts.closure import Closure, ClosureFile, ClosurePackage
-from pinwarden.flows.artifacts.closing import Workshop, fetch_files
-from pinwarden.flows.artifacts.sources import Sources
-from pinwarden.flows.project import Project
+from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
+from pinwarden.project.fetch_context import Workshop, fetch_files
+from pinwarden.project.package_sources import Sources
+from pinwarden.project.project import Project
+from pinwarden.system.net.endpoint import Endpoint, Settings
+from pinwarden.system.net.fetch import Fetcher, FetchRules
 
 BIN = Path(sys.executable).parent
 ROUNDS = 7

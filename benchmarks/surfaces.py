@@ -10,11 +10,11 @@ from typing import Any
 
 from benchmarks.core import real_tools
 from benchmarks.measure import Goal, Row, compare, table
-from pinwarden.adapters.probe.probe import ProbeOptions, probe, probe_all
-from pinwarden.documents.surface import Surface, from_listing
-from pinwarden.documents.target import StdioTarget
-from pinwarden.rules.advisories.scan import scan
-from pinwarden.rules.drift import surface as drift
+from pinwarden.surface.drift import surface as drift
+from pinwarden.surface.probe.probe import ProbeOptions, probe, probe_all
+from pinwarden.surface.scan.scan import scan
+from pinwarden.surface.surface import Surface, from_listing
+from pinwarden.system.target import StdioTarget
 
 SLOW_SERVER = Path(__file__).parent / "waiting_server.py"
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from tests.needs import NOT_OURS
+from tests.support.needs import NOT_OURS
 
 if TYPE_CHECKING:
-    from tests.postgres import Cluster
+    from tests.support.postgres import Cluster
 
 # Hundreds of tests start the program anew; without bytecode each start would compile all of it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -56,7 +56,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """One PostgreSQL for all tests of a process; each makes a database of its own in it."""
-    from tests.postgres import postgres
+    from tests.support.postgres import postgres
 
     with postgres() as running:
         yield running

@@ -1,7 +1,7 @@
 """Writes docs/reference/api-surface-hash.vectors.json. ``--check`` only compares.
 
 The cases are here, the expected values come from the code. They count only because a second implementation, in
-tests/documents/api_surface_oracle.mjs, has to find the same ones.
+tests/surface/api_surface_oracle.mjs, has to find the same ones.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.api_surface import api_surface_leaves, hash_of_leaves
-from pinwarden.documents.json_file import to_json_file
+from pinwarden.core.json_file import to_json_file
+from pinwarden.surface.api_surface import api_surface_leaves, hash_of_leaves
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 VECTORS = REPOSITORY / "tests" / "vectors"

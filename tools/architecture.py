@@ -1,4 +1,4 @@
-"""Draws docs/architecture.svg: the rooms of src/pinwarden and the imports between them, read from the code itself."""
+"""Draws docs/architecture.svg: the packages of src/pinwarden and the imports between them, read from the code."""
 
 from __future__ import annotations
 
@@ -11,36 +11,58 @@ from math import sqrt
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
-LAYERS = (("cli",), ("web", "gateway"), ("flows",), ("store", "adapters"), ("rules",), ("documents",), ("core",))
-"""From the top down; data flows up, imports point down."""
+LAYERS = (
+    ("cli",),
+    ("gateway",),
+    ("install",),
+    ("project",),
+    ("contract",),
+    ("registry",),
+    ("bundle",),
+    ("artifacts",),
+    ("lock",),
+    ("clients",),
+    ("surface",),
+    ("system",),
+    ("core",),
+)
+"""From the top down. A package imports only packages below it."""
 
 Import = tuple[str, str]
 """The importing and the imported thing."""
 
 _WIDTH, _MARGIN, _LABEL = 1180, 24, 116
-_BOX, _LOOPS, _GAP = 44, 36, 78  # heights: of a box, of the room under it for its loops, between two layers
+_BOX, _LOOPS, _GAP = 44, 36, 78  # heights: of a box, of the space under it for its loops, between two layers
 _APART = 14  # between two boxes
 _SWEEPS = 8  # of ordering; the order settles after three
 _MOTTOES = {
-    "cli": "what people type",
-    "web": "what browsers see",
-    "gateway": "what agents meet",
-    "flows": "one file per use",
-    "store": "what lasts",
-    "adapters": "the outside world",
-    "rules": "pure judgement",
-    "documents": "frozen values",
+    "cli": "commands, formats",
+    "gateway": "enforcing proxy",
+    "install": "install, upgrade",
+    "project": "lock, gate, run",
+    "contract": "server authors",
+    "registry": "bundles, log",
+    "bundle": "signed bundles",
+    "artifacts": "npm, PyPI, OCI",
+    "lock": "mcp-lock.json",
+    "clients": "client files",
+    "surface": "tools, drift, scan",
+    "system": "files, network",
     "core": "bytes and values",
 }
-_COLOURS = {  # of each room, for light and for dark
+_COLOURS = {  # of each package, for light and for dark
     "cli": ("#7c3aed", "#c4a7ff"),
-    "web": ("#be185d", "#f9a8d4"),
     "gateway": ("#be185d", "#f9a8d4"),
-    "flows": ("#0f6fde", "#7cb7ff"),
-    "store": ("#0e7a6d", "#5fd4c4"),
-    "adapters": ("#0e7a6d", "#5fd4c4"),
-    "rules": ("#b45309", "#f5b55e"),
-    "documents": ("#4d7c0f", "#a6d45f"),
+    "install": ("#9d174d", "#f4a3c8"),
+    "project": ("#0f6fde", "#7cb7ff"),
+    "contract": ("#1d4ed8", "#93b4ff"),
+    "registry": ("#0369a1", "#7dd3fc"),
+    "bundle": ("#0e7490", "#67d5e6"),
+    "artifacts": ("#0e7a6d", "#5fd4c4"),
+    "lock": ("#15803d", "#7bdc9b"),
+    "clients": ("#4d7c0f", "#a6d45f"),
+    "surface": ("#b45309", "#f5b55e"),
+    "system": ("#9a3412", "#fdba8c"),
     "core": ("#475569", "#b6c2d1"),
 }
 
@@ -93,9 +115,9 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 @dataclass(slots=True, kw_only=True)
 class _Box:
-    """A sub-room, or the files that stand in a room itself."""
+    """A sub-package, or the files that stand in a package itself."""
 
-    room: str
+    package: str
     label: str
     files: int
     layer: int = 0
@@ -129,14 +151,14 @@ def _boxes(known: Mapping[str, Path]) -> tuple[dict[str, _Box], dict[str, str]]:
         files[place_of[module]] += path.name != "__init__.py"
     boxes = {}
     for name in sorted(set(place_of.values())):
-        room, _, inner = name.partition("/")
-        boxes[name] = _Box(room=room, label=f"{inner}/" if inner else f"{room}/*.py", files=files[name])
+        package, _, inner = name.partition("/")
+        boxes[name] = _Box(package=package, label=f"{inner}/" if inner else f"{package}/*.py", files=files[name])
     return boxes, place_of
 
 
 def _laid_out(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> list[list[_Box]]:
     """1. A layer per row. 2. Each row in the order that crosses least. 3. Each row as wide as the picture."""
-    layers = [[box for box in boxes.values() if box.room in rooms] for rooms in LAYERS]
+    layers = [[box for box in boxes.values() if box.package in packages] for packages in LAYERS]
     layers = [row for row in layers if row]
     for index, row in enumerate(layers):
         for box in row:
@@ -156,7 +178,7 @@ def _pull(box: _Box, boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> 
     for (a, b), count in links.items():
         ends = (boxes[a], boxes[b])
         other = ends[1] if ends[0] is box else ends[0] if ends[1] is box else None
-        if other is not None and other.room != "core":
+        if other is not None and other.package != "core":
             total, weight = total + other.middle * sqrt(count), weight + sqrt(count)
     return total / weight if weight else box.middle
 
@@ -176,30 +198,30 @@ def _spread(row: list[_Box]) -> None:
 def _svg(boxes: Mapping[str, _Box], links: Mapping[Import, int], layers: list[list[_Box]]) -> Iterator[str]:
     height = round(layers[-1][0].y + _BOX + 58)
     yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
-    yield f'height="{height}" role="img" aria-label="The rooms of Pinwarden and the imports between them">\n'
+    yield f'height="{height}" role="img" aria-label="The packages of Pinwarden and the imports between them">\n'
     yield "<!-- Generated by tools/architecture.py from the imports in src/pinwarden. -->\n"
-    yield _style(sorted({box.room for box in boxes.values()}))
+    yield _style(sorted({box.package for box in boxes.values()}))
     yield f'<rect class="page" x="1" y="1" width="{_WIDTH - 2}" height="{height - 2}" rx="14"/>\n'
     for index, row in enumerate(layers):
         tall = _BOX + (_LOOPS if index + 1 < len(layers) else 0) + 24
         yield f'<rect class="band" x="12" y="{row[0].y - 12:g}" width="{_WIDTH - 24}" height="{tall}" rx="10"/>\n'
     yield from _lines(boxes, links)
     for row in layers:
-        rooms = dict.fromkeys(box.room for box in row)
-        for place, room in enumerate(rooms):
-            yield f'<text class="room {room}" x="28" y="{row[0].y + 19 + 34 * place:g}">{room}</text>\n'
-            yield f'<text class="note" x="28" y="{row[0].y + 35 + 34 * place:g}">{_MOTTOES[room]}</text>\n'
+        packages = dict.fromkeys(box.package for box in row)
+        for place, package in enumerate(packages):
+            yield f'<text class="package {package}" x="28" y="{row[0].y + 19 + 34 * place:g}">{package}</text>\n'
+            yield f'<text class="note" x="28" y="{row[0].y + 35 + 34 * place:g}">{_MOTTOES[package]}</text>\n'
         yield from map(_box, row)
-    note = "A line is an import, thicker for more of them; it has the colour of the importing room and points down."
+    note = "A line is an import, thicker for more of them; it has the colour of the importing package and points down."
     if not any(boxes[b].layer < boxes[a].layer for a, b in links):
         note += " A red line would point up: there is none."
     yield f'<text class="note" x="28" y="{height - 18}">{note}</text>\n'
     yield "</svg>\n"
 
 
-def _style(rooms: Iterable[str]) -> str:
+def _style(packages: Iterable[str]) -> str:
     def colours(shade: int) -> str:
-        return "".join(f".{room}{{--c:{_COLOURS[room][shade]}}}" for room in rooms)
+        return "".join(f".{package}{{--c:{_COLOURS[package][shade]}}}" for package in packages)
 
     light = "--page:#fff;--band:#f4f6f8;--box:#fff;--text:#1f2328;--soft:#59636e;--edge:#d1d9e0"
     dark = "--page:#0d1117;--band:#161b22;--box:#0d1117;--text:#f0f6fc;--soft:#9198a1;--edge:#3d444d"
@@ -214,7 +236,7 @@ def _style(rooms: Iterable[str]) -> str:
         ".up{stroke:#e5484d}\n"
         ".name{font-size:13px;font-weight:600;text-anchor:middle}\n"
         ".files{font-size:11px;text-anchor:middle;fill:var(--soft)}\n"
-        ".room{font-size:16px;font-weight:700;fill:var(--c)}.note{font-size:11.5px;fill:var(--soft)}\n"
+        ".package{font-size:16px;font-weight:700;fill:var(--c)}.note{font-size:11.5px;fill:var(--soft)}\n"
         "</style>\n"
     )
 
@@ -222,7 +244,8 @@ def _style(rooms: Iterable[str]) -> str:
 def _box(box: _Box) -> str:
     files = "1 file" if box.files == 1 else f"{box.files} files"
     return (
-        f'<rect class="box {box.room}" x="{box.x:.1f}" y="{box.y:g}" width="{box.width:.1f}" height="{_BOX}" rx="7"/>'
+        f'<rect class="box {box.package}" x="{box.x:.1f}" y="{box.y:g}" '
+        f'width="{box.width:.1f}" height="{_BOX}" rx="7"/>'
         f'<text class="name" x="{box.middle:.1f}" y="{box.y + 19:g}">{box.label}</text>'
         f'<text class="files" x="{box.middle:.1f}" y="{box.y + 35:g}">{files}</text>\n'
     )
@@ -246,7 +269,7 @@ def _lines(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> Iterator[s
         weight = (
             f'stroke-width="{0.6 + 0.8 * sqrt(count):.1f}" stroke-opacity="{min(0.7, 0.12 + 0.11 * sqrt(count)):.2f}"'
         )
-        yield f'<path class="line {boxes[a].room}{" up" if upward else ""}" {weight} d="{path}">'
+        yield f'<path class="line {boxes[a].package}{" up" if upward else ""}" {weight} d="{path}">'
         yield f"<title>{a} imports {b}: {times}</title></path>\n"
 
 

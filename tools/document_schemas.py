@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 
 from pinwarden.core.digest import DIGEST_SIZES
-from pinwarden.documents import surface
-from pinwarden.documents.lock import extension as lock_extension
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock import shape as lock_shape
-from pinwarden.documents.tier import TIERS_WORST_FIRST
+from pinwarden.lock import extension as lock_extension
+from pinwarden.lock import lockfile
+from pinwarden.lock import shape as lock_shape
+from pinwarden.lock.tier import TIERS_WORST_FIRST
+from pinwarden.surface import surface
 from tools.schema_words import (
     ANYTHING,
     COUNT,

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+from pinwarden.artifacts.artifact_drift import ARTIFACT_KINDS
+from pinwarden.artifacts.provenance_drift import PROVENANCE_KINDS
+from pinwarden.clients.findings import FINDING_KINDS
+from pinwarden.clients.kinds import CONFIG_KINDS
+from pinwarden.contract.cost_report import COST_KINDS
+from pinwarden.contract.denials import CONTRACT_KINDS
+from pinwarden.contract.diff_report import CONTRACT_CHANGE_KINDS
+from pinwarden.core.finding_kinds import FindingKind, Kinds
 from pinwarden.core.record import Record
-from pinwarden.documents.lock.verification import NOTES, PROBLEMS
-from pinwarden.flows.artifacts.bill import BILL_KINDS
-from pinwarden.flows.artifacts.renewing import DEPENDENCY_KINDS
-from pinwarden.flows.artifacts.scripts import SCRIPT_KINDS
-from pinwarden.flows.artifacts.vulnerable import VULNERABILITY_KINDS
-from pinwarden.flows.artifacts.yanks import YANK_KINDS
-from pinwarden.flows.config.decisions import LOCKING_KINDS
-from pinwarden.flows.config.doctor import ISSUE_KINDS, MACHINE_KINDS
-from pinwarden.flows.config.secrets_audit import SECRET_KINDS
-from pinwarden.flows.contract.costing import COST_KINDS
-from pinwarden.flows.contract.denials import CONTRACT_KINDS
-from pinwarden.flows.contract.differing import CONTRACT_CHANGE_KINDS
-from pinwarden.flows.gate.check import LOCK_REQUIRED_KINDS, POLICY_KINDS
-from pinwarden.flows.gate.integrity import LOCK_KINDS
-from pinwarden.flows.gate.registry import REGISTRY_KINDS
-from pinwarden.flows.gate.repository import COVERAGE_KINDS
-from pinwarden.flows.gate.unread import LIVE_KINDS
-from pinwarden.flows.lock.conversion import CONVERSION_KINDS
-from pinwarden.flows.lock.reinstalling import REINSTALLING_KINDS
-from pinwarden.flows.lock.signatures import SIGNATURE_KINDS
-from pinwarden.flows.lock.updating import UPDATE_KINDS
-from pinwarden.rules.advisories import toolpin
-from pinwarden.rules.advisories.cues import ATTACK_CODES, CUE_CODES
-from pinwarden.rules.advisories.scan import MESSAGES
-from pinwarden.rules.config.findings import FINDING_KINDS
-from pinwarden.rules.config.kinds import CONFIG_KINDS
-from pinwarden.rules.drift.toolpin_pins import PIN_FINDINGS, UNDECIDED
-from pinwarden.rules.finding_kinds import FindingKind, Kinds
-from pinwarden.rules.trust.artifact_drift import ARTIFACT_KINDS
-from pinwarden.rules.trust.provenance_drift import PROVENANCE_KINDS
+from pinwarden.lock.toolpin_pins import PIN_FINDINGS, UNDECIDED
+from pinwarden.lock.verification import NOTES, PROBLEMS
+from pinwarden.project.advisories import VULNERABILITY_KINDS
+from pinwarden.project.client_reinstall import REINSTALLING_KINDS
+from pinwarden.project.decisions import LOCKING_KINDS
+from pinwarden.project.dependency_updates import DEPENDENCY_KINDS
+from pinwarden.project.doctor import ISSUE_KINDS, MACHINE_KINDS
+from pinwarden.project.gate.check import LOCK_REQUIRED_KINDS, POLICY_KINDS
+from pinwarden.project.gate.integrity import LOCK_KINDS
+from pinwarden.project.gate.registry import REGISTRY_KINDS
+from pinwarden.project.gate.repository import COVERAGE_KINDS
+from pinwarden.project.gate.unreviewed import LIVE_KINDS
+from pinwarden.project.install_scripts import SCRIPT_KINDS
+from pinwarden.project.lock_conversion import CONVERSION_KINDS
+from pinwarden.project.lock_signatures import SIGNATURE_KINDS
+from pinwarden.project.sbom import BILL_KINDS
+from pinwarden.project.secrets_audit import SECRET_KINDS
+from pinwarden.project.update import UPDATE_KINDS
+from pinwarden.project.yanked_bundles import YANK_KINDS
+from pinwarden.surface.scan import toolpin
+from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES
+from pinwarden.surface.scan.scan import MESSAGES
 
 
 def text_kinds() -> Kinds:

@@ -43,13 +43,14 @@ def pinwarden_contract(request: pytest.FixtureRequest) -> Check:
 
 def _told(root: Path, server: str, lock: Path, python: str, *, update: bool) -> str | None:
     """What is wrong with the contract, as the command line tells it; None if nothing is."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.adapters.contract.python_server import python_server
-    from pinwarden.adapters.probe.probe import ProbeOptions
     from pinwarden.cli.render.text import render_text
+    from pinwarden.contract import check_report as checking
+    from pinwarden.contract import lock_command as locking
+    from pinwarden.contract.observation import observe_python
+    from pinwarden.contract.python_server import python_server
     from pinwarden.core.errors import PinwardenError
-    from pinwarden.flows.contract import checking, locking
-    from pinwarden.flows.contract.observing import observe_python
+    from pinwarden.surface.probe.probe import ProbeOptions
+    from pinwarden.system.clock import now
 
     try:
         place = locking.place_of(str(lock))

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.cli.run import Outcome, pinwarden_in
 from tests.servers.npm_registry import tarball
-from tests.wheels import make_wheel
+from tests.support.wheels import make_wheel
 
 LOCK = "mcp-lock.json"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonschema import Draft4Validator
 
-from tests.needs import missing
+from tests.support.needs import missing
 
 _FILE = Path(__file__).parents[1] / "npm/node_modules/@microsoft/jest-sarif/lib/schemas/sarif-2.1.0-rtm.5.json"
 

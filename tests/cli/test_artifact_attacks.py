@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.endpoints.endpoint import Endpoint
-from pinwarden.adapters.resolvers.npm import WantedPackage, resolve_npm
-from pinwarden.flows.lock.reinstalling import with_fresh_start
-from tests import images
+from pinwarden.artifacts.resolvers.npm import WantedPackage, resolve_npm
+from pinwarden.project.client_reinstall import with_fresh_start
+from pinwarden.system.net.endpoint import Endpoint
 from tests.cli.artifact_world import User, npm_library, npm_server, python_server
-from tests.registries import DockerRegistry, Reply, docker_registry, needs_registry, scripted
 from tests.servers.npm_registry import Verdaccio, sri, verdaccio
-from tests.wheels import package_index, wheel_name
+from tests.support import images
+from tests.support.registries import DockerRegistry, Reply, docker_registry, needs_registry, scripted
+from tests.support.wheels import package_index, wheel_name
 
 
 @pytest.fixture(scope="session")

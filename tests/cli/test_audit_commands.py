@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.documents.gateway_event import Fact
-from pinwarden.flows.gateway.state import GatewayState
-from pinwarden.store.audit_chain import lines
-from pinwarden.store.audit_journal import Journal, pack
+from pinwarden.gateway.audit.chain import lines
+from pinwarden.gateway.audit.journal import Journal, pack
+from pinwarden.gateway.event import Fact
+from pinwarden.gateway.state import GatewayState
 from tests.cli.run import Outcome
 from tests.gateway.review_world import ReviewWorld
-from tests.postgres import Cluster
+from tests.support.postgres import Cluster
 
 FACTS = (
     Fact(kind="called", server="notes", client="editor", call="c1", item_kind="tool", item="search"),
@@ -225,7 +225,7 @@ def test_an_export_that_the_disk_does_not_take_leaves_nothing_behind(
     if failing == "fsync":
         monkeypatch.setattr(os, "fsync", full)
     else:
-        monkeypatch.setattr("pinwarden.flows.gateway.auditing.hash_of", full)
+        monkeypatch.setattr("pinwarden.gateway.audit.report.hash_of", full)
     outcome = world.run("audit", "export", "--output", "log.jsonl")
     assert (outcome.code, "[FILE_UNWRITABLE]" in outcome.err, list(world.root.iterdir())) == (3, True, [])
 
@@ -280,8 +280,8 @@ def test_what_cannot_be_done_is_told_with_a_code(arguments: str, code: int, told
 
 def test_what_a_killed_gateway_left_behind_is_in_what_is_read(world: ReviewWorld) -> None:
     script = (
-        "import os, sys; from pathlib import Path; from pinwarden.store.audit import AuditLog, AuditLimits;"
-        "from pinwarden.documents.gateway_event import Fact;"
+        "import os, sys; from pathlib import Path; from pinwarden.gateway.audit.log import AuditLog, AuditLimits;"
+        "from pinwarden.gateway.event import Fact;"
         "log = AuditLog(sys.argv[1], Path(sys.argv[2]), limits=AuditLimits(gather=60));"
         "log.record(Fact(kind='called', item='last words')); os._exit(9)"
     )

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.digest_policy import DEFAULT_POLICY, gateway_policy, tightened
-from pinwarden.documents.launch.own_launch import run_start
+from pinwarden.clients.launch.own_command import run_start
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY, gateway_policy, tightened
 from tests.cli.run import Outcome, pinwarden
 from tests.servers import turning
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from pinwarden.bundle import pointer, trust
+from pinwarden.bundle.pointer import Constraints, Pointer
+from pinwarden.bundle.profile import default_profile
+from pinwarden.bundle.trust import Trust, TrustedKey
 from pinwarden.cli.main import main
 from pinwarden.core.keys import PrivateKey
-from pinwarden.documents.bundle import pointer, trust
-from pinwarden.documents.bundle.pointer import Constraints, Pointer
-from pinwarden.documents.bundle.profile import default_profile
-from pinwarden.documents.bundle.trust import Trust, TrustedKey
-from tests.bundle_world import BEFORE, LATER, MAINTAINER, REGISTRY, VERIFIER
+from tests.support.bundle_world import BEFORE, LATER, MAINTAINER, REGISTRY, VERIFIER
 
 SERVER = {
     "name": "acme.notes",
@@ -313,7 +313,7 @@ def test_the_text_of_a_verdict_names_the_code_and_what_to_do(run: Run, capsys: p
 
 
 def test_a_signer_is_whatever_has_a_public_key_and_signs(run: Run) -> None:
-    from pinwarden.flows.bundle.signing import sign_file
+    from pinwarden.bundle.sign import sign_file
 
     class Token:
         public_key = REGISTRY.public_key

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from pinwarden.bundle import pointer, trust
+from pinwarden.bundle.descriptor import CAR
+from pinwarden.bundle.pointer import Pointer
+from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.cli.main import main
 from pinwarden.core.keys import PrivateKey
-from pinwarden.documents.bundle import pointer, trust
-from pinwarden.documents.bundle.descriptor import CAR
-from pinwarden.documents.bundle.pointer import Pointer
-from pinwarden.documents.bundle.signatures import signed, to_bytes
-from tests.bundle_world import BEFORE, REGISTRY, STRANGER, TRUST, VERIFIER
 from tests.docs.schemas import problems
-from tests.registries import DockerRegistry, docker_registry, needs_registry
+from tests.support.bundle_world import BEFORE, REGISTRY, STRANGER, TRUST, VERIFIER
+from tests.support.registries import DockerRegistry, docker_registry, needs_registry
 
 pytestmark = needs_registry
 ARCHIVE = "acme.notes-1.0.0.car"

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests import images
-from tests.bundles import Identity, Wish, authority, block, issue, packed, sign_with_cli, signature_in
 from tests.cli.artifact_world import User
-from tests.needs import needs
-from tests.registries import DockerRegistry, docker_registry, needs_registry
 from tests.servers.plain_http import Asked, PlainServer, Said, plain_server
+from tests.support import images
+from tests.support.bundles import Identity, Wish, authority, block, issue, packed, sign_with_cli, signature_in
+from tests.support.needs import needs
+from tests.support.registries import DockerRegistry, docker_registry, needs_registry
 
 needs_node = needs("node", install="apt-get install nodejs")
 NOTES = "io.github.acme/notes"

@@ -189,8 +189,8 @@ class TestPlantedConfigurations:
     def test_a_folder_that_cannot_be_listed_is_never_clean(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from pinwarden.adapters import repository as searched
         from pinwarden.core.errors import PinwardenError
+        from pinwarden.system import repository as searched
 
         monkeypatch.setattr(searched, "MAX_FOLDERS", 2)
         (repository.root / "a" / "b" / "c").mkdir(parents=True)

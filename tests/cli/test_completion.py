@@ -14,7 +14,7 @@ from pinwarden.cli.grammar import Command, grammar
 from pinwarden.cli.main import COMMANDS
 from tests.cli.run import pinwarden
 from tests.cli.terminal import typed
-from tests.needs import needs
+from tests.support.needs import needs
 
 ALL = grammar(COMMANDS)
 NAMES = {command.name: command for command in ALL}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.clients import discover_project, this_system
-from pinwarden.documents.clients.table import CLIENTS
-from pinwarden.documents.policy import SETTING_CODES
-from pinwarden.rules.config.findings import FINDING_KINDS
+from pinwarden.clients.files import discover_project, this_system
+from pinwarden.clients.findings import FINDING_KINDS
+from pinwarden.clients.table import CLIENTS
+from pinwarden.lock.policy import SETTING_CODES
 from tests.cli.run import Outcome, pinwarden
 
 OK: dict[str, Any] = {"command": "npx", "args": ["-y", "@acme/notes@1.2.3"]}

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents import surface
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock.entry import Entry
-from pinwarden.documents.lock.lockfile import Lock, sealed
+from pinwarden.lock import lockfile
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.lockfile import Lock, sealed
+from pinwarden.surface import surface
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import load, vectors_dir
-from tests.documents.locks import NOON, SURFACE, entry, our_entry
+from tests.support.locks import NOON, SURFACE, entry, our_entry
 
 TOOLPIN = vectors_dir() / "toolpin"
 INSTALLED = TOOLPIN / "installed"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.main import main
+from pinwarden.contract.contract import FLAGS
+from pinwarden.contract.extension import body_digest
+from pinwarden.contract.lockfile import Lockfile
 from pinwarden.core.errors import CODES
-from pinwarden.documents.contract.contract import FLAGS
-from pinwarden.documents.contract.extension import body_digest
-from pinwarden.documents.contract.lockfile import Lockfile
 from tests.cli.run import Outcome, pinwarden
 
 Run = Callable[..., Outcome]

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.contract.python_server import interpreter_for, introspect, python_server
-from pinwarden.adapters.probe.probe import ProbeOptions
 from pinwarden.cli.main import main
+from pinwarden.contract.check_report import check
+from pinwarden.contract.dialect import F5
+from pinwarden.contract.extension import body_digest
+from pinwarden.contract.lock_command import Place, fresh_lockfile
+from pinwarden.contract.lockfile import Lockfile, parse_lockfile, serialize_lockfile
+from pinwarden.contract.observation import Observed, observe_python
+from pinwarden.contract.python_server import interpreter_for, introspect, python_server
+from pinwarden.contract.verify_live import verify_contract
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.contract.dialect import F5
-from pinwarden.documents.contract.extension import body_digest
-from pinwarden.documents.contract.lockfile import Lockfile, parse_lockfile, serialize_lockfile
-from pinwarden.documents.surface import from_listing
-from pinwarden.flows.contract.checking import check
-from pinwarden.flows.contract.consuming import verify_contract
-from pinwarden.flows.contract.locking import Place, fresh_lockfile
-from pinwarden.flows.contract.observing import Observed, observe_python
+from pinwarden.surface.probe.probe import ProbeOptions
+from pinwarden.surface.surface import from_listing
 from tests.cli.run import Outcome
 
 SERVER = """
@@ -159,7 +159,7 @@ FACTS = [
 
 def test_a_server_that_writes_down_its_own_facts_is_refused_and_never_an_internal_error(tmp_path: Path) -> None:
     """The process is the server's: it can write anything into the file, or a link to something else."""
-    from pinwarden.adapters.contract.python_server import _is_understood, _read
+    from pinwarden.contract.python_server import _is_understood, _read
 
     facts = tmp_path / "facts.json"
     for text in FACTS:
@@ -173,7 +173,7 @@ def test_a_server_that_writes_down_its_own_facts_is_refused_and_never_an_interna
 
 
 def test_a_server_does_not_make_its_asker_read_files_outside_its_folder(tmp_path: Path) -> None:
-    from pinwarden.adapters.contract.sources import read_modules
+    from pinwarden.contract.sources import read_modules
 
     (tmp_path / "outside.py").write_text("secret = 1\n")
     (tmp_path / "server").mkdir()

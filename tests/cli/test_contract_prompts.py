@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.run import Outcome, pinwarden
 from tests.gateway.real import OLD_PYTHON
-from tests.needs import missing
+from tests.support.needs import missing
 
 BODY = '''
 
@@ -131,8 +131,8 @@ def test_one_function_that_serves_all_prompts_counts_for_each(tmp_path: Path) ->
 
 
 def test_a_lock_without_the_code_of_prompts_is_stale(tmp_path: Path) -> None:
-    from pinwarden.documents.contract.extension import body_digest
-    from pinwarden.documents.contract.lockfile import Lockfile
+    from pinwarden.contract.extension import body_digest
+    from pinwarden.contract.lockfile import Lockfile
 
     (tmp_path / "server.py").write_text(FRAMEWORKS["sdk"][0] + BODY)
     assert contract(tmp_path, "lock", sys.executable).code == 0

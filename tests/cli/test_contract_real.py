@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run import pinwarden
-from tests.needs import needs
+from tests.support.needs import needs
 
 UV = str(Path(sys.executable).with_name("uv"))
 

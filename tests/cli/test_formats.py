@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pinwarden.cli.render import FORMATS, render, render_error
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.report import LEVELS, Report, Row
 from pinwarden.core.visible import INVISIBLE
-from pinwarden.flows.report import LEVELS, Report, Row
 from tests.cli.run import pinwarden
 from tests.cli.sarif_schema import sarif_problems
 

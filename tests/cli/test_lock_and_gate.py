@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.targets import SCRIPTED
 from tests.cli.project import RECORDED, ProjectFolder
 from tests.cli.run import pinwarden
 from tests.narrowed_tools import NARROWED, narrowed
+from tests.support.targets import SCRIPTED
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "toolpin"
 TOOL = {"name": "search", "description": "Search the notes.", "inputSchema": {"type": "object"}}
@@ -198,7 +198,7 @@ class TestLockAttacks:
 
     def test_a_record_that_was_stripped_is_missed(self, world: World) -> None:
         """Attack: take away our record and seal, which leaves a good file of version 2."""
-        from pinwarden.documents.lock import lockfile
+        from pinwarden.lock import lockfile
 
         lock = lockfile.parse(world.lock.read_bytes())
         world.lock.write_bytes(lockfile.to_bytes(lock, plain_v2=True))

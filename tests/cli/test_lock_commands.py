@@ -14,13 +14,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from pinwarden import PrivateKey
 from pinwarden.core.digest import Digest
-from pinwarden.documents import surface
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock.entry import new_entry
-from pinwarden.documents.lock.lockfile import Lock, sealed
+from pinwarden.lock import lockfile
+from pinwarden.lock.entry import new_entry
+from pinwarden.lock.lockfile import Lock, sealed
+from pinwarden.surface import surface
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import load, vectors_dir
-from tests.documents.locks import NOON, SURFACE, our_entry, plan
+from tests.support.locks import NOON, SURFACE, our_entry, plan
 
 TOOLPIN = vectors_dir() / "toolpin"
 WHOLE = "locks/whole.mcp-lock.json"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.render import FORMATS, render
-from pinwarden.flows.report import Report, Row
-from pinwarden.flows.rows import row_of
-from pinwarden.rules.drift.changes import ABSENT, Change
-from pinwarden.rules.drift.text_diff import without_common
+from pinwarden.core.report import Report, Row
+from pinwarden.surface.drift.changes import ABSENT, Change
+from pinwarden.surface.drift.text_diff import without_common
+from pinwarden.surface.rows import row_of
 
 WORDS = [f"--word-{number:04}" for number in range(500)]
 COMMENT = 65_536

@@ -17,21 +17,22 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.probe.secret_mask import refuse_repeated
 from pinwarden.cli.render import FORMATS, render
+from pinwarden.clients.near_names import slips
+from pinwarden.core.json_file import to_json_file
 from pinwarden.core.json_slices import array_elements
 from pinwarden.core.keys import PrivateKey
+from pinwarden.core.report import Report, Row
 from pinwarden.core.visible import inert_in_log, show_invisible
-from pinwarden.documents.json_file import to_json_file
-from pinwarden.documents.lock import entry as lock_entry
-from pinwarden.documents.lock import lockfile, signature
-from pinwarden.documents.lock.extension import extended
-from pinwarden.documents.lock.record import extension_of
-from pinwarden.documents.lock.relock import relock
-from pinwarden.documents.policy_table import Pattern, _fits
-from pinwarden.documents.surface import TOOL, Item, Surface
-from pinwarden.flows.report import Report, Row
-from pinwarden.rules.config.masking import (
+from pinwarden.lock import entry as lock_entry
+from pinwarden.lock import lockfile, signature
+from pinwarden.lock.extension import extended
+from pinwarden.lock.policy_table import Pattern, _fits
+from pinwarden.lock.record import extension_of
+from pinwarden.lock.relock import relock
+from pinwarden.surface.probe.secret_mask import refuse_repeated
+from pinwarden.surface.surface import TOOL, Item, Surface
+from pinwarden.system.masking import (
     is_secret_name,
     lockable_entry,
     looks_secret,
@@ -39,7 +40,6 @@ from pinwarden.rules.config.masking import (
     shown_text,
     shown_words,
 )
-from pinwarden.rules.config.near_names import slips
 from tests.cli.run import pinwarden
 from tests.cli.test_config_attacks import OK, OK_LIST, World
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.lock.entry import Entry, with_integrity
-from pinwarden.documents.policy import parse_policy
+from pinwarden.lock.entry import Entry, with_integrity
+from pinwarden.lock.policy import parse_policy
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import load, vectors_dir
-from tests.documents.locks import NOON, entry
+from tests.support.locks import NOON, entry
 
 TOOLPIN = vectors_dir() / "toolpin"
 NOON_EPOCH = {"SOURCE_DATE_EPOCH": "1784548800"}  # 2026-07-20T12:00:00Z, when the vectors were made

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
-from pinwarden.documents.lock.entry import Entry
-from pinwarden.documents.surface import from_listing
-from pinwarden.flows.lock.approvable import approvable
-from pinwarden.flows.lock.locking import Approver, approve_surfaces
-from pinwarden.flows.project import Project
+from pinwarden.lock import lock_store
+from pinwarden.lock.entry import Entry
+from pinwarden.project.approvable import approvable
+from pinwarden.project.lock import Approver, approve_surfaces
+from pinwarden.project.project import Project
+from pinwarden.surface.surface import from_listing
 from tests.cli.project import RECORDED
 from tests.cli.run import Outcome, pinwarden
 from tests.docs.schemas import problems
-from tests.needs import missing, needs
 from tests.servers.acme_packages import Registries, acme_registries, npm_answers, npm_packages
 from tests.servers.plain_http import plain_server
+from tests.support.needs import missing, needs
 
 needs_node = needs("node", install="apt-get install nodejs npm")
 PINWARDEN = (sys.executable, "-m", "pinwarden")
@@ -646,7 +646,7 @@ class Published:
 )
 def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Published:
     """A published server of each kind, proved and built once for all workers."""
-    from pinwarden.adapters.lock_store import exclusive
+    from pinwarden.lock.lock_store import exclusive
 
     names = request.param
     shared = tmp_path_factory.getbasetemp()

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.cli.run import Outcome, pinwarden
-from tests.forged_sigstore import Build, Forge, compact
-from tests.needs import needs
 from tests.servers.npm_registry import package, version_document
 from tests.servers.plain_http import Asked, Said, files, plain_server
+from tests.support.forged_sigstore import Build, Forge, compact
+from tests.support.needs import needs
 
 SLSA = "https://slsa.dev/provenance/v1"
 FORK = Build(repository="https://github.com/evil/slack-mcp", repository_id="6", owner_id="6")

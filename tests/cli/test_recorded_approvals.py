@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.targets import SCRIPTED
 from tests.cli.project import RECORDED, ProjectFolder
 from tests.cli.terminal import AtTerminal
 from tests.gateway.review_world import CHANGED, READ, SEARCH, ReviewWorld
+from tests.support.targets import SCRIPTED
 
 QUESTION = "as it is now? [y/N] "
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock.entry import Entry, with_integrity
-from pinwarden.documents.lock.relock import relock
+from pinwarden.lock import lockfile
+from pinwarden.lock.entry import Entry, with_integrity
+from pinwarden.lock.relock import relock
 from tests.cli.test_lock_and_gate import World
 
 NAME = "io.github.acme/notes"

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters import lock_store
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
-from pinwarden.documents.artifacts import closure as closure_document
-from pinwarden.documents.artifacts.closure import Closure, ClosureFile, ClosurePackage
-from pinwarden.documents.lock.extension import Artifact, ClosurePin, Extension, ImagePin, extended
-from pinwarden.documents.lock.record import extension_of
-from pinwarden.documents.lock.relock import relock
+from pinwarden.lock import closure as closure_document
+from pinwarden.lock import lock_store
+from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
+from pinwarden.lock.extension import Artifact, ClosurePin, Extension, ImagePin, extended
+from pinwarden.lock.record import extension_of
+from pinwarden.lock.relock import relock
 from tests.cli.project import ProjectFolder
 
 NOW = "2026-07-20T12:00:00.000Z"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.mcp_registry import load_registries
 from pinwarden.core.errors import PinwardenError
+from pinwarden.lock.mcp_registry import load_registries
 from tests.cli.run import pinwarden
 from tests.cli.test_lock_and_gate import World
 from tests.cli.test_surface_commands import TOOL, script

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.run import Outcome
 from tests.gateway.test_gateway_command import Project, running
-from tests.needs import needs
+from tests.support.needs import needs
 
 SERVER = """
 import json, pathlib, sys

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.surface import parse
-from tests.adapters.targets import SCRIPTED
+from pinwarden.surface.surface import parse
 from tests.cli.run import pinwarden
 from tests.narrowed_tools import NARROWED, narrowed
 from tests.servers.scripted_http import http_server
+from tests.support.targets import SCRIPTED
 
 REAL = Path(__file__).parents[1] / "vectors" / "real-servers"
 OLD = str(REAL / "server-filesystem@2026.1.14.json")

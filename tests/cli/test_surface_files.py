@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters import lock_store
 from pinwarden.core.record import replace
-from pinwarden.documents.lock.entry import Entry, new_entry
-from pinwarden.documents.lock.extension import Extension, extended, pin_surface, surface_path
-from pinwarden.documents.lock.record import extension_of
-from pinwarden.documents.lock.relock import relock
-from pinwarden.documents.surface import Surface, from_listing, parse, to_bytes
-from pinwarden.flows.lock.approvable import approvable
-from pinwarden.flows.lock.surface_files import in_own_files
+from pinwarden.lock import lock_store
+from pinwarden.lock.entry import Entry, new_entry
+from pinwarden.lock.extension import Extension, extended, pin_surface, surface_path
+from pinwarden.lock.record import extension_of
+from pinwarden.lock.relock import relock
+from pinwarden.project.approvable import approvable
+from pinwarden.project.surface_files import in_own_files
+from pinwarden.surface.surface import Surface, from_listing, parse, to_bytes
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import vectors_dir
-from tests.documents.locks import LATER, NOON, SURFACE, plan
+from tests.support.locks import LATER, NOON, SURFACE, plan
 
 NAME = "io.fixture/live-stdio"
 OTHER: Surface = from_listing({"tools": [{"name": "add", "description": "Other.", "inputSchema": {}}]})

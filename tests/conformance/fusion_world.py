@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.contract.contract import PromptContract
-from pinwarden.documents.contract.dialect import F1, F2, F3, F4, F5, Dialect, V
-from pinwarden.documents.contract.materialize import prompt_contract_from_json
+from pinwarden.contract.contract import PromptContract
+from pinwarden.contract.dialect import F1, F2, F3, F4, F5, Dialect, V
+from pinwarden.contract.materialize import prompt_contract_from_json
 from tests.conformance.vectors import load, vectors_dir
 
 FOLDER = vectors_dir() / "fusion"

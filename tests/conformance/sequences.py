@@ -16,15 +16,15 @@ from typing import Any, Protocol
 
 import pytest
 
-from pinwarden.documents.protocol import CAPABILITY
-from pinwarden.documents.surface import KINDS, TOOL, Item, Kind, Surface, from_listing
+from pinwarden.gateway.judged_lists import server_facts
 from pinwarden.gateway.templates import template_fits
-from pinwarden.gateway.views import server_facts
-from pinwarden.rules.drift.changes import Change
-from pinwarden.rules.drift.surface import blocked_by_default, compare
+from pinwarden.surface.drift.changes import Change
+from pinwarden.surface.drift.surface import blocked_by_default, compare
+from pinwarden.surface.protocol import CAPABILITY
+from pinwarden.surface.surface import KINDS, TOOL, Item, Kind, Surface, from_listing
 from tests.conformance.vectors import cases, vectors_dir
 from tests.servers.turning import Turning
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 Case = dict[str, Any]
 Page = tuple[str | None, dict[str, Any]]

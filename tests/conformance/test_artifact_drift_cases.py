@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.rules.trust.artifact_drift import compare_artifacts
+from pinwarden.artifacts.artifact_drift import compare_artifacts
 from tests.conformance.vectors import assert_judged, cases, vectors_dir
 
 # Of the collection's shape. A published collection may have none of its own.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.rules.config.drift import compare_configs
+from pinwarden.clients.drift import compare_configs
 from tests.conformance.vectors import assert_judged, cases, vectors_dir
 
 

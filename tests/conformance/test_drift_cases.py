@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.surface import KINDS, SERVER_MEMBERS, Surface, from_listing
-from pinwarden.rules.drift.surface import blocked_by_default, compare
+from pinwarden.surface.drift.surface import blocked_by_default, compare
+from pinwarden.surface.surface import KINDS, SERVER_MEMBERS, Surface, from_listing
 from tests.conformance.sequences import play_of
 from tests.conformance.vectors import REPOSITORY, cases, vectors_dir
 

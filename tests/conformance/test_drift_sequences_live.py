@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.probe.probe import ProbeOptions, probe
-from pinwarden.documents.surface import Surface
-from pinwarden.documents.target import HttpTarget, StdioTarget
+from pinwarden.surface.probe.probe import ProbeOptions, probe
+from pinwarden.surface.surface import Surface
+from pinwarden.system.target import HttpTarget, StdioTarget
 from tests.conformance.sequences import play_of, sequences_by_wire
 from tests.conformance.test_drift_cases import judge
 from tests.servers import turning

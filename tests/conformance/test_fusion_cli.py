@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.contract.files import read_lockfile, write_lockfile
-from pinwarden.documents.contract.contract import ActionContract, PromptContract, SurfaceContract, ToolContract
-from pinwarden.documents.contract.dialect import F1
-from pinwarden.documents.contract.lockfile import generate_lockfile
-from pinwarden.rules.contract.check import check_lockfile
-from pinwarden.rules.contract.outcome import Outcome, check_outcome, lock_outcome
+from pinwarden.contract.check import check_lockfile
+from pinwarden.contract.contract import ActionContract, PromptContract, SurfaceContract, ToolContract
+from pinwarden.contract.dialect import F1
+from pinwarden.contract.files import read_lockfile, write_lockfile
+from pinwarden.contract.lockfile import generate_lockfile
+from pinwarden.contract.outcome import Outcome, check_outcome, lock_outcome
 from tests.cli.run import pinwarden
 from tests.conformance.fusion_world import MADE_AT, dialect_of
 from tests.conformance.vectors import load

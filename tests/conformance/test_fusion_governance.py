@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
+from pinwarden.contract.attestation import HmacSigner, attest, guard_digest, verify_attestation
+from pinwarden.contract.claims import claims_from_json, judge_handler
+from pinwarden.contract.contract import contracts_from_json, tool_contract_from_json
+from pinwarden.contract.costs import estimated_tokens
+from pinwarden.contract.deltas import SEVERITIES, report_text, xml_text
+from pinwarden.contract.dialect import Dialect
+from pinwarden.contract.diff import diff_contracts
+from pinwarden.contract.digests import server_digest
+from pinwarden.contract.healing import enrich_error
+from pinwarden.contract.judge import aggregate_judgements, read_judgement
+from pinwarden.contract.tokens import THRESHOLDS, aggregate_profiles, response_profile, static_profile
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.contract.contract import contracts_from_json, tool_contract_from_json
-from pinwarden.documents.contract.dialect import Dialect
-from pinwarden.documents.contract.digests import server_digest
-from pinwarden.rules.contract.attestation import HmacSigner, attest, guard_digest, verify_attestation
-from pinwarden.rules.contract.claims import claims_from_json, judge_handler
-from pinwarden.rules.contract.costs import estimated_tokens
-from pinwarden.rules.contract.deltas import SEVERITIES, report_text, xml_text
-from pinwarden.rules.contract.diff import diff_contracts
-from pinwarden.rules.contract.healing import enrich_error
-from pinwarden.rules.contract.judge import aggregate_judgements, read_judgement
-from pinwarden.rules.contract.tokens import THRESHOLDS, aggregate_profiles, response_profile, static_profile
 from tests.conformance.fusion_world import MADE_AT, dialect_of, labels, rows
 from tests.conformance.vectors import load
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from pinwarden.contract.check import check_lockfile
+from pinwarden.contract.contract import contracts_from_json, contracts_to_json
+from pinwarden.contract.dialect import DIALECTS, F1, Dialect, V, dialects_of
+from pinwarden.contract.digests import server_digest
+from pinwarden.contract.js_scanner import handler_entitlements
+from pinwarden.contract.lockfile import generate_lockfile, parse_lockfile, serialize_lockfile
+from pinwarden.contract.materialize import declared_tool_from_json, tool_contract
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.contract.contract import contracts_from_json, contracts_to_json
-from pinwarden.documents.contract.dialect import DIALECTS, F1, Dialect, V, dialects_of
-from pinwarden.documents.contract.digests import server_digest
-from pinwarden.documents.contract.lockfile import generate_lockfile, parse_lockfile, serialize_lockfile
-from pinwarden.documents.contract.materialize import declared_tool_from_json, tool_contract
-from pinwarden.rules.contract.check import check_lockfile
-from pinwarden.rules.contract.js_scanner import handler_entitlements
 from tests.conformance.fusion_world import FOLDER, MADE_AT, dialect_of, prompts_of, rows, server_files
 
 EVERY_SERVER = pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.tool_digest import tool_digest
-from pinwarden.documents.digest_policy import AllowedDigest, DigestPolicy
-from pinwarden.documents.surface import Surface
-from pinwarden.rules.gates.digests import validate_tool
+from pinwarden.gateway.gates.digests import validate_tool
+from pinwarden.lock.gateway_policy import AllowedDigest, DigestPolicy
+from pinwarden.surface.surface import Surface
 from tests.conformance.vectors import cases, load
 from tests.gateway.desk import Desk, policy, refused
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError, PublicKey, canonicalize
-from pinwarden.documents.lock import lockfile, mcp_lock_1
-from pinwarden.documents.lock import signature as lock_signature
-from pinwarden.documents.lock.conversion import from_neutral, to_neutral
-from pinwarden.documents.lock.signature import Envelope, RequiredSigners, verify_signatures
-from pinwarden.documents.lock.verification import verify as verify_v2
+from pinwarden.lock import lockfile, mcp_lock_1
+from pinwarden.lock import signature as lock_signature
+from pinwarden.lock.conversion import from_neutral, to_neutral
+from pinwarden.lock.signature import Envelope, RequiredSigners, verify_signatures
+from pinwarden.lock.verification import verify as verify_v2
 from tests.conformance.vectors import REPOSITORY, uncopied, vectors_dir
-from tests.needs import NOT_OURS, not_ours
+from tests.support.needs import NOT_OURS, not_ours
 
 FOLDER = uncopied("mcp-lock-1")
 

@@ -12,7 +12,7 @@ import pytest
 from pinwarden.cli.main import main
 from tests.conformance.test_rulebook_core import rulebook
 from tests.conformance.vectors import uncopied
-from tests.needs import not_ours
+from tests.support.needs import not_ours
 
 PUBLISHED = "rulebook/published/test-vectors/acceptance"
 

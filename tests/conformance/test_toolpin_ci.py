@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from pinwarden.flows.gate.check import check
-from pinwarden.flows.gate.gate import Gate
-from pinwarden.flows.project import Policies, Project
-from pinwarden.flows.report import Report
+from pinwarden.core.report import Report
+from pinwarden.project.gate.check import check
+from pinwarden.project.gate.options import Gate
+from pinwarden.project.project import Policies, Project
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import REPOSITORY, load, vectors_dir
 
@@ -167,8 +167,8 @@ class TestHashesOfLiveTools:
 
     def relock(self, project: Project, **pins: Any) -> None:
         """Other hashes in the lock, with an integrity value that fits them; None takes one away."""
-        from pinwarden.documents.lock import lockfile
-        from pinwarden.documents.lock.entry import Entry, with_integrity
+        from pinwarden.lock import lockfile
+        from pinwarden.lock.entry import Entry, with_integrity
 
         lock = lockfile.parse(project.lock.read_bytes())
         (entry,) = lock.entries

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.documents.javascript_json import to_javascript_file
-from pinwarden.documents.lock.shape import LOCK_CLIENTS
-from pinwarden.rules.config.fragments import fragment, fragment_text
+from pinwarden.core.javascript_json import to_javascript_file
+from pinwarden.lock.fragments import fragment, fragment_text
+from pinwarden.lock.shape import LOCK_CLIENTS
 from tests.conformance.toolpin_world import entry, files
 from tests.conformance.vectors import load
 

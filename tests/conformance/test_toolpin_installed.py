@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.clients import discover, install_entry, installation_paths, remove_entry
-from pinwarden.documents.clients.config import ConfigFile
-from pinwarden.documents.clients.table import CLIENTS
-from pinwarden.documents.lock.locked_config import LockedConfig, locked_config
-from pinwarden.rules.config.doctor import diagnose, strangers
-from pinwarden.rules.config.drift import compare_entries
-from pinwarden.rules.config.secrets import audit_locked, audit_servers
+from pinwarden.clients.config import ConfigFile
+from pinwarden.clients.drift import compare_entries
+from pinwarden.clients.files import discover, install_entry, installation_paths, remove_entry
+from pinwarden.clients.table import CLIENTS
+from pinwarden.lock.locked_config import LockedConfig, locked_config
+from pinwarden.project.config_diagnosis import diagnose, strangers
+from pinwarden.project.config_secrets import audit_locked, audit_servers
 from tests.cli.run import pinwarden
 from tests.conformance.vectors import load, vectors_dir
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.documents.lock import lockfile, mcp_lock_1
-from pinwarden.documents.lock.conversion import from_neutral, to_neutral
-from pinwarden.documents.lock.entry import Entry, InstallPlan, integrity_of, new_entry
-from pinwarden.documents.lock.lockfile import Lock
-from pinwarden.documents.lock.relock import relock
-from pinwarden.documents.lock.verification import verify
+from pinwarden.lock import lockfile, mcp_lock_1
+from pinwarden.lock.conversion import from_neutral, to_neutral
+from pinwarden.lock.entry import Entry, InstallPlan, integrity_of, new_entry
+from pinwarden.lock.lockfile import Lock
+from pinwarden.lock.relock import relock
+from pinwarden.lock.verification import verify
 from tests.conformance.vectors import load, vectors_dir
-from tests.documents.locks import backwards
+from tests.support.locks import backwards
 
 SUFFIX = ".mcp-lock.json"
 

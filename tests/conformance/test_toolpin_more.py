@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError, canonicalize
-from pinwarden.documents import server_entry
-from pinwarden.documents.foreign_digests import toolpin_hashes
-from pinwarden.documents.javascript_json import to_javascript_file
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock.verification import verify
-from pinwarden.rules.advisories.scan import toolpin_scan
-from pinwarden.rules.config.fragments import fragment, fragment_text
-from pinwarden.rules.plan import Installation, install_plan
-from pinwarden.rules.trust.tiers import judge
-from pinwarden.rules.trust.verdict import verdict_of
-from pinwarden.rules.trust.verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, verify_metadata
-from pinwarden.rules.versions import compare_versions
+from pinwarden.core.javascript_json import to_javascript_file
+from pinwarden.core.versions import compare_versions
+from pinwarden.lock import lockfile, server_entry
+from pinwarden.lock.fragments import fragment, fragment_text
+from pinwarden.lock.plan import Installation, install_plan
+from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, verify_metadata
+from pinwarden.lock.trust_tiers import judge
+from pinwarden.lock.trust_verdict import verdict_of
+from pinwarden.lock.verification import verify
+from pinwarden.surface.foreign_digests import toolpin_hashes
+from pinwarden.surface.scan.scan import toolpin_scan
 from tests.conformance.test_toolpin_scan import as_toolpin
 from tests.conformance.vectors import REPOSITORY, cases
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.adapters.environments.store import Store
-from pinwarden.adapters.net.fetch import Fetcher, FetchRules
-from pinwarden.flows.artifacts.closing import Workshop
-from pinwarden.flows.artifacts.sources import Sources
-from pinwarden.flows.lock.locking import LockWriting
-from pinwarden.flows.lock.updating import Wish, outdated, update
-from pinwarden.flows.project import Policies, Project
+from pinwarden.artifacts.environments.store import Store
+from pinwarden.project.fetch_context import Workshop
+from pinwarden.project.lock import LockWriting
+from pinwarden.project.package_sources import Sources
+from pinwarden.project.project import Policies, Project
+from pinwarden.project.update import Wish, outdated, update
+from pinwarden.system.net.fetch import Fetcher, FetchRules
 from tests.conformance.toolpin_world import clock, files, folder
 from tests.conformance.vectors import load
 

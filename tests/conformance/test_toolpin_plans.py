@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pinwarden import Digest, canonicalize
-from pinwarden.rules.plan import Installation, install_plan
-from pinwarden.rules.trust.tiers import judge, with_evidence
+from pinwarden.lock.plan import Installation, install_plan
+from pinwarden.lock.trust_tiers import judge, with_evidence
 from tests.conformance.toolpin_world import LIVE, clock, entry_named, files, verification
 
 HASHED_MANIFEST = (

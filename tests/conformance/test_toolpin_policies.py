@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.documents.policy import RECOMMENDED, ToolPinPolicy, parse_toolpin_policy
-from pinwarden.rules.plan import Installation, install_plan
-from pinwarden.rules.policy import evaluate_toolpin
+from pinwarden.lock.plan import Installation, install_plan
+from pinwarden.lock.policy import RECOMMENDED, ToolPinPolicy, parse_toolpin_policy
+from pinwarden.lock.policy_rules import evaluate_toolpin
 from tests.cli.run import pinwarden
 from tests.conformance.toolpin_world import clock, entry, entry_named, files, folder
 from tests.conformance.vectors import load

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.rules.advisories.scan import Finding, toolpin_scan
+from pinwarden.surface.scan.scan import Finding, toolpin_scan
 from tests.conformance.vectors import cases, load, vectors_dir
 
 SCANNED_SERVERS = sorted(path.stem for path in (vectors_dir() / "toolpin/scan").glob("*.json"))

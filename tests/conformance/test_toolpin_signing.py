@@ -11,9 +11,9 @@ import pytest
 
 from pinwarden import PrivateKey, PublicKey, canonicalize
 from pinwarden.core.digest import Digest
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock import signature as lock_signature
-from pinwarden.documents.lock.signature import Envelope, RequiredSigners, verify_signatures
+from pinwarden.lock import lockfile
+from pinwarden.lock import signature as lock_signature
+from pinwarden.lock.signature import Envelope, RequiredSigners, verify_signatures
 from tests.cli.run import pinwarden
 from tests.conformance.vectors import load, vectors_dir
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock.lockfile import sealed
-from pinwarden.documents.lock.verification import verify
+from pinwarden.lock import lockfile
+from pinwarden.lock.lockfile import sealed
+from pinwarden.lock.verification import verify
 from tests.conformance.test_toolpin_locks import case, files
 from tests.conformance.vectors import REPOSITORY, vectors_dir
 

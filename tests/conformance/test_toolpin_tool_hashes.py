@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.foreign_digests import toolpin_hashes
-from pinwarden.documents.locale_order import locale_sorted
+from pinwarden.core.locale_order import locale_sorted
+from pinwarden.surface.foreign_digests import toolpin_hashes
 from tests.conformance.vectors import cases, load, vectors_dir
 
 NAMES = ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash")

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.render import render
-from pinwarden.documents import server_entry
-from pinwarden.documents.server_entry import Remote, ServerEntry
-from pinwarden.flows.lock.verifying import verify_server
-from pinwarden.flows.report import Report
-from pinwarden.rules.launch import choose_target
-from pinwarden.rules.trust.tiers import judge
-from pinwarden.rules.trust.verdict import verdict_of
-from pinwarden.rules.trust.verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, tool_scan
-from pinwarden.rules.versions import compare_versions
+from pinwarden.core.report import Report
+from pinwarden.core.versions import compare_versions
+from pinwarden.lock import server_entry
+from pinwarden.lock.launch_choice import choose_target
+from pinwarden.lock.server_entry import Remote, ServerEntry
+from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, tool_scan
+from pinwarden.lock.trust_tiers import judge
+from pinwarden.lock.trust_verdict import verdict_of
+from pinwarden.project.verify import verify_server
 from tests.conformance.toolpin_world import LIVE, clock, entry, files, verification
 from tests.conformance.vectors import cases, load
 

@@ -7,17 +7,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pinwarden.documents import server_entry
-from pinwarden.documents.server_entry import ServerEntry
-from pinwarden.rules.trust.report import Issue
-from pinwarden.rules.trust.tiers import ARTIFACT_CODES
-from pinwarden.rules.trust.verification import (
+from pinwarden.lock import server_entry
+from pinwarden.lock.server_entry import ServerEntry
+from pinwarden.lock.target_verification import (
     SKIPPED,
     ArtifactOutcome,
     LiveOutcome,
     VerificationReport,
     verify_metadata,
 )
+from pinwarden.lock.trust_report import Issue
+from pinwarden.lock.trust_tiers import ARTIFACT_CODES
 from tests.conformance.vectors import load, vectors_dir
 
 ARTIFACT_ISSUES = ("npm_", "oci_digest_", "mcpb_sha256_")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pinwarden.rules.drift.changes import Change, blocked_by_default
+from pinwarden.surface.drift.changes import Change, blocked_by_default
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pinwarden import Limits, PinwardenError, canonicalize, parse_json
 from pinwarden.core.canonical import PROFILES, _encode_exactly, encode_plain
 from pinwarden.core.numbers import ecmascript_number
-from tests.needs import needs
+from tests.support.needs import needs
 
 text = st.text(st.characters(codec="utf-8"), max_size=12)
 scalars = (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_places import places
+from pinwarden.core.json_locations import places
 from pinwarden.core.pointer import resolve
 
 LOCK = """{

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pinwarden import PinwardenError, PrivateKey, PublicKey, signing_preimage, verify_signature
 from pinwarden.core.keys import decode_base64url, encode_base64url
 from pinwarden.core.signing import document_signature_valid, dsse_preimage, dsse_sign, dsse_verify, sign_document
-from tests.needs import needs
+from tests.support.needs import needs
 
 KEY = PrivateKey.from_seed(bytes(range(32)))
 OTHER = PrivateKey.from_seed(bytes(32))

@@ -7,12 +7,14 @@ import re
 from pathlib import Path
 
 from pinwarden.core.errors import CODES
-from pinwarden.flows.report import LEVELS
-from pinwarden.rules.drift.changes import CHANGE_KINDS
+from pinwarden.core.report import LEVELS
+from pinwarden.surface.drift.changes import CHANGE_KINDS
 from tools import architecture
 from tools.findings_page import SECTIONS, findings_page
 
-FLOWS = Path(__file__).resolve().parents[2] / "src" / "pinwarden" / "flows"
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "pinwarden"
+REPORTING = ("bundle", "contract", "gateway", "project")
+"""The packages whose reports have rows with codes of their own."""
 
 
 def codes_of_rows(tree: ast.Module) -> set[str]:
@@ -26,8 +28,8 @@ def codes_of_rows(tree: ast.Module) -> set[str]:
 
 
 def test_every_code_that_a_row_is_made_with_is_on_a_page() -> None:
-    folders = [path for path in FLOWS.rglob("*.py") if path.parent.name not in ("install", "registry")]
-    made = {code for path in folders for code in codes_of_rows(architecture.tree(path))}
+    modules = [path for package in REPORTING for path in (SOURCE / package).rglob("*.py")]
+    made = {code for path in modules for code in codes_of_rows(architecture.tree(path))}
     assert len(made) > 15
     shown = {kind for section in SECTIONS for table in section.tables for kind in table} | CHANGE_KINDS.keys()
     assert made - shown - {code.lower() for code in CODES} == set()

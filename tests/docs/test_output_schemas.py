@@ -15,15 +15,15 @@ import pytest
 
 from pinwarden.cli.grammar import grammar
 from pinwarden.cli.main import COMMANDS
-from pinwarden.documents.gateway_event import Fact
-from pinwarden.documents.lock import signature
-from pinwarden.flows.gateway.state import FIRST_USE, GatewayState
-from tests.adapters.targets import SCRIPTED
+from pinwarden.gateway.event import Fact
+from pinwarden.gateway.state import FIRST_USE, GatewayState
+from pinwarden.lock import signature
 from tests.cli.project import ProjectFolder
 from tests.conformance.vectors import vectors_dir
 from tests.docs.schemas import FOLDER, problems
 from tests.docs.test_schemas import accepted, spoilt_copies
 from tests.gateway.review_world import CHANGED, SEARCH, listing, verdicts
+from tests.support.targets import SCRIPTED
 
 VECTORS = vectors_dir() / "toolpin"
 NPM = "io.github.acme/npm-notes"

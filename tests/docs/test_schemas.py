@@ -13,15 +13,15 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pinwarden.core.errors import CODES, PinwardenError
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock.record import extension_of
-from pinwarden.documents.policy import policy_from_table
-from pinwarden.documents.surface import from_listing, parse, to_bytes
-from tests.adapters.targets import SCRIPTED
+from pinwarden.lock import lockfile
+from pinwarden.lock.policy import policy_from_table
+from pinwarden.lock.record import extension_of
+from pinwarden.surface.surface import from_listing, parse, to_bytes
 from tests.cli.run import pinwarden
 from tests.conformance.vectors import vectors_dir
 from tests.docs.schemas import FOLDER, problems
-from tests.documents.locks import NOON, deep_copy, entry, our_entry
+from tests.support.locks import NOON, deep_copy, entry, our_entry
+from tests.support.targets import SCRIPTED
 
 REAL = sorted((vectors_dir() / "real-servers").glob("*.json"))
 LOCKS = sorted(

@@ -7,16 +7,16 @@ from collections import deque
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.approved import Approved
-from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
-from pinwarden.documents.gateway_event import Fact
-from pinwarden.documents.policy import policy_from_table
-from pinwarden.documents.surface import Surface, from_listing
+from pinwarden.gateway.approval import Approved
+from pinwarden.gateway.event import Fact
+from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS, SessionLimits
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
-from pinwarden.rules.gates.verdict import Verdict
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.lock.policy import policy_from_table
+from pinwarden.surface.surface import Surface, from_listing
 from tests.servers.turning import MEMBERS, META, TURN, Turning
 
 SEARCH: dict[str, Any] = {

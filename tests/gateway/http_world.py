@@ -10,29 +10,29 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, 
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-from pinwarden.adapters.child_environment import child_environment
-from pinwarden.adapters.net.network_guard import NetworkRules
-from pinwarden.documents.approved import Approved
-from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
-from pinwarden.documents.gateway_event import Fact
-from pinwarden.documents.surface import Surface
-from pinwarden.documents.target import Address
-from pinwarden.flows.gateway.tokens import token_digest
+from pinwarden.gateway.approval import Approved
+from pinwarden.gateway.client_tokens import token_digest
+from pinwarden.gateway.event import Fact
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.access import Access, Client
 from pinwarden.gateway.http.child import Supervisor
 from pinwarden.gateway.http.endpoint import Endpoint
-from pinwarden.gateway.http.hub import Hub, Opener, Upstream
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.links import Link, LinkOwner
 from pinwarden.gateway.http.merged import merged_place
 from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.recording import Recorder, Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.serving import Listening, Serving
+from pinwarden.gateway.http.session_manager import Hub, Opener, Upstream
 from pinwarden.gateway.http.tracing import Tracing
+from pinwarden.gateway.http.upstream_transport import Link, LinkOwner
 from pinwarden.gateway.server_process import Command
 from pinwarden.gateway.step import Step
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.surface.surface import Surface
+from pinwarden.system.child_environment import child_environment
+from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.target import Address
 
 TOKEN = "pwt_a-token-for-tests"
 OTHER = "pwt_another-token-for-tests"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.gateway.http_world import TOKEN
-from tests.needs import missing
 from tests.servers import tap
+from tests.support.needs import missing
 
 ROOT = Path(__file__).parent.parent.parent
 MODULES = ROOT / "tests/npm/node_modules/@modelcontextprotocol"

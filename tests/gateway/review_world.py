@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.main import main
-from pinwarden.documents.digest_policy import DigestPolicy
-from pinwarden.documents.surface import KINDS, Surface, from_listing, parse
-from pinwarden.flows.gateway.state import FIRST_USE, GatewayState, lock_baseline
-from pinwarden.rules.gates.lists import judge_list
-from pinwarden.rules.gates.server import judge_server
-from pinwarden.rules.gates.verdict import Verdict
-from tests.adapters.targets import SCRIPTED
+from pinwarden.gateway.gates.lists import judge_list
+from pinwarden.gateway.gates.server import judge_server
+from pinwarden.gateway.gates.verdict import Verdict
+from pinwarden.gateway.state import FIRST_USE, GatewayState, lock_baseline
+from pinwarden.lock.gateway_policy import DigestPolicy
+from pinwarden.surface.surface import KINDS, Surface, from_listing, parse
 from tests.cli.run import Outcome
+from tests.support.targets import SCRIPTED
 
 NOW = 1784548800
 CAPABILITIES: dict[str, Any] = {"tools": {}}

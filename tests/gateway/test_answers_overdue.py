@@ -17,7 +17,7 @@ from tests.gateway.desk import SEARCH, Desk
 from tests.gateway.http_world import Raw
 from tests.gateway.test_http_relaying import LIMITS, scene
 from tests.servers import talking
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 DEAF: dict[str, Any] = {"tools": [SEARCH], "deaf": ["tools/call"]}
 ODD_IDS = ["x" * 1025, "x" * 2000, "9" * 5000, "", " ", "\x00", "a\nb", "\u00e9" * 600, "pinwarden/own/1", -1, 2**64]

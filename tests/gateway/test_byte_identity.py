@@ -26,7 +26,7 @@ import pytest
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from pinwarden.documents.digest_policy import GatewayPolicy
+from pinwarden.lock.gateway_policy import GatewayPolicy
 from tests.gateway import merged_rewrites
 from tests.gateway.desk import policy
 from tests.gateway.http_world import TOKEN, Behind, Raw, gateway, guard
@@ -43,8 +43,8 @@ from tests.gateway.rewrites import (
 from tests.gateway.taps import http_tap
 from tests.gateway.test_drift_sequences_stdio import gateway as gateway_on_stdio
 from tests.gateway.tours import HOSTS, Visitor, of_both, of_everything, of_fastmcp, of_files, of_full, of_git, of_tasks
-from tests.needs import missing, needs
-from tests.ports import reserved_port
+from tests.support.needs import missing, needs
+from tests.support.ports import reserved_port
 
 pytestmark = [
     needs("node", install="sudo apt-get install nodejs npm"),

@@ -21,8 +21,8 @@ from hypothesis import strategies as some
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.asked import Asked
 from pinwarden.gateway.call_fast_path import CallFastPath
+from pinwarden.gateway.forwarded_request import Asked
 from pinwarden.gateway.outlet import Outlet
 from pinwarden.gateway.stdio_loops import SMALL, StdioLoops
 from pinwarden.gateway.step import NOTHING, Step

@@ -32,10 +32,10 @@ from tests.gateway.http_world import (
     modern,
 )
 from tests.gateway.real import MODULES, OLD_PYTHON
-from tests.needs import missing
-from tests.ports import reserved_port
 from tests.servers.led_http import Exchange, Led, led_http
-from tests.waiting import poll
+from tests.support.needs import missing
+from tests.support.ports import reserved_port
+from tests.support.waiting import poll
 
 OLD_SERVER = Path(__file__).parent.parent / "servers/old_sdk_server.py"
 

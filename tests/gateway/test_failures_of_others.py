@@ -9,7 +9,7 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.tool_digest import tool_digest
-from pinwarden.documents.surface import Surface
+from pinwarden.surface.surface import Surface
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused
 
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}

@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.telling import MOST_IN_A_SECOND, Telling
+from pinwarden.gateway.log_output import MOST_IN_A_SECOND, Telling
 from tests.gateway.desk import SEARCH, Desk
 from tests.gateway.test_run_stdio import OPENING, PLAYER, talk
 

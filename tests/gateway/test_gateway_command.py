@@ -22,12 +22,12 @@ from tests.cli.run import Outcome, pinwarden
 from tests.gateway.desk import policy
 from tests.gateway.http_world import modern
 from tests.gateway.test_floods import fill
-from tests.postgres import Cluster
 from tests.servers import talking, turning
 from tests.servers.authority import Authority
 from tests.servers.led_http import Exchange, led_http
 from tests.servers.turning_http import turning_http
-from tests.waiting import poll
+from tests.support.postgres import Cluster
+from tests.support.waiting import poll
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOOLS = [{"name": "search_notes", "description": "Search.", "inputSchema": {"type": "object"}}]

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.http.ending import END_SECONDS
+from pinwarden.gateway.http.shutdown import END_SECONDS
 from tests.cli.run import pinwarden
 from tests.gateway.http_world import modern
 from tests.gateway.test_gateway_command import Project, Running, running
-from tests.postgres import Cluster
 from tests.servers import talking
-from tests.waiting import poll
+from tests.support.postgres import Cluster
+from tests.support.waiting import poll
 
 STUBBORN = f"""
 import runpy, signal

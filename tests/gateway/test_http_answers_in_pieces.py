@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.room import Room
+from pinwarden.gateway.http.memory_budget import Room
 from pinwarden.gateway.http.sending import Outgoing
 from pinwarden.gateway.http.upstream_connection import UpstreamConnection
 

@@ -18,19 +18,13 @@ from typing import Any, cast
 
 import pytest
 
-from pinwarden.adapters.fair_executor import FairExecutor
-from pinwarden.adapters.net.network_guard import NetworkRules
-from pinwarden.adapters.probe.sse_stream import EventParser
-from pinwarden.documents.surface import from_listing
-from pinwarden.documents.target import Address
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.backend import Backend
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.lines import Lines
-from pinwarden.gateway.http.links import LinkOwner
+from pinwarden.gateway.http.memory_budget import Room
 from pinwarden.gateway.http.merged import Merged
 from pinwarden.gateway.http.messages import Frame, Id, read
 from pinwarden.gateway.http.names import slugs_of
@@ -39,14 +33,20 @@ from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
 from pinwarden.gateway.http.reply import Reply
 from pinwarden.gateway.http.request import RequestReader
-from pinwarden.gateway.http.room import Room
+from pinwarden.gateway.http.session_manager import Hub
+from pinwarden.gateway.http.upstream_transport import LinkOwner
 from pinwarden.gateway.session import Session
+from pinwarden.surface.probe.sse_stream import EventParser
+from pinwarden.surface.surface import from_listing
+from pinwarden.system.fair_executor import FairExecutor
+from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.target import Address
 from tests.gateway.desk import DELETE, SEARCH, approved, policy, refused
 from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, OpenStream, Raw, gateway, guard, modern, rpc
 from tests.servers import talking
 from tests.servers.talking import CAPABILITIES, INFO, TOOLS
 from tests.servers.turning_http import TurningWorld, turning_http
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 EVIL = {**SEARCH, "name": "evil"}
 STATE: dict[str, Any] = {"tools": [SEARCH, DELETE, EVIL]}

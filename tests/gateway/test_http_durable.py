@@ -13,7 +13,7 @@ from pinwarden.gateway.step import Step
 from tests.gateway.desk import DELETE, POISONED, SEARCH, approved
 from tests.gateway.http_world import TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, modern
 from tests.servers.turning_http import turning_http
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 
 class Slow(Kept):

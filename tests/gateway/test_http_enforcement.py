@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
-from pinwarden.documents.surface import Surface
-from pinwarden.flows.gateway.tokens import token_digest
+from pinwarden.gateway.client_tokens import token_digest
 from pinwarden.gateway.http.access import Client
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.surface.surface import Surface
 from tests.conformance.sequences import Play, perform, play_of, sequences_by_wire
 from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, policy, refused
 from tests.gateway.http_world import (
@@ -34,7 +34,7 @@ from tests.gateway.http_world import (
 from tests.servers import turning
 from tests.servers.led_http import Exchange, Led, led_http
 from tests.servers.turning_http import TurningWorld, turning_http
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
 TURNED: dict[str, Any] = {"tools": [POISONED, DELETE]}

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.surface import TOOL, from_listing
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.list_notices import ListNotices
 from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS
+from pinwarden.surface.surface import TOOL, from_listing
 from tests.gateway.desk import DELETE, SEARCH, Desk
 from tests.gateway.http_world import OTHER, Behind, Fixed, Raw, gateway, guard
 from tests.gateway.test_gateway_command import Project, Running, running
 from tests.servers import talking
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 MOST = DEFAULT_SESSION_LIMITS.max_items
 # Tells as often as a call says that its list changed; each process writes down how often it was asked for its list.

@@ -8,7 +8,7 @@ from pinwarden.gateway.http.limits import HttpLimits
 from tests.gateway.desk import DELETE, SEARCH, approved
 from tests.gateway.http_world import Behind, Raw, gateway, guard
 from tests.servers.turning_http import turning_http
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 STATE = {"tools": [SEARCH, DELETE]}
 

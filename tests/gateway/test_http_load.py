@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.gateway_event import BLOCKED
-from pinwarden.documents.surface import from_listing
+from pinwarden.gateway.audit.chain import audit_schema, entries, verify
+from pinwarden.gateway.audit.log import AuditLimits, AuditLog
+from pinwarden.gateway.event import BLOCKED
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.store.audit import AuditLimits, AuditLog
-from pinwarden.store.audit_chain import audit_schema, entries, verify
-from pinwarden.store.database import open_database
+from pinwarden.surface.surface import from_listing
+from pinwarden.system.database import open_database
 from tests.gateway.http_world import Behind, Gateway, gateway, guard, modern
 from tests.servers import talking
 

@@ -15,21 +15,21 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.fair_executor import FairExecutor
-from pinwarden.documents.digest_policy import gateway_policy
-from pinwarden.documents.surface import Item, Kind, from_listing
+from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.limits import SessionLimits
-from pinwarden.rules.gates.verdict import Verdict
+from pinwarden.lock.gateway_policy import gateway_policy
+from pinwarden.surface.surface import Item, Kind, from_listing
+from pinwarden.system.fair_executor import FairExecutor
 from tests.gateway.desk import Desk
 from tests.gateway.http_world import OTHER, Behind, Fixed, Gateway, Kept, OpenStream, Raw, gateway, guard, rpc
 from tests.gateway.test_hostile_messages import HONEST
 from tests.gateway.test_http_remotes import as_events, as_json, world
 from tests.servers import talking
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 MANY = 20_000
 SHOWN = {"serverInfo": talking.INFO, "capabilities": {"tools": {"listChanged": True}}}

@@ -19,7 +19,7 @@ from tests.gateway.http_world import TOKEN, Behind, Gateway, Raw, Stream, gatewa
 from tests.servers import talking, turning
 from tests.servers.led_http import Exchange, led_http
 from tests.servers.turning_http import TurningWorld, turning_http
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 STATE: dict[str, Any] = {
     "tools": [SEARCH, DELETE],

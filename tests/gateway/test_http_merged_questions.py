@@ -12,7 +12,7 @@ import pytest
 
 from tests.gateway.http_world import Behind, Gateway, Raw, Stream, gateway, guard, rpc
 from tests.servers.led_http import Exchange, Led, led_http
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 FORM = {"type": "object", "properties": {}}
 ACCEPT = {"action": "accept", "content": {}}

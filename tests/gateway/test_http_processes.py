@@ -18,7 +18,7 @@ from tests.gateway.desk import SEARCH, approved
 from tests.gateway.http_world import OTHER, Behind, Gateway, Raw, Stream, gateway, guard
 from tests.gateway.test_gateway_command import Project, running
 from tests.servers import turning
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 STATE: dict[str, Any] = {"tools": [SEARCH]}
 LIMITS = HttpLimits(reload_seconds=0.05, merged_opening_seconds=60, merged_list_seconds=60)

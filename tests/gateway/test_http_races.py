@@ -14,24 +14,24 @@ from typing import Any, cast
 
 import pytest
 
-from pinwarden.documents.target import HttpTarget
-from pinwarden.flows.project import Project
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.backend import Backend
 from pinwarden.gateway.http.call import Call
-from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.locked import LockedServers, Permissions
 from pinwarden.gateway.http.merged import Merged
 from pinwarden.gateway.http.messages import read
 from pinwarden.gateway.http.pool import Pool
+from pinwarden.gateway.http.session_manager import Hub
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.step import Step
+from pinwarden.project.project import Project
+from pinwarden.system.target import HttpTarget
 from tests.gateway.desk import DELETE, SEARCH
 from tests.gateway.http_world import Behind, Raw, gateway, guard, rpc
 from tests.gateway.test_http_attacks import Talk, Waits
 from tests.servers import talking
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 NEW = {**DELETE, "name": "new_note"}
 

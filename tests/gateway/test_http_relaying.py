@@ -19,7 +19,7 @@ from pinwarden.gateway.http.limits import HttpLimits
 from tests.gateway.http_world import OTHER, TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern, rpc
 from tests.gateway.test_stdio_streams import SERVER
 from tests.servers import talking
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 LIMITS = HttpLimits(reload_seconds=0.05, first_backoff_seconds=0.05)
 

@@ -12,15 +12,15 @@ from typing import Any, cast
 
 import pytest
 
-from pinwarden.adapters.net.network_guard import NetworkRules
-from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.links import Link, LinkOwner
+from pinwarden.gateway.http.memory_budget import Room
 from pinwarden.gateway.http.messages import Frame
 from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
-from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.sending import NOBODY, Listener, Outgoing, Sending
+from pinwarden.gateway.http.upstream_transport import Link, LinkOwner
+from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.target import Address
 from tests.gateway.http_world import Behind, Kept, Raw, gateway, guard, modern, rpc
 from tests.gateway.test_http_room import Owner
 from tests.servers.led_http import Exchange, led_http

@@ -14,21 +14,21 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from pinwarden.adapters.fair_executor import FairExecutor
-from pinwarden.adapters.net.network_guard import NetworkRules
-from pinwarden.documents.target import Address
 from pinwarden.gateway.http.child import Supervisor
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.lines import TOO_MUCH, Lines
-from pinwarden.gateway.http.links import LinkOwner
+from pinwarden.gateway.http.memory_budget import Room
 from pinwarden.gateway.http.messages import Frame
 from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
-from pinwarden.gateway.http.room import Room
 from pinwarden.gateway.http.sending import NOBODY
+from pinwarden.gateway.http.upstream_transport import LinkOwner
 from pinwarden.gateway.server_process import Command
+from pinwarden.system.fair_executor import FairExecutor
+from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.target import Address
 from tests.gateway.desk import Desk
 from tests.gateway.http_world import Kept, rpc
 from tests.gateway.test_hostile_messages import HONEST

@@ -23,7 +23,7 @@ from pinwarden.gateway.http.limits import HttpLimits
 from tests.gateway.http_world import Behind, Gateway, Raw, Stream, gateway, guard, messages, modern
 from tests.gateway.test_gateway_command import Project, running
 from tests.servers import sdk_server, stateless_witness
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 TOKENS = [f"pwt_client-{number}" for number in range(6)]
 LIMITS = HttpLimits(reload_seconds=0.05, merged_opening_seconds=60, merged_list_seconds=60, first_backoff_seconds=0.01)

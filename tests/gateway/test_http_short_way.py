@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.flows.gateway.tokens import token_digest
+from pinwarden.gateway.audit.chain import audit_schema, entries
+from pinwarden.gateway.audit.log import AuditLimits, AuditLog
+from pinwarden.gateway.client_tokens import token_digest
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.messages import with_id, with_value
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.store.audit import AuditLimits, AuditLog
-from pinwarden.store.audit_chain import audit_schema, entries
-from pinwarden.store.database import open_database
+from pinwarden.system.database import open_database
 from tests.gateway.desk import DELETE, SEARCH, approved
 from tests.gateway.http_world import OTHER, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
 from tests.servers import talking

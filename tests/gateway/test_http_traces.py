@@ -20,7 +20,7 @@ from opentelemetry.trace import StatusCode
 from pinwarden.gateway.http.tracing import Tracing, tracing_of
 from tests.gateway.http_world import TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, modern
 from tests.servers import talking
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 ROOT = Path(__file__).parents[2]
 ONE_CALL = """

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.digest_policy import gateway_policy
 from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.lock.gateway_policy import gateway_policy
 from tests.gateway.desk import SEARCH, approved
 from tests.gateway.http_world import META, MODERN, TOKEN, Behind, Kept, Raw, guard, modern
 from tests.gateway.http_world import gateway as http_gateway

@@ -12,7 +12,7 @@ from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, policy, refus
 from tests.gateway.test_drift_sequences_stdio import SERVER, gateway
 from tests.gateway.test_http_enforcement import scene
 from tests.servers import turning
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 STATES = {"states": [{"tools": [SEARCH, DELETE]}, {"tools": [POISONED, DELETE]}]}
 CHANGED = b'"notifications/tools/list_changed"'

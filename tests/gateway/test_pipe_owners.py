@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from pinwarden.adapters.net.network_guard import NetworkRules
-from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.pipes import PipeEnd, PipeEnds
 from pinwarden.gateway.http.pool import Pool
+from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.target import Address
 from tests.gateway.descriptors import StrictLoop, open_descriptors
 from tests.gateway.http_world import Behind, Raw, gateway, guard
 from tests.servers import witness
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
 BOTH = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from pinwarden.core.record import replace
-from pinwarden.documents.digest_policy import DigestPolicy
-from pinwarden.documents.gateway_event import Fact
-from pinwarden.documents.policy import parse_policy
-from pinwarden.documents.surface import TOOL, Item, Surface
-from pinwarden.flows.gateway.state import FIRST_USE
+from pinwarden.gateway.event import Fact
+from pinwarden.gateway.state import FIRST_USE
+from pinwarden.lock.gateway_policy import DigestPolicy
+from pinwarden.lock.policy import parse_policy
+from pinwarden.surface.surface import TOOL, Item, Surface
 from tests.gateway.review_world import CHANGED, EVIL, READ, SEARCH, ReviewWorld, listing, verdicts
 
 AUDIT = DigestPolicy(enforcement="audit", unknown="warn")

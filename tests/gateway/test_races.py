@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.surface import TOOL
 from pinwarden.gateway.guard import Guard
+from pinwarden.surface.surface import TOOL
 from tests.gateway.desk import DELETE, SEARCH, Desk, approved, refused
 
 STATE: dict[str, Any] = {"tools": [SEARCH, DELETE]}

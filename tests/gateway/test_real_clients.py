@@ -15,7 +15,7 @@ import pytest
 
 from tests.gateway.http_world import Behind, Gateway, gateway, guard
 from tests.gateway.real import CLIENTS, META_VERSION, OWN, Real, real_servers
-from tests.needs import needs
+from tests.support.needs import needs
 
 pytestmark = needs("node", install="sudo apt-get install nodejs npm")
 

@@ -14,21 +14,21 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.inside_server import MARK, running_gateway
-from pinwarden.adapters.sandbox import Sandbox, sandboxed
 from pinwarden.core.digest import Digest
-from pinwarden.documents.digest_policy import AllowedDigest, DigestPolicy
-from pinwarden.documents.surface import Surface
-from pinwarden.flows.gateway import reviewing
-from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
-from pinwarden.flows.gateway.approved_on_first_use import FirstUse
-from pinwarden.flows.gateway.state import FIRST_USE, lock_baseline
-from pinwarden.store.database import open_database, schema_of
-from pinwarden.store.trusted import Trusted
-from tests.adapters.targets import SCRIPTED
+from pinwarden.gateway import review as reviewing
+from pinwarden.gateway.approved_from_lock import ApprovedByLock
+from pinwarden.gateway.approved_on_first_use import FirstUse
+from pinwarden.gateway.inside_server import MARK, running_gateway
+from pinwarden.gateway.state import FIRST_USE, lock_baseline
+from pinwarden.gateway.store.trusted import Trusted
+from pinwarden.lock.gateway_policy import AllowedDigest, DigestPolicy
+from pinwarden.surface.surface import Surface
+from pinwarden.system.database import open_database, schema_of
+from pinwarden.system.sandbox import Sandbox, sandboxed
 from tests.gateway.review_world import CHANGED, EVIL, NOW, READ, SEARCH, ReviewWorld, listing, names, verdicts
-from tests.needs import needs
-from tests.postgres import Cluster
+from tests.support.needs import needs
+from tests.support.postgres import Cluster
+from tests.support.targets import SCRIPTED
 
 
 @pytest.fixture

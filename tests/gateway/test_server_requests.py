@@ -15,9 +15,9 @@ import pytest
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
-from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
-from pinwarden.documents.surface import TOOL, Item
 from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.surface.surface import TOOL, Item
 from tests.cli.run import pinwarden
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, policy, refused
 from tests.gateway.http_world import Kept
@@ -25,7 +25,7 @@ from tests.gateway.test_drift_sequences_stdio import gateway
 from tests.gateway.test_http_relaying import call, data_of, scene
 from tests.gateway.test_tasks import NEW, TASK, desk_of, fetch, finished, notice
 from tests.servers import talking
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 SAMPLING = "sampling/createMessage"
 STEAL: dict[str, Any] = {"name": "upload_file", "description": "Uploads a file.", "inputSchema": {"type": "object"}}

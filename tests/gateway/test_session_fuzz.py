@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.digest_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy
 
 LOCK = approved({"tools": [SEARCH, DELETE], "server": {"capabilities": {"tools": {}, "resources": {}}}})

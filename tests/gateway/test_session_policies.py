@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pinwarden.core.tool_digest import tool_digest
-from pinwarden.documents.digest_policy import DEFAULT_POLICY
 from pinwarden.gateway.recorder import Recorder
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused
 
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.surface import Surface
-from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
-from pinwarden.flows.gateway.reviewing import list_reviews
-from pinwarden.flows.gateway.shared_approvals import SharedApprovals
-from pinwarden.flows.gateway.state import GatewayState, lock_baseline
-from pinwarden.store.approvals import FRESH_SECONDS
+from pinwarden.gateway.approved_from_lock import ApprovedByLock
+from pinwarden.gateway.review import list_reviews
+from pinwarden.gateway.shared_approvals import SharedApprovals
+from pinwarden.gateway.state import GatewayState, lock_baseline
+from pinwarden.gateway.store.approvals import FRESH_SECONDS
+from pinwarden.surface.surface import Surface
 from tests.gateway.review_world import CHANGED, EVIL, READ, SEARCH, ReviewWorld, listing, names, verdicts
 from tests.gateway.test_gateway_command import Project, Running, running
-from tests.postgres import Cluster
 from tests.servers.turning_http import TurningWorld, turning_http
-from tests.waiting import poll
+from tests.support.postgres import Cluster
+from tests.support.waiting import poll
 
 TOOL = {"name": "search_notes", "description": "Search.", "inputSchema": {"type": "object"}}
 NEWER = {**TOOL, "description": "Search the notes and the archive."}
@@ -322,7 +322,7 @@ def test_an_approval_that_could_not_be_written_to_the_lock_is_not_in_the_databas
     def full(*_: Any) -> None:
         raise PinwardenError("LOCK_BUSY", "no")
 
-    monkeypatch.setattr("pinwarden.flows.gateway.baselines.approve_surfaces", full)
+    monkeypatch.setattr("pinwarden.gateway.baselines.approve_surfaces", full)
     assert here.run("review", "approve", name, "--why", "fine").code != 0
     assert there.descriptions() == {"search": SEARCH["description"]}
     assert here.waiting() == [name]

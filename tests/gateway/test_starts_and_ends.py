@@ -10,19 +10,19 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.tool_digest import tool_digest
-from pinwarden.documents.gateway_event import HELD, STARTED, STOPPED, Fact
-from pinwarden.flows.gateway.state import GatewayState
+from pinwarden.gateway.audit.chain import entries
+from pinwarden.gateway.event import HELD, STARTED, STOPPED, Fact
+from pinwarden.gateway.gates.verdict import BLOCK, Verdict
 from pinwarden.gateway.recorder import Recorder
+from pinwarden.gateway.state import GatewayState
 from pinwarden.gateway.step import Step
-from pinwarden.rules.gates.verdict import BLOCK, Verdict
-from pinwarden.store.audit_chain import entries
 from tests.cli.run import pinwarden
 from tests.gateway.desk import POISONED, SEARCH
 from tests.gateway.http_world import Kept
 from tests.gateway.test_http_relaying import scene
 from tests.gateway.test_run_stdio import OPENING, PLAYER, talk
 from tests.gateway.test_stdio_streams import running
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 
 def logged(folder: Path, *kinds: str) -> list[Fact]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.outlet import Outlet
-from tests.waiting import poll
+from tests.support.waiting import poll
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
 LARGE = 8_000_000
@@ -89,7 +89,7 @@ PAGED = SERVER.replace(
 NARROW = """
 import sys
 from pinwarden.core.record import replace
-from pinwarden.documents.digest_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS
 from pinwarden.gateway.recorder import Recorder
@@ -109,7 +109,7 @@ sys.exit(Relay(Session(guard, name="narrow"), Recorder(None, None, say), process
 SLOW = """
 import sys
 from time import sleep
-from pinwarden.documents.digest_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.server_process import Command, start
@@ -136,7 +136,7 @@ sys.exit(Relay(Slow(guard, name="slow"), Recorder(None, None, say), process, say
 BUSY = """
 import sys
 from time import sleep
-from pinwarden.documents.digest_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from pinwarden.gateway import stdio
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder

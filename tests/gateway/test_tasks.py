@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.digest_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused
 from tests.gateway.http_world import OTHER, TOKEN, Behind, Kept, Raw, gateway, guard
 from tests.servers.turning import Turning

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.digest_policy import DEFAULT_POLICY
 from pinwarden.gateway.methods import MOST_NAMED, NOTICES_OF_CLIENT, NOTICES_OF_SERVER
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from tests.gateway.desk import DELETE, SEARCH, Desk, policy, refused
 
 STATE: dict[str, Any] = {"tools": [SEARCH], "answers": {"acme/run": '{"done":true}'}}
@@ -119,7 +119,7 @@ def test_attack_a_method_that_is_cut_off_fits_no_rule_that_the_whole_one_does_no
 
 def test_attack_a_server_that_lists_more_than_is_remembered_hides_no_method(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: so many definitions that nothing else is remembered to have been told, and then the message."""
-    monkeypatch.setattr("pinwarden.gateway.output._MAX_SEEN", 1)
+    monkeypatch.setattr("pinwarden.gateway.session_audit._MAX_SEEN", 1)
     at = desk(unknown="allow_degraded")
     at.ask("tools/list")
     for _ in range(2):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.main import main
-from pinwarden.flows.registry.exporting import export
+from pinwarden.registry.export import export
 from tests.docs.schemas import problems
 from tests.install.world import User
 from tests.registry.world import SERVER, Bundle

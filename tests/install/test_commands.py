@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.trust_files import change_trust
+from pinwarden.bundle.descriptor import SecurityPolicy
+from pinwarden.bundle.trust_files import change_trust
 from pinwarden.cli.main import main
 from pinwarden.core.record import replace
-from pinwarden.documents.bundle.descriptor import SecurityPolicy
-from tests import images
 from tests.install.desk import POISONED, QUESTIONS, REWORDED, Desk, relinked
 from tests.install.world import VERA
-from tests.needs import needs
-from tests.registries import DockerRegistry, docker_registry, needs_registry
 from tests.registry.world import SERVER, Bundle, bundle
+from tests.support import images
+from tests.support.needs import needs
+from tests.support.registries import DockerRegistry, docker_registry, needs_registry
 
 needs_bwrap = needs("bwrap", install="apt-get install bubblewrap")
 pytestmark = needs_bwrap
@@ -495,7 +495,7 @@ def test_a_bundle_is_installed_from_an_oci_registry_under_the_log_of_its_own(des
 
 def push(desk: Desk, oci: DockerRegistry, made: Bundle) -> str:
     """The bundle as an artifact, with what the registry signed for it."""
-    from pinwarden.documents.bundle.signatures import to_bytes
+    from pinwarden.bundle.signatures import to_bytes
     from tests.registry.world import attested
 
     folder = desk.root.parent / "pushed"

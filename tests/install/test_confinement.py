@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.trust_files import change_trust
+from pinwarden.bundle import trust_store
+from pinwarden.bundle.trust_files import change_trust
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
-from pinwarden.documents.bundle import trust_store
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock.extension import extended
-from pinwarden.documents.lock.record import extension_of
-from pinwarden.flows.registry.exporting import export
+from pinwarden.lock import lockfile
+from pinwarden.lock.extension import extended
+from pinwarden.lock.record import extension_of
+from pinwarden.registry.export import export
 from tests.install.desk import QUESTIONS, REWORDED, Desk, relinked
 from tests.install.world import User, root_of
-from tests.needs import needs
 from tests.registry.world import SERVER, Bundle, bundle, open_world
+from tests.support.needs import needs
 
 pytestmark = needs("bwrap", install="apt-get install bubblewrap")
 

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.adapters.trust_files import change_trust, load_trust
+from pinwarden.bundle import pointer as pointer_document
+from pinwarden.bundle import trust_store
+from pinwarden.bundle.shape import read
+from pinwarden.bundle.signatures import signed, to_bytes
+from pinwarden.bundle.trust import TrustedKey
+from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.cli.main import main
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
@@ -17,17 +22,12 @@ from pinwarden.core.note import Checkpoint, NoteKey
 from pinwarden.core.record import replace
 from pinwarden.core.tlog import leaf_hash, pack_entries, unpack_entries
 from pinwarden.core.tlog_growth import Frontier
-from pinwarden.documents.bundle import pointer as pointer_document
-from pinwarden.documents.bundle import trust_store
-from pinwarden.documents.bundle.shape import read
-from pinwarden.documents.bundle.signatures import signed, to_bytes
-from pinwarden.documents.bundle.trust import TrustedKey
-from pinwarden.documents.registry import key_change, layout
-from pinwarden.documents.registry.key_change import KeyChange
-from pinwarden.flows.registry.exporting import export
-from pinwarden.flows.registry.following import Following, follow_log, load_state, monitor, verify
-from pinwarden.flows.registry.opening import RegistrySettings, next_key, open_registry
-from pinwarden.flows.registry.rotating import rotate
+from pinwarden.registry import key_change, layout
+from pinwarden.registry.export import export
+from pinwarden.registry.key_change import KeyChange
+from pinwarden.registry.key_rotation import rotate
+from pinwarden.registry.log_client import Following, follow_log, load_state, monitor, verify
+from pinwarden.registry.setup import RegistrySettings, next_key, open_registry
 from tests.docs.schemas import problems
 from tests.install.world import CHECKPOINT, POINTER, VIEW, User, copy_of, new_user, root_of, showing
 from tests.registry.world import MALLORY, REGISTRY_KEY, LiveFiles, World, bundle
@@ -139,7 +139,7 @@ def test_a_third_party_verifies_a_log_with_two_keys_and_a_monitor_tells_the_chan
 
 
 def test_an_export_leads_to_the_new_key_too(user: User, tmp_path: Path) -> None:
-    from pinwarden.adapters.registry_files import FolderRegistry
+    from pinwarden.registry.files import FolderRegistry
 
     user.publish(FIRST)
     turn(user.world)

@@ -13,7 +13,15 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import pytest
 import zstandard
 
-from pinwarden.adapters.trust_files import change_trust, log_state_path
+from pinwarden.bundle import attestation, trust_store
+from pinwarden.bundle import manifest as manifest_document
+from pinwarden.bundle import pointer as pointer_document
+from pinwarden.bundle.attestation_renewal import in_force
+from pinwarden.bundle.descriptor import CAR, TAR_ZSTD
+from pinwarden.bundle.installer_policy import InstallerPolicy
+from pinwarden.bundle.manifest import Entry
+from pinwarden.bundle.signatures import signed, to_bytes
+from pinwarden.bundle.trust_files import change_trust, log_state_path
 from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
 from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.keys import PrivateKey
@@ -21,20 +29,12 @@ from pinwarden.core.note import Note
 from pinwarden.core.record import replace
 from pinwarden.core.tlog import leaf_hash
 from pinwarden.core.tlog_proof import TlogProof
-from pinwarden.documents.bundle import attestation, trust_store
-from pinwarden.documents.bundle import manifest as manifest_document
-from pinwarden.documents.bundle import pointer as pointer_document
-from pinwarden.documents.bundle.descriptor import CAR, TAR_ZSTD
-from pinwarden.documents.bundle.installer_policy import InstallerPolicy
-from pinwarden.documents.bundle.manifest import Entry
-from pinwarden.documents.bundle.signatures import signed, to_bytes
-from pinwarden.documents.registry import version
-from pinwarden.documents.registry.statement import YANK
-from pinwarden.flows.registry.authorizing import caller_of
-from pinwarden.flows.registry.changing import add_attestation
-from pinwarden.flows.registry.events import Change, log_changes
-from pinwarden.rules.attestation_renewal import in_force
-from pinwarden.store import pointer_log, publications
+from pinwarden.registry import version
+from pinwarden.registry.authorization import caller_of
+from pinwarden.registry.changes import add_attestation
+from pinwarden.registry.events import Change, log_changes
+from pinwarden.registry.statement import YANK
+from pinwarden.registry.store import pointer_log, publications
 from tests.install.world import (
     CHECKPOINT,
     EVENT,

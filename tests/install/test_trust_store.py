@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.trust_files import load_trust
+from pinwarden.bundle import trust
+from pinwarden.bundle.signatures import to_bytes
+from pinwarden.bundle.trust_files import load_trust
 from pinwarden.cli.main import main
 from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.note import NoteKey
-from pinwarden.documents.bundle import trust
-from pinwarden.documents.bundle.signatures import to_bytes
-from pinwarden.documents.registry.version import Identity, identity_value
+from pinwarden.registry.version import Identity, identity_value
 from tests.docs.schemas import problems
 from tests.install.world import VERA
 from tests.registry.world import ACME, MALLORY, REGISTRY_KEY
@@ -237,9 +237,9 @@ def test_the_store_is_the_users_and_not_the_projects(tmp_path: Path, monkeypatch
 
 
 def test_a_store_that_trusts_and_revokes_one_key_is_refused(store: Path) -> None:
-    from pinwarden.documents.bundle import trust_store as document
-    from pinwarden.documents.bundle.trust import TrustedKey
-    from pinwarden.documents.bundle.trust_store import KnownKey, RevokedKey, TrustStore
+    from pinwarden.bundle import trust_store as document
+    from pinwarden.bundle.trust import TrustedKey
+    from pinwarden.bundle.trust_store import KnownKey, RevokedKey, TrustStore
 
     moment = "2026-01-01T00:00:00Z"
     known = KnownKey(key=TrustedKey(key=VERA.public_key, roles=("verifier",)), added_at=moment)

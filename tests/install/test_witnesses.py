@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.adapters.trust_files import change_trust, load_trust
+from pinwarden.bundle import trust_store
+from pinwarden.bundle.trust import TrustedKey
+from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.cli.main import main
 from pinwarden.core.cosignature import WitnessKey, cosign
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.note import Note, NoteKey
 from pinwarden.core.record import replace
-from pinwarden.documents.bundle import trust_store
-from pinwarden.documents.bundle.trust import TrustedKey
-from pinwarden.flows.registry.exporting import export
-from pinwarden.rules.log_following import verified_head
+from pinwarden.registry.export import export
+from pinwarden.registry.log_following import verified_head
 from tests.install.world import CHECKPOINT, User, showing
 from tests.registry.world import REGISTRY_KEY, LiveFiles, bundle
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.adapters import write_guard
 from pinwarden.core.errors import PinwardenError
-from pinwarden.flows.artifacts.writable_folders import writable_folders
-from pinwarden.flows.project import Project
+from pinwarden.project.project import Project
+from pinwarden.project.writable_folders import writable_folders
+from pinwarden.system import write_guard
 from tests.install.desk import Desk, relinked
-from tests.needs import needs
 from tests.registry.world import bundle
+from tests.support.needs import needs
 
 pytestmark = [
     needs("bwrap", install="apt-get install bubblewrap"),

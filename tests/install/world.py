@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinwarden.adapters.trust_files import change_trust, load_trust
+from pinwarden.bundle import trust_store
+from pinwarden.bundle.installer_policy import InstallerPolicy
+from pinwarden.bundle.signatures import to_bytes
+from pinwarden.bundle.trust import TrustedKey
+from pinwarden.bundle.trust_files import change_trust, load_trust
+from pinwarden.bundle.trust_store import KnownKey, RegistryRoot
 from pinwarden.core.cid import document_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.note import NoteKey
-from pinwarden.documents.bundle import trust_store
-from pinwarden.documents.bundle.installer_policy import InstallerPolicy
-from pinwarden.documents.bundle.signatures import to_bytes
-from pinwarden.documents.bundle.trust import TrustedKey
-from pinwarden.documents.bundle.trust_store import KnownKey, RegistryRoot
-from pinwarden.documents.registry import layout
-from pinwarden.documents.registry.version import PublishedVersion
-from pinwarden.flows.install.judging import Judged, Question, judge
-from pinwarden.flows.install.sources import RegistrySource
-from pinwarden.flows.registry.events import Change, log_changes
-from pinwarden.store import pointer_log, publications
+from pinwarden.install.decision import Judged, Question, judge
+from pinwarden.install.sources import RegistrySource
+from pinwarden.registry import layout
+from pinwarden.registry.events import Change, log_changes
+from pinwarden.registry.store import pointer_log, publications
+from pinwarden.registry.version import PublishedVersion
 from tests.registry.world import ACME, Bundle, LiveFiles, World, attested
 
 VERA = PrivateKey.from_seed(b"v" * 32)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock.entry import Entry, with_integrity
-from pinwarden.documents.lock.lockfile import Lock
+from pinwarden.lock import lockfile
+from pinwarden.lock.entry import Entry, with_integrity
+from pinwarden.lock.lockfile import Lock
 from tests.cli.run import pinwarden
 from tests.conformance.vectors import vectors_dir
 from tests.judge.toolpin import ToolPin

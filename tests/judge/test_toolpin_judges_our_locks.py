@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError, PrivateKey
-from pinwarden.documents.lock import lockfile
-from pinwarden.documents.lock import signature as lock_signature
-from pinwarden.documents.lock.entry import Entry, InstallPlan, integrity_of, new_entry
-from pinwarden.documents.lock.extension import extended
-from pinwarden.documents.lock.lockfile import Lock
-from pinwarden.documents.lock.record import extension_of
-from pinwarden.documents.lock.relock import relock, without
-from pinwarden.documents.lock.verification import verify
+from pinwarden.lock import lockfile
+from pinwarden.lock import signature as lock_signature
+from pinwarden.lock.entry import Entry, InstallPlan, integrity_of, new_entry
+from pinwarden.lock.extension import extended
+from pinwarden.lock.lockfile import Lock
+from pinwarden.lock.record import extension_of
+from pinwarden.lock.relock import relock, without
+from pinwarden.lock.verification import verify
 from tests.conformance.vectors import vectors_dir
-from tests.documents.locks import LATER, NOON, backwards, deep_copy, record
 from tests.judge.toolpin import ToolPin
+from tests.support.locks import LATER, NOON, backwards, deep_copy, record
 
 WHOLE = vectors_dir() / "toolpin/locks/whole.mcp-lock.json"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.vectors import REPOSITORY, vectors_dir
-from tests.needs import missing
+from tests.support.needs import missing
 
 INSTALL = "npm ci --prefix tests/npm"
 _CLI = REPOSITORY / "tests/npm/node_modules/@proofofwork-agency/toolpin/dist/cli.js"

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pinwarden.adapters.net.fetch import Fetcher, FetchLimits, FetchRules
-from pinwarden.adapters.registry_files import MOST_DOCUMENT, HttpRegistry, RegistryFiles
-from pinwarden.documents.bundle.signatures import signed, to_bytes
-from pinwarden.documents.registry import statement
-from pinwarden.documents.registry.version import Identity, parse_identity
-from tests.ports import reserved_port
+from pinwarden.bundle.signatures import signed, to_bytes
+from pinwarden.registry import statement
+from pinwarden.registry.files import MOST_DOCUMENT, HttpRegistry, RegistryFiles
+from pinwarden.registry.version import Identity, parse_identity
+from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.registry.world import ACME, Bundle
+from tests.support.ports import reserved_port
 
 
 class Replica:

@@ -18,21 +18,21 @@ from urllib.request import Request, urlopen
 import pytest
 import uvicorn
 
-from pinwarden.adapters.open_files import most_connections
+from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.core.cid import blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
-from pinwarden.documents.bundle.signatures import signed, to_bytes
-from pinwarden.documents.registry import statement
-from pinwarden.documents.registry.statement import KEYS, POINT, YANK
-from pinwarden.flows.registry.authorizing import caller_of
-from pinwarden.flows.registry.changing import add_attestation, carry_out
-from pinwarden.flows.registry.exporting import export
-from pinwarden.flows.registry.official_api import Asked, list_servers
-from pinwarden.flows.registry.registry import RegistryLimits
-from pinwarden.store import pointer_log, publications, publishers
-from pinwarden.web.registry.app import RegistryApp
-from pinwarden.web.registry.connections import MOST_AHEAD, MOST_HEAD, bounded_protocol
+from pinwarden.registry import statement
+from pinwarden.registry.authorization import caller_of
+from pinwarden.registry.changes import add_attestation, carry_out
+from pinwarden.registry.export import export
+from pinwarden.registry.http.app import RegistryApp
+from pinwarden.registry.http.connections import MOST_AHEAD, MOST_HEAD, bounded_protocol
+from pinwarden.registry.official_api import Asked, list_servers
+from pinwarden.registry.registry import RegistryLimits
+from pinwarden.registry.statement import KEYS, POINT, YANK
+from pinwarden.registry.store import pointer_log, publications, publishers
+from pinwarden.system.open_files import most_connections
 from tests.registry.world import ACME, MALLORY, World, attested, bundle, open_world
 
 

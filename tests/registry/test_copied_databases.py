@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.adapters.clock import present
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.note import Checkpoint, Note
-from pinwarden.flows.registry import operating
-from pinwarden.flows.registry.opening import RegistrySettings, open_registry
-from pinwarden.flows.registry.rotating import rotate
+from pinwarden.registry import operator as operating
+from pinwarden.registry.key_rotation import rotate
+from pinwarden.registry.setup import RegistrySettings, open_registry
+from pinwarden.system.clock import present
 from tests.registry.replica import Replica, identity_of, publish_over_http, writer
 from tests.registry.world import ACME, MALLORY, REGISTRY_KEY, World, bundle, open_world
 

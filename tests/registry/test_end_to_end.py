@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pinwarden.documents.bundle.trust import parse as parse_trust
+from pinwarden.bundle.trust import parse as parse_trust
 from tests.docs.schemas import problems
-from tests.registries import needs_registry
 from tests.registry.test_serving import Site, needs_bwrap, packed, run, site, token
 from tests.registry.world import SERVER
+from tests.support.registries import needs_registry
 
 __all__ = ["site", "token"]  # the served registries of the other file, embedded and on PostgreSQL with an OCI registry
 pytestmark = [needs_registry, needs_bwrap]

@@ -18,13 +18,13 @@ import pytest
 from starlette.requests import Request as HttpRequest
 
 from pinwarden.core.record import replace as with_changes
-from pinwarden.flows.registry.comparing import compare_versions
-from pinwarden.web.registry.app import RegistryApp
-from pinwarden.web.registry.comparisons import client_of
-from tests.needs import needs
+from pinwarden.registry.comparison import compare_versions
+from pinwarden.registry.http.app import RegistryApp
+from pinwarden.registry.http.comparisons import client_of
 from tests.registry.replica import Replica, replicas
 from tests.registry.test_serving import ask
 from tests.registry.world import World, bundle, open_world
+from tests.support.needs import needs
 
 TOOLS = 200
 VERSIONS = ("1.0.0", "1.0.1", "1.0.2", "1.0.3", "1.0.4")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.key_files import create_key_file
+from pinwarden.bundle.signatures import to_bytes
 from pinwarden.cli.main import main
 from pinwarden.core.record import replace
-from pinwarden.documents.bundle.signatures import to_bytes
-from pinwarden.documents.registry.version import Identity, identity_value, version_value
+from pinwarden.registry.version import Identity, identity_value, version_value
+from pinwarden.system.key_files import create_key_file
 from tests.registry.world import ACME, MALLORY, Bundle, bundle, open_world
 
 MINE = bundle()

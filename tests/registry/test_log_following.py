@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.adapters.registry_files import FolderRegistry
+from pinwarden.bundle import log_event
+from pinwarden.bundle.signatures import signed
 from pinwarden.core import strict_json
 from pinwarden.core.cosignature import WitnessKey, cosign
 from pinwarden.core.errors import PinwardenError
@@ -16,12 +17,10 @@ from pinwarden.core.note import Checkpoint, Note
 from pinwarden.core.record import replace
 from pinwarden.core.tlog import TILE_WIDTH, leaf_hash, pack_entries, unpack_entries
 from pinwarden.core.tlog_growth import Frontier
-from pinwarden.documents.bundle import log_event
-from pinwarden.documents.bundle.signatures import signed
-from pinwarden.documents.registry.log_state import LogState
-from pinwarden.flows.registry.events import Change, log_changes
-from pinwarden.flows.registry.exporting import export
-from pinwarden.flows.registry.following import (
+from pinwarden.registry.events import Change, log_changes
+from pinwarden.registry.export import export
+from pinwarden.registry.files import FolderRegistry
+from pinwarden.registry.log_client import (
     Followed,
     Following,
     consistency_checked,
@@ -31,9 +30,10 @@ from pinwarden.flows.registry.following import (
     save_state,
     verify,
 )
-from pinwarden.flows.registry.witnessing import take_cosignatures
-from pinwarden.rules.log_following import Head
-from pinwarden.store import pointer_log, publications
+from pinwarden.registry.log_following import Head
+from pinwarden.registry.log_state import LogState
+from pinwarden.registry.store import pointer_log, publications
+from pinwarden.registry.witnesses import take_cosignatures
 from tests.registry.world import MALLORY, REGISTRY_KEY, LiveFiles, World, bundle, open_world
 
 WITNESS = PrivateKey.from_seed(b"w" * 32)

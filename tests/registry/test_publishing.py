@@ -10,27 +10,27 @@ from typing import Any
 
 import pytest
 
+from pinwarden.bundle import attestation, log_event
+from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.tlog_proof import TlogProof
-from pinwarden.documents.bundle import attestation, log_event
-from pinwarden.documents.bundle.signatures import signed, to_bytes
-from pinwarden.documents.registry.statement import KEYS, POINT, UNYANK, YANK
-from pinwarden.flows.registry import operating
-from pinwarden.flows.registry.authorizing import caller_of
-from pinwarden.flows.registry.changing import add_attestation, carry_out
-from pinwarden.flows.registry.comparing import compare_versions
-from pinwarden.flows.registry.following import Following, follow_log
-from pinwarden.flows.registry.opening import RegistrySettings, open_registry
-from pinwarden.flows.registry.publishing import keep_archive
-from pinwarden.flows.registry.registry import RegistryLimits
-from pinwarden.flows.registry.searching import search_tools
-from pinwarden.web.registry.refusals import status_of
-from tests.needs import needs
+from pinwarden.registry import operator as operating
+from pinwarden.registry.authorization import caller_of
+from pinwarden.registry.changes import add_attestation, carry_out
+from pinwarden.registry.comparison import compare_versions
+from pinwarden.registry.http.errors import status_of
+from pinwarden.registry.log_client import Following, follow_log
+from pinwarden.registry.publish import keep_archive
+from pinwarden.registry.registry import RegistryLimits
+from pinwarden.registry.search import search_tools
+from pinwarden.registry.setup import RegistrySettings, open_registry
+from pinwarden.registry.statement import KEYS, POINT, UNYANK, YANK
 from tests.registry.world import ACME, MALLORY, REGISTRY_KEY, SERVER, World, as_json, attested, bundle, open_world
+from tests.support.needs import needs
 
 needs_bwrap = needs("bwrap", install="apt-get install bubblewrap")
 

@@ -11,18 +11,18 @@ from pathlib import Path
 from random import Random
 from threading import Event
 
-from pinwarden.adapters.clock import now
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.documents.registry.layout import manifest_path, version_path
-from pinwarden.documents.registry.version import parse_version
-from pinwarden.flows.registry import operating
-from pinwarden.flows.registry.following import Following, consistency_checked, follow_log
-from pinwarden.flows.registry.opening import RegistrySettings, open_registry
-from pinwarden.rules.log_following import Head, verified_head
-from tests.postgres import Cluster
+from pinwarden.registry import operator as operating
+from pinwarden.registry.layout import manifest_path, version_path
+from pinwarden.registry.log_client import Following, consistency_checked, follow_log
+from pinwarden.registry.log_following import Head, verified_head
+from pinwarden.registry.setup import RegistrySettings, open_registry
+from pinwarden.registry.version import parse_version
+from pinwarden.system.clock import now
 from tests.registry.replica import Remembered, Replica, identity_of, publish_over_http, reader, replicas, writer
 from tests.registry.world import ACME, Bundle, bundle
+from tests.support.postgres import Cluster
 
 SOAK = bool(os.environ.get("PINWARDEN_SOAK"))
 VERSIONS = 500 if SOAK else 60

@@ -11,10 +11,10 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signing import document_signature_valid
-from pinwarden.documents.registry.key_change import KeyChange
-from pinwarden.flows.registry.following import Following, follow_log, verify
-from pinwarden.flows.registry.registry import Registry
-from pinwarden.flows.registry.rotating import rotate
+from pinwarden.registry.key_change import KeyChange
+from pinwarden.registry.key_rotation import rotate
+from pinwarden.registry.log_client import Following, follow_log, verify
+from pinwarden.registry.registry import Registry
 from tests.registry.world import REGISTRY_KEY, World, as_json, bundle
 
 NEW, NEWER = (PrivateKey.from_seed(letter * 32) for letter in (b"N", b"O"))

@@ -17,19 +17,19 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from pinwarden.adapters.mcp_registry import Registries, RegistrySource
 from pinwarden.cli.main import COMMANDS, main
 from pinwarden.core.cid import blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.note import NoteKey
-from pinwarden.documents import server_entry
+from pinwarden.lock import server_entry
+from pinwarden.lock.mcp_registry import Registries, RegistrySource
 from tests.docs.schemas import problems
-from tests.needs import needs
-from tests.postgres import Cluster
-from tests.registries import docker_registry, needs_registry
 from tests.registry.replica import Replica
 from tests.registry.world import SERVER
+from tests.support.needs import needs
+from tests.support.postgres import Cluster
+from tests.support.registries import docker_registry, needs_registry
 
 needs_bwrap = needs("bwrap", install="apt-get install bubblewrap")
 
@@ -329,7 +329,7 @@ def test_serving_without_what_it_needs_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "pinwarden.web.registry.serving", raising=False)
+    monkeypatch.delitem(sys.modules, "pinwarden.registry.http.server", raising=False)
     assert run("registry", "serve") == 2
     told = capsys.readouterr().err
     assert "the package uvicorn, which is not installed" in told

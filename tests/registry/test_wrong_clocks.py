@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pinwarden.adapters.registry_files import _refusal
 from pinwarden.core.errors import PinwardenError
-from pinwarden.rules.pointer_freshness import check_age
+from pinwarden.registry.files import _refusal
+from pinwarden.registry.pointer_freshness import check_age
 from tests.registry.world import World, bundle
 
 

@@ -9,26 +9,26 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pinwarden.adapters.bundles.archive import entry_of, make_archive
-from pinwarden.adapters.bundles.tree import SourceFile
-from pinwarden.adapters.registry_files import RegistryFiles
+from pinwarden.bundle import attestation, descriptor, manifest
+from pinwarden.bundle.archive.bundle_archive import entry_of, make_archive
+from pinwarden.bundle.archive.tree import SourceFile
+from pinwarden.bundle.attestation import Claim
+from pinwarden.bundle.descriptor import CAR, Descriptor, SecurityPolicy
+from pinwarden.bundle.profile import default_profile
+from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
-from pinwarden.documents.bundle import attestation, descriptor, manifest
-from pinwarden.documents.bundle.attestation import Claim
-from pinwarden.documents.bundle.descriptor import CAR, Descriptor, SecurityPolicy
-from pinwarden.documents.bundle.profile import default_profile
-from pinwarden.documents.bundle.signatures import signed, to_bytes
-from pinwarden.documents.registry import statement
-from pinwarden.documents.registry.version import PublishedVersion
-from pinwarden.flows.registry import operating
-from pinwarden.flows.registry.authorizing import caller_of
-from pinwarden.flows.registry.changing import Done, carry_out
-from pinwarden.flows.registry.opening import RegistrySettings, open_registry
-from pinwarden.flows.registry.publishing import Published, keep_archive, publish
-from pinwarden.flows.registry.reading import find
-from pinwarden.flows.registry.registry import Registry
+from pinwarden.registry import operator as operating
+from pinwarden.registry import statement
+from pinwarden.registry.authorization import caller_of
+from pinwarden.registry.changes import Done, carry_out
+from pinwarden.registry.files import RegistryFiles
+from pinwarden.registry.publish import Published, keep_archive, publish
+from pinwarden.registry.read_api import find
+from pinwarden.registry.registry import Registry
+from pinwarden.registry.setup import RegistrySettings, open_registry
+from pinwarden.registry.version import PublishedVersion
 
 REGISTRY_KEY = PrivateKey.from_seed(b"r" * 32)
 ACME = PrivateKey.from_seed(b"a" * 32)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from tests.servers.npm_registry import tarball, version_document
 from tests.servers.plain_http import Asked, PlainServer, Said, plain_server
-from tests.wheels import make_wheel, package_index, wheel_name
+from tests.support.wheels import make_wheel, package_index, wheel_name
 
 NODE_SERVER = """#!/usr/bin/env node
 const lines = require("readline").createInterface({ input: process.stdin });

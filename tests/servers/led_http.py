@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from pinwarden.documents.surface import Surface, from_listing
+from pinwarden.surface.surface import Surface, from_listing
 from tests.servers.listening import listening
 
 NEWEST = "2026-07-28"

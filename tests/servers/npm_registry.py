@@ -18,8 +18,8 @@ from threading import Thread
 from typing import Any
 from urllib.request import Request, urlopen
 
-from tests.needs import missing
-from tests.ports import reserved_port
+from tests.support.needs import missing
+from tests.support.ports import reserved_port
 
 PROGRAM = Path(__file__).parent.parent / "verdaccio" / "node_modules" / "verdaccio" / "bin" / "verdaccio"
 

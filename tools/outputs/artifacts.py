@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import get_args
 
-from pinwarden.documents.sbom import cyclonedx as cyclonedx_bill
-from pinwarden.documents.sbom import spdx as spdx_bill
-from pinwarden.flows.artifacts.bill import Kind as BillKind
+from pinwarden.artifacts.sbom import cyclonedx as cyclonedx_bill
+from pinwarden.artifacts.sbom import spdx as spdx_bill
+from pinwarden.project.sbom import Kind as BillKind
 from tools.outputs.parts import LOCK_CLIENT, evidence_row, output, report_row
 from tools.schema_words import (
     COUNT,

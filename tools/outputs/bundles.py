@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pinwarden.bundle import attestation as bundle_attestation
+from pinwarden.bundle import descriptor as bundle_descriptor
+from pinwarden.bundle.sign import FIELDS as SIGNED_DOCUMENTS
 from pinwarden.core.errors import CODES
-from pinwarden.documents.bundle import attestation as bundle_attestation
-from pinwarden.documents.bundle import descriptor as bundle_descriptor
-from pinwarden.flows.bundle.signing import FIELDS as SIGNED_DOCUMENTS
 from tools.outputs.parts import BLOB_CID, DID, DOCUMENT_CID, POINTER, output
 from tools.schema_words import COUNT, FULL_TEXT, OBJECT, SHA256, TEXT, TRUTH, Schema, array, exactly, one_of, or_null
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import get_args
 
-from pinwarden.flows.gate.report import CHECKS
-from pinwarden.rules.config.doctor import IssueKind
-from pinwarden.rules.config.drift import ENTITY
-from pinwarden.rules.config.findings import FINDING_KINDS
-from pinwarden.rules.config.kinds import CONFIG_KINDS
-from pinwarden.rules.config.secrets import SecretKind
+from pinwarden.clients.drift import ENTITY
+from pinwarden.clients.findings import FINDING_KINDS
+from pinwarden.clients.kinds import CONFIG_KINDS
+from pinwarden.project.config_diagnosis import IssueKind
+from pinwarden.project.config_secrets import SecretKind
+from pinwarden.project.gate.report import CHECKS
 from tools.outputs.parts import CLIENT, KEY, LEVEL, POINTER, SCOPE, change, output, problem, report_row
 from tools.schema_words import COUNT, FULL_TEXT, TEXT, TRUTH, Schema, array, exactly, one_of, or_null, ref
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pinwarden.documents.contract.dialect import DIALECTS
-from pinwarden.documents.contract.extension import EVIDENCE
-from pinwarden.rules.contract.deltas import SEVERITIES
-from pinwarden.rules.entitlements.values import KINDS
+from pinwarden.contract.deltas import SEVERITIES
+from pinwarden.contract.dialect import DIALECTS
+from pinwarden.contract.entitlements.values import KINDS
+from pinwarden.contract.extension import EVIDENCE
 from tools.outputs.parts import DID, output, report_row
 from tools.schema_words import (
     COUNT,

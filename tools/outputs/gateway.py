@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pinwarden.core.record import field_names
-from pinwarden.documents import gateway_event
-from pinwarden.rules import audit_chain
-from pinwarden.store import reviews
+from pinwarden.gateway import event as gateway_event
+from pinwarden.gateway.audit import verification as audit_chain
+from pinwarden.gateway.store import reviews
 from tools.document_schemas import any_digest
 from tools.outputs.parts import ENTITIES, output, surface_change
 from tools.schema_words import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import get_args
 
-from pinwarden.documents import server_entry
-from pinwarden.flows.config.decisions import State
+from pinwarden.lock import server_entry
+from pinwarden.project.decisions import State
 from tools.document_schemas import any_digest, lock_definitions, manifest
 from tools.outputs import contracts
 from tools.outputs.parts import (

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import get_args
 
 from pinwarden.cli.main import COMMANDS
-from pinwarden.documents import surface
-from pinwarden.documents.clients.table import CLIENTS, Scope
-from pinwarden.documents.lock import shape as lock_shape
-from pinwarden.documents.lock.verification import PROBLEMS
-from pinwarden.documents.tier import TIERS_WORST_FIRST
-from pinwarden.flows.report import LEVELS
-from pinwarden.rules.drift.changes import CHANGE_KINDS, SEVERITIES
+from pinwarden.clients.table import CLIENTS, Scope
+from pinwarden.core.report import LEVELS
+from pinwarden.lock import shape as lock_shape
+from pinwarden.lock.tier import TIERS_WORST_FIRST
+from pinwarden.lock.verification import PROBLEMS
+from pinwarden.surface import surface
+from pinwarden.surface.drift.changes import CHANGE_KINDS, SEVERITIES
 from tools.schema_words import (
     ANYTHING,
     CODE,

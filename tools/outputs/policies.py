@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pinwarden.rules import proposal
+from pinwarden.lock import policy_proposal as proposal
 from tools.outputs.parts import ENTITIES, KEY, LOCK_CLIENT, output
 from tools.schema_words import CODE, COUNT, FULL_TEXT, SHA256, SRI, TEXT, TRUTH, Schema, array, exactly, one_of, or_null
 

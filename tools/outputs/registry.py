@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pinwarden.documents.registry import version as registry_version
-from pinwarden.store import publishers
+from pinwarden.registry import version as registry_version
+from pinwarden.registry.store import publishers
 from tools.outputs.parts import BLOB_CID, DID, DOCUMENT_CID, output
 from tools.schema_words import (
     BARE_SHA256,

@@ -7,8 +7,8 @@ from typing import get_args
 
 from pinwarden.core.errors import CODES
 from pinwarden.core.tool_digest import TOOL_PROFILES
-from pinwarden.documents import surface
-from pinwarden.rules.advisories import scan as advisories
+from pinwarden.surface import surface
+from pinwarden.surface.scan import scan as advisories
 from tools.document_schemas import surface_body
 from tools.findings_page import text_kinds
 from tools.outputs.parts import ENTITIES, diff_members, output, surface_change

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pinwarden.flows.bundle.files import BundleFiles
+    from pinwarden.bundle.bundle_files import BundleFiles
 
 
 def add_bundle_arguments(parser: ArgumentParser) -> None:
@@ -19,6 +19,6 @@ def add_bundle_arguments(parser: ArgumentParser) -> None:
 
 def bundle_of(args: Namespace) -> BundleFiles:
     """The files that the arguments name."""
-    from pinwarden.flows.bundle.files import bundle_files
+    from pinwarden.bundle.bundle_files import bundle_files
 
     return bundle_files(Path(args.archive), args.descriptor, args.manifest)

@@ -11,8 +11,8 @@ from pinwarden.cli.probe_arguments import add_probe_arguments
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.documents.contract.dialect import Dialect
-    from pinwarden.flows.contract.observing import Observed
+    from pinwarden.contract.dialect import Dialect
+    from pinwarden.contract.observation import Observed
 
 _DIALECTS = ("F1", "F2", "F3", "F4", "F5", "V")
 
@@ -50,7 +50,7 @@ def add_dialect_argument(parser: ArgumentParser) -> None:
 
 def dialect_of(args: Namespace) -> Dialect | None:
     """The dialect that was named."""
-    from pinwarden.documents.contract.dialect import dialect_named
+    from pinwarden.contract.dialect import dialect_named
 
     return None if args.dialect is None else dialect_named(args.dialect)
 
@@ -59,8 +59,8 @@ def observed_by(args: Namespace) -> Observed:
     """The server that the options name, as it is now."""
     from pinwarden.cli.progress import Progress
     from pinwarden.cli.targets import command_target, is_address, options_of, target_of, variables_of
+    from pinwarden.contract.observation import observe_live, observe_python
     from pinwarden.core.record import replace
-    from pinwarden.flows.contract.observing import observe_live, observe_python
 
     if sum(map(bool, (args.server, args.url, args.command))) != 1:
         raise PinwardenError(
@@ -71,7 +71,7 @@ def observed_by(args: Namespace) -> Observed:
     _refuse_ignored(args)
     options = options_of(args, typed=True)
     if args.server:
-        from pinwarden.adapters.contract.python_server import interpreter_for, python_server
+        from pinwarden.contract.python_server import interpreter_for, python_server
 
         server = python_server(args.server)
         python = interpreter_for(server, os.environ, args.python)

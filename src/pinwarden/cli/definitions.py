@@ -14,7 +14,7 @@ from pinwarden.core.record import replace
 from pinwarden.core.visible import printed_json
 
 if TYPE_CHECKING:
-    from pinwarden.flows.report import Report, Row
+    from pinwarden.core.report import Report, Row
 
 _MARGIN = "    "
 

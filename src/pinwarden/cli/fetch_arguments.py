@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from pinwarden.flows.artifacts.closing import Workshop
-    from pinwarden.flows.project import Project
+    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.project import Project
 
 
 def add_fetch_arguments(parser: ArgumentParser) -> None:
@@ -28,10 +28,10 @@ def add_fetch_arguments(parser: ArgumentParser) -> None:
 @contextmanager
 def workshop(args: Namespace, project: Project, what: str) -> Iterator[Workshop]:
     """All that fetching takes, with a sign of life on the terminal."""
-    from pinwarden.adapters.environments.store import Store
-    from pinwarden.adapters.net.fetch import Fetcher, FetchRules
-    from pinwarden.flows.artifacts.closing import Workshop
-    from pinwarden.flows.artifacts.sources import Sources, store_folder
+    from pinwarden.artifacts.environments.store import Store
+    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.package_sources import Sources, store_folder
+    from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     rules = FetchRules(
         offline=args.offline,

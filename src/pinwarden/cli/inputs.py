@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pinwarden.adapters.files import read_file
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS
+from pinwarden.system.files import read_file
 
 
 def read_input(name: str) -> bytes:

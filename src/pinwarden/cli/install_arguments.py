@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.documents.bundle.installer_policy import InstallerPolicy
-    from pinwarden.documents.bundle.trust_store import TrustStore
-    from pinwarden.flows.install.places import Places
-    from pinwarden.flows.install.refetching import PinnedBundles
+    from pinwarden.bundle.installer_policy import InstallerPolicy
+    from pinwarden.bundle.trust_store import TrustStore
+    from pinwarden.install.locations import Places
+    from pinwarden.install.refetch import PinnedBundles
 
 ALLOWED = ("network", "read-files", "write-files", "exec", "legacy")
 _POLICY_BYTES = 64 * 1024
@@ -23,7 +23,7 @@ _POLICY_BYTES = 64 * 1024
 
 def trust_file() -> Path:
     """The trust store of this user."""
-    from pinwarden.adapters.trust_files import trust_path
+    from pinwarden.bundle.trust_files import trust_path
 
     return trust_path(Path.home(), os.environ)
 
@@ -53,11 +53,11 @@ def add_permission_arguments(parser: ArgumentParser) -> None:
 
 def policy_of(args: Namespace) -> InstallerPolicy:
     """What the options and the user's own file allow. Without either, tools may read the project and no more."""
-    from pinwarden.adapters.files import read_file
-    from pinwarden.adapters.trust_files import policy_path
+    from pinwarden.bundle import installer_policy
+    from pinwarden.bundle.installer_policy import InstallerPolicy
+    from pinwarden.bundle.trust_files import policy_path
     from pinwarden.core.record import replace
-    from pinwarden.documents.bundle import installer_policy
-    from pinwarden.documents.bundle.installer_policy import InstallerPolicy
+    from pinwarden.system.files import read_file
 
     path = Path(args.policy) if args.policy else policy_path(trust_file())
     if args.policy or path.exists() or path.is_symlink():
@@ -78,9 +78,9 @@ def policy_of(args: Namespace) -> InstallerPolicy:
 @contextmanager
 def places_of(args: Namespace) -> Iterator[Places]:
     """The places that can be installed from, open until the command is done."""
-    from pinwarden.adapters.endpoints.endpoint import Settings
-    from pinwarden.adapters.net.fetch import Fetcher, FetchRules
-    from pinwarden.flows.install.places import Places
+    from pinwarden.install.locations import Places
+    from pinwarden.system.net.endpoint import Settings
+    from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     rules = FetchRules(
         offline=getattr(args, "offline", False), allow_plain_http=getattr(args, "allow_plain_http", False)
@@ -110,8 +110,8 @@ def place_of(args: Namespace, trusted: TrustStore) -> str:
 @contextmanager
 def pinned_bundles(args: Namespace) -> Iterator[PinnedBundles]:
     """Where the files of locked bundles are fetched from, if they are not in the store."""
-    from pinwarden.adapters.trust_files import load_trust
-    from pinwarden.flows.install.refetching import PinnedBundles
+    from pinwarden.bundle.trust_files import load_trust
+    from pinwarden.install.refetch import PinnedBundles
 
     with places_of(args) as places:
         trust = trust_file()

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pinwarden.core.keys import PrivateKey, PublicKey, Signer
-    from pinwarden.documents.lock.signature import RequiredSigners
-    from pinwarden.flows.lock.signatures import SignatureCheck
-    from pinwarden.flows.project import Project
+    from pinwarden.lock.signature import RequiredSigners
+    from pinwarden.project.lock_signatures import SignatureCheck
+    from pinwarden.project.project import Project
 
 SIGNATURE_FILE = "mcp-lock.sig"
 MAX_PUBLIC_KEY = 64 * 1024
@@ -43,7 +43,7 @@ def signer_of(args: Namespace) -> Signer:
     """The signer that the options name; an encrypted key is opened as ``private_keys`` does."""
     if args.key is not None:
         return _private_key(Path(args.key))
-    from pinwarden.adapters.signers import environment_signer
+    from pinwarden.system.signers import environment_signer
 
     given = os.environ.get(PASSPHRASE_VARIABLE)
     return environment_signer(args.key_env, os.fsencode(given) if given else None)
@@ -69,7 +69,7 @@ def passphrase_in(variable: str) -> bytes:
 
 
 def _private_key(path: Path) -> PrivateKey:
-    from pinwarden.adapters.key_files import load_key_file
+    from pinwarden.system.key_files import load_key_file
 
     given = os.environ.get(PASSPHRASE_VARIABLE)
     try:
@@ -138,7 +138,7 @@ def signature_check_of(args: Namespace, project: Project) -> SignatureCheck | No
         if any(options) or args.threshold > 1 or args.accept_partial:
             raise PinwardenError("USAGE", NO_KEYS)
         return None
-    from pinwarden.flows.lock.signatures import SignatureCheck
+    from pinwarden.project.lock_signatures import SignatureCheck
 
     keys = public_keys(args.public_key)
     files = signature_files(args, project)
@@ -152,9 +152,9 @@ def signature_check_of(args: Namespace, project: Project) -> SignatureCheck | No
 
 def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, PublicKey]) -> datetime | None:
     """The moment of the newest signature that is known: as it was given, or as a git revision has it."""
-    from pinwarden.adapters.repository import file_at
-    from pinwarden.core.moments import moment_of
-    from pinwarden.documents.lock.signature import newest_signature
+    from pinwarden.core.timestamps import moment_of
+    from pinwarden.lock.signature import newest_signature
+    from pinwarden.system.repository import file_at
 
     given = None
     if args.signed_since:
@@ -178,7 +178,7 @@ def signature_files(args: Namespace, project: Project) -> tuple[Path, ...]:
 
 def required_signers(args: Namespace, keys: Mapping[str, PublicKey]) -> RequiredSigners:
     """Who must have signed, as the options say."""
-    from pinwarden.documents.lock.signature import RequiredSigners
+    from pinwarden.lock.signature import RequiredSigners
 
     unknown = next((name for name in args.require if name not in keys), None)
     if unknown is not None:
@@ -196,8 +196,8 @@ def count(text: str) -> int:
 
 def public_key_bytes(text: str, max_bytes: int = MAX_PUBLIC_KEY) -> bytes:
     """The file that is said to hold a public key. A private key is refused, in a file or in place of its name."""
-    from pinwarden.adapters.files import read_file
-    from pinwarden.documents.key_texts import EXPECTED, refuse_private
+    from pinwarden.core.key_texts import EXPECTED, refuse_private
+    from pinwarden.system.files import read_file
 
     refuse_private(os.fsencode(text), "what was given")
     path, shown = Path(text), f"{text[:200]!a}"
@@ -216,8 +216,8 @@ def public_key_bytes(text: str, max_bytes: int = MAX_PUBLIC_KEY) -> bytes:
 
 
 def _named_key(text: str) -> tuple[str, PublicKey]:
+    from pinwarden.core.key_texts import not_a_key
     from pinwarden.core.keys import PublicKey
-    from pinwarden.documents.key_texts import not_a_key
 
     name, mark, rest = text.partition("=")
     if not mark or Path(text).is_file():

@@ -18,15 +18,15 @@ from pinwarden.cli.project_arguments import (
 )
 
 if TYPE_CHECKING:
-    from pinwarden.flows.artifacts.closing import Workshop
-    from pinwarden.flows.lock.locking import LockWriting, Wanted
-    from pinwarden.flows.project import Project
+    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.lock import LockWriting, Wanted
+    from pinwarden.project.project import Project
 
 
 def add_lock_arguments(parser: ArgumentParser) -> None:
     """What to lock, for whom, from where."""
     from pinwarden.cli.output import add_format_argument
-    from pinwarden.rules.launch import TARGET_KINDS
+    from pinwarden.lock.launch_choice import TARGET_KINDS
 
     parser.add_argument("server", help="the server's registry name, e.g. io.github.owner/server")
     parser.add_argument(
@@ -49,7 +49,7 @@ def add_lock_arguments(parser: ArgumentParser) -> None:
 
 def wanted_of(args: Namespace) -> Wanted:
     """What the options ask for."""
-    from pinwarden.flows.lock.locking import Wanted
+    from pinwarden.project.lock import Wanted
 
     clients = args.client or ["claude"]
     if "all" in clients:
@@ -68,8 +68,8 @@ def wanted_of(args: Namespace) -> Wanted:
 
 def _installed_clients(scope: str) -> list[str]:
     """The clients that a lock can name and whose file of that scope can be written."""
-    from pinwarden.documents.clients.table import client_of, installation_place
-    from pinwarden.documents.lock.shape import LOCK_CLIENTS
+    from pinwarden.clients.table import client_of, installation_place
+    from pinwarden.lock.shape import LOCK_CLIENTS
 
     named = [client for client in LOCK_CLIENTS if client != "generic"]
     return [client for client in named if installation_place(client_of(client), scope)]
@@ -77,9 +77,9 @@ def _installed_clients(scope: str) -> list[str]:
 
 def writing_of(args: Namespace, how: str, *, approves: bool = True) -> LockWriting:
     """How the options want it written; only who approves something needs a name. ``how`` says what happened."""
-    from pinwarden.adapters.clock import now
     from pinwarden.cli.targets import options_of
-    from pinwarden.flows.lock.locking import LockWriting
+    from pinwarden.project.lock import LockWriting
+    from pinwarden.system.clock import now
 
     return LockWriting(
         now=now(),

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pinwarden.flows.bundle.oci import OciNetwork
+    from pinwarden.bundle.oci_transfer import OciNetwork
 
 
 @contextmanager
 def oci_network() -> Iterator[OciNetwork]:
     """The network with the settings and logins that docker or podman has."""
-    from pinwarden.adapters.endpoints.endpoint import Settings
-    from pinwarden.adapters.net.fetch import Fetcher, FetchRules
-    from pinwarden.flows.bundle.oci import OciNetwork
+    from pinwarden.bundle.oci_transfer import OciNetwork
+    from pinwarden.system.net.endpoint import Settings
+    from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     fetcher = Fetcher(FetchRules(), os.environ)
     try:

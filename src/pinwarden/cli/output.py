@@ -14,7 +14,7 @@ from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
-    from pinwarden.flows.report import Report
+    from pinwarden.core.report import Report
 
 
 def add_format_argument(parser: ArgumentParser) -> None:
@@ -97,7 +97,7 @@ def emit_report(report: Report, args: Namespace, *, about: Sequence[str | Path] 
 
 def _in_repository(file: Path) -> str:
     """A path from the root of the repository, which is what viewers of reports resolve."""
-    from pinwarden.adapters.repository import repository_root
+    from pinwarden.system.repository import repository_root
 
     root = repository_root(file.parent)
     return file.resolve().relative_to(root).as_posix() if root is not None else file.as_posix()
@@ -105,8 +105,8 @@ def _in_repository(file: Path) -> str:
 
 def write_report_file(path: Path, text: str) -> bool:
     """Replace a report file in one step; a failure goes to stderr."""
-    from pinwarden.adapters.files import write_atomically
     from pinwarden.core.visible import show_invisible
+    from pinwarden.system.files import write_atomically
 
     try:
         write_atomically(path, text.encode("utf-8", "backslashreplace"))

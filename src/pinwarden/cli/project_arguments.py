@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.flows.project import Project
+from pinwarden.project.project import Project
 
 if TYPE_CHECKING:
-    from pinwarden.flows.lock.locking import Approver
+    from pinwarden.project.lock import Approver
 
 _DEFAULT_LOCK = "mcp-lock.json"
 
@@ -87,7 +87,7 @@ def projects_of(args: Namespace) -> tuple[Project, ...]:
 
 def this_project(root: Path = Path(), lock: Path | None = None) -> Project:
     """The project in a folder, with the configurations of this user."""
-    from pinwarden.adapters.clients import this_system
+    from pinwarden.clients.files import this_system
 
     lock = lock or root / _DEFAULT_LOCK
     return Project(root=root, lock=lock, home=Path.home(), system=this_system(), variables=os.environ)
@@ -98,9 +98,9 @@ def approver_of(args: Namespace, how: str = "") -> Approver:
 
     ``how`` says what happened; it is recorded where no reason is given.
     """
-    from pinwarden.adapters.inside_server import refuse_inside_server
-    from pinwarden.flows.gateway.state import running_folder
-    from pinwarden.flows.lock.locking import Approver
+    from pinwarden.gateway.inside_server import refuse_inside_server
+    from pinwarden.gateway.state import running_folder
+    from pinwarden.project.lock import Approver
 
     refuse_inside_server(running_folder(os.environ, Path.home()), os.environ)
     by = args.by or os.environ.get("PINWARDEN_APPROVER") or _user()

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.adapters.net.fetch import Fetcher
-    from pinwarden.adapters.registry_files import HttpRegistry, RegistryFiles
     from pinwarden.core.keys import PublicKey
-    from pinwarden.flows.registry.following import Following
-    from pinwarden.flows.registry.opening import RegistrySettings
-    from pinwarden.flows.registry.registry import Registry
+    from pinwarden.registry.files import HttpRegistry, RegistryFiles
+    from pinwarden.registry.log_client import Following
+    from pinwarden.registry.registry import Registry
+    from pinwarden.registry.setup import RegistrySettings
+    from pinwarden.system.net.fetch import Fetcher
 
 TOKEN_VARIABLE = "PINWARDEN_REGISTRY_TOKEN"  # noqa: S105  # the name of a variable, not its value
 
@@ -36,7 +36,7 @@ def add_operator_arguments(parser: ArgumentParser) -> None:
 
 def settings_of(args: Namespace) -> RegistrySettings:
     """The settings that the options name."""
-    from pinwarden.flows.registry.opening import DATABASE_VARIABLE, RegistrySettings, default_folder
+    from pinwarden.registry.setup import DATABASE_VARIABLE, RegistrySettings, default_folder
 
     return RegistrySettings(
         folder=Path(args.data) if args.data else default_folder(),
@@ -48,7 +48,7 @@ def settings_of(args: Namespace) -> RegistrySettings:
 @contextmanager
 def operated_registry(args: Namespace, settings: RegistrySettings | None = None) -> Iterator[Registry]:
     """The registry that the options name, open until the command is done."""
-    from pinwarden.flows.registry.opening import open_registry
+    from pinwarden.registry.setup import open_registry
 
     signer = None
     if args.key or args.key_env:
@@ -79,7 +79,7 @@ def add_publisher_arguments(parser: ArgumentParser) -> None:
 @contextmanager
 def writable_registry(args: Namespace) -> Iterator[HttpRegistry]:
     """The registry that the options name, with the token that is for it alone."""
-    from pinwarden.adapters.registry_files import HttpRegistry
+    from pinwarden.registry.files import HttpRegistry
 
     token = os.environ.get(args.token_env)
     if not token:
@@ -116,7 +116,7 @@ def add_log_arguments(parser: ArgumentParser) -> None:
 @contextmanager
 def readable_registry(args: Namespace) -> Iterator[RegistryFiles]:
     """The registry that the options name: an address, or a folder."""
-    from pinwarden.adapters.registry_files import FolderRegistry, HttpRegistry
+    from pinwarden.registry.files import FolderRegistry, HttpRegistry
 
     if "://" not in args.registry:
         if not Path(args.registry).is_dir():
@@ -133,7 +133,7 @@ def readable_registry(args: Namespace) -> Iterator[RegistryFiles]:
 def following_of(args: Namespace) -> Following:
     """What the options demand of a log."""
     from pinwarden.core.cosignature import WitnessKey
-    from pinwarden.flows.registry.following import Following
+    from pinwarden.registry.log_client import Following
 
     witnesses = tuple(dict.fromkeys(WitnessKey.parse(each) for each in args.witness))
     needed = len(witnesses) if args.witnesses_needed is None else args.witnesses_needed
@@ -146,15 +146,15 @@ def following_of(args: Namespace) -> Following:
 
 def _refuse_revoked(keys: list[PublicKey]) -> None:
     """A key that this user revoked counts for nothing, though a script still names it."""
-    from pinwarden.adapters.trust_files import load_trust
+    from pinwarden.bundle.trust_files import load_trust
+    from pinwarden.bundle.trust_store import refuse_revoked
     from pinwarden.cli.install_arguments import trust_file
-    from pinwarden.documents.bundle.trust_store import refuse_revoked
 
     if keys:
         refuse_revoked(load_trust(trust_file()), *(key.did for key in keys))
 
 
 def _fetcher(args: Namespace) -> Fetcher:
-    from pinwarden.adapters.net.fetch import Fetcher, FetchRules
+    from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     return Fetcher(FetchRules(allow_plain_http=args.allow_plain_http), os.environ)

@@ -49,7 +49,7 @@ def _read(file: str) -> list[str]:
     if file == "-":
         data = sys.stdin.buffer.read(_LARGEST + 1)
     else:
-        from pinwarden.adapters.files import read_file
+        from pinwarden.system.files import read_file
 
         data = read_file(Path(file), _LARGEST)
     if len(data) > _LARGEST:

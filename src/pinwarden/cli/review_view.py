@@ -12,7 +12,7 @@ from pinwarden.cli.render.text import render_rows
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
-    from pinwarden.flows.report import Report, Row
+    from pinwarden.core.report import Report, Row
 
 _COLUMN = 9  # so that a digest beside a name fits a terminal of eighty columns
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.project_arguments import this_project
 
 if TYPE_CHECKING:
-    from pinwarden.flows.gateway.state import GatewayState
-    from pinwarden.flows.project import Project
+    from pinwarden.gateway.state import GatewayState
+    from pinwarden.project.project import Project
 
 
 def add_state_argument(parser: ArgumentParser) -> None:
@@ -23,13 +23,13 @@ def add_state_argument(parser: ArgumentParser) -> None:
 
 def state_from(args: Namespace, project: Project | None = None) -> GatewayState:
     """The state that the option or the environment names."""
-    from pinwarden.flows.gateway.state import state_of
+    from pinwarden.gateway.state import state_of
 
     return state_of(project or this_project(), args.audit)
 
 
 def state_to_read_from(args: Namespace, project: Project | None = None, *, needed: bool = False) -> GatewayState:
     """The same for a command that reads it: nothing is made where there is none."""
-    from pinwarden.flows.gateway.state import state_to_read
+    from pinwarden.gateway.state import state_to_read
 
     return state_to_read(project or this_project(), args.audit, needed=needed)

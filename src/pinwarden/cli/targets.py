@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pinwarden.adapters.files import read_file
 from pinwarden.cli.project_arguments import this_project
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.surface import Surface, parse_any
+from pinwarden.surface.surface import Surface, parse_any
+from pinwarden.system.files import read_file
 
 if TYPE_CHECKING:
-    from pinwarden.adapters.probe.probe import ProbeOptions
-    from pinwarden.documents.target import Target
-    from pinwarden.flows.server_start import PreparedProbe
+    from pinwarden.project.server_start import PreparedProbe
+    from pinwarden.surface.probe.probe import ProbeOptions
+    from pinwarden.system.target import Target
 
 T = TypeVar("T")
 
@@ -34,14 +34,14 @@ def is_address(name: str) -> bool:
 
 def shown_target(name: str) -> str:
     """What a user named, for a report: an address may hold a key."""
-    from pinwarden.rules.config.masking import shown_address
+    from pinwarden.system.masking import shown_address
 
     return shown_address(name)
 
 
 def shown_command(command: list[str]) -> str:
     """The command that stood after ``--``, for a report: an argument may be a key."""
-    from pinwarden.rules.config.masking import shown_words
+    from pinwarden.system.masking import shown_words
 
     return " ".join(shown_words(command))
 
@@ -53,8 +53,8 @@ def probe_target(name: str | None, target: Target, args: Namespace, *, typed: bo
 
 def prepared_target(name: str | None, target: Target, args: Namespace, *, typed: bool = False) -> PreparedProbe:
     """A target that may be asked. A command without a name has that of its program, for the rules of the policy."""
-    from pinwarden.documents.target import StdioTarget
-    from pinwarden.flows.server_start import prepare_probe
+    from pinwarden.project.server_start import prepare_probe
+    from pinwarden.system.target import StdioTarget
 
     if name is None:
         name = Path(target.command[0]).name if isinstance(target, StdioTarget) else target.url
@@ -64,7 +64,7 @@ def prepared_target(name: str | None, target: Target, args: Namespace, *, typed:
 def ask(prepared: PreparedProbe) -> Surface:
     """Ask a live server, with a sign of life on the terminal."""
     from pinwarden.cli.progress import Progress
-    from pinwarden.flows import server_start
+    from pinwarden.project import server_start
 
     with Progress("asking the server"):
         return server_start.ask(prepared)
@@ -75,9 +75,9 @@ def options_of(args: Namespace, *, typed: bool = False) -> ProbeOptions:
 
     A target from a file gets only the variables that the user names.
     """
-    from pinwarden.adapters.probe.probe import ProbeOptions
-    from pinwarden.adapters.probe.session import ClientIdentity
-    from pinwarden.adapters.sandbox import Sandbox
+    from pinwarden.surface.probe.probe import ProbeOptions
+    from pinwarden.surface.probe.session import ClientIdentity
+    from pinwarden.system.sandbox import Sandbox
 
     return ProbeOptions(
         allow_execute=args.allow_execute,
@@ -93,7 +93,7 @@ def options_of(args: Namespace, *, typed: bool = False) -> ProbeOptions:
 
 def command_target(command: list[str], args: Namespace) -> Target:
     """The command that stood after ``--``."""
-    from pinwarden.documents.target import StdioTarget
+    from pinwarden.system.target import StdioTarget
 
     return StdioTarget(command=tuple(command), env=variables_of(args))
 
@@ -105,7 +105,7 @@ def variables_of(args: Namespace) -> dict[str, str]:
 
 def target_of(name: str, args: Namespace) -> Target:
     """A URL, or a server that a client config names."""
-    from pinwarden.documents.target import HttpTarget
+    from pinwarden.system.target import HttpTarget
 
     if is_address(name):
         return HttpTarget(url=name, headers=dict(_pair(text, ":", "--header") for text in args.header))
@@ -123,7 +123,7 @@ def _in_file(name: str, read: Callable[[bytes], T]) -> T:
 
 def _configured(name: str, args: Namespace) -> Target:
     if args.config:
-        from pinwarden.documents.clients.config import read_document, servers_in
+        from pinwarden.clients.config import read_document, servers_in
 
         servers = _in_file(args.config, lambda data: servers_in(read_document(data, args.config)))
         if name in servers:

@@ -45,7 +45,7 @@ def github_job(name: str) -> str:
 
 def write_workflow(root: Path, path: Path, text: str) -> None:
     """Write a new file below the project's folder; what is there is not overwritten."""
-    from pinwarden.adapters.files import create_file
+    from pinwarden.system.files import create_file
 
     _make_folder(root, path.parent)
     create_file(path, text.encode())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pinwarden.documents.approved import Approved
-from pinwarden.documents.surface import Surface
+from pinwarden.gateway.approval import Approved
+from pinwarden.surface.surface import Surface
 
 
 class ApprovedSource(Protocol):

@@ -20,16 +20,16 @@ from typing import Any
 
 from pinwarden.core.record import replace
 from pinwarden.core.strict_json import JITER_DEPTH
-from pinwarden.documents.gateway_event import Fact
-from pinwarden.documents.protocol import PROGRESS
 from pinwarden.gateway.answers import Answers
-from pinwarden.gateway.asked import Asked
+from pinwarden.gateway.event import Fact
+from pinwarden.gateway.forwarded_request import Asked
+from pinwarden.gateway.gates.verdict import ALLOW
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.output import Journal
+from pinwarden.gateway.judged_lists import Views
+from pinwarden.gateway.request_decisions import Uses
 from pinwarden.gateway.resource_links import LINKED
-from pinwarden.gateway.uses import Uses
-from pinwarden.gateway.views import Views
-from pinwarden.rules.gates.verdict import ALLOW
+from pinwarden.gateway.session_audit import Journal
+from pinwarden.surface.protocol import PROGRESS
 
 CALL = "tools/call"
 LONGEST_TEXT_ID = 256

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.approved import Approved
-from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy, RequestPolicy
-from pinwarden.documents.surface import KINDS, TOOL, Item, Kind, Surface
+from pinwarden.gateway.approval import Approved
 from pinwarden.gateway.approved import ApprovedSource
+from pinwarden.gateway.gates.lists import judge_list, judge_unknown_method, judge_unknown_task, judge_use
+from pinwarden.gateway.gates.requests import Refusal
+from pinwarden.gateway.gates.server import judge_server
+from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS, SessionLimits
 from pinwarden.gateway.tasks import Tasks
-from pinwarden.rules.gates.lists import judge_list, judge_unknown_method, judge_unknown_task, judge_use
-from pinwarden.rules.gates.requests import Refusal
-from pinwarden.rules.gates.server import judge_server
-from pinwarden.rules.gates.verdict import Verdict
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy, RequestPolicy
+from pinwarden.surface.surface import KINDS, TOOL, Item, Kind, Surface
 
 if TYPE_CHECKING:
-    from pinwarden.rules.gates.request_content import JudgedRequest
+    from pinwarden.gateway.gates.request_content import JudgedRequest
 
 _REMEMBERED = 64  # list bodies; a session has four lists of a few pages
 _REMEMBERED_BYTES = 16 * 1024 * 1024  # of all of them; what they hold takes several times as much
@@ -127,7 +127,7 @@ class Guard:
 
     def judge_server_request(self, method: str, params: Any, client: str) -> JudgedRequest | Refusal:
         """What is decided about a request of the server that the policy permits as such."""
-        from pinwarden.rules.gates.request_content import HIDDEN_CODES, judge_content
+        from pinwarden.gateway.gates.request_content import HIDDEN_CODES, judge_content
 
         definitions = self._definitions_in(params, client)
         if isinstance(definitions, Refusal):
@@ -137,13 +137,13 @@ class Guard:
 
     def judge_tools_in_result(self, method: str, result: Any, client: str) -> JudgedRequest | Refusal | None:
         """What is decided about tool definitions in a result that is no list; None if nothing is to be said."""
-        from pinwarden.rules.gates.request_content import judge_definitions_of_result
+        from pinwarden.gateway.gates.request_content import judge_definitions_of_result
 
         definitions = self._definitions_in(result, client)
         return definitions if isinstance(definitions, Refusal) else judge_definitions_of_result(method, definitions)
 
     def _definitions_in(self, value: Any, client: str) -> tuple[Verdict, ...] | Refusal:
-        from pinwarden.rules.gates.request_content import definitions_in
+        from pinwarden.gateway.gates.request_content import definitions_in
 
         items = definitions_in(value, self.limits.max_request_tools)
         if isinstance(items, Refusal) or not items:

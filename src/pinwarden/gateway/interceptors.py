@@ -11,7 +11,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.protocol import INTERNAL_ERROR, INVALID_PARAMS
+from pinwarden.surface.protocol import INTERNAL_ERROR, INVALID_PARAMS
 
 REQUEST, RESPONSE = "request", "response"
 VALIDATION, MUTATION = "validation", "mutation"

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pinwarden.documents.protocol import CANCELLED, METHOD_NOT_FOUND, SUBSCRIPTION_META
 from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.judged_lists import Views
 from pinwarden.gateway.messages import LISTEN, request
-from pinwarden.gateway.output import Output
-from pinwarden.gateway.views import Views
+from pinwarden.gateway.session_audit import Output
+from pinwarden.surface.protocol import CANCELLED, METHOD_NOT_FOUND, SUBSCRIPTION_META
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 _FILTERS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}

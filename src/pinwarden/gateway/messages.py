@@ -8,7 +8,9 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.visible import show_invisible
-from pinwarden.documents.protocol import (
+from pinwarden.gateway.gates.lists import LIST_FAILED, METHOD_UNKNOWN, NOT_LISTED, digest_text
+from pinwarden.gateway.gates.verdict import Verdict
+from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CLIENT_META,
     INTERNAL_ERROR,
@@ -16,9 +18,7 @@ from pinwarden.documents.protocol import (
     METHOD_NOT_FOUND,
     VERSION_META,
 )
-from pinwarden.documents.surface import KINDS, Kind
-from pinwarden.rules.gates.lists import LIST_FAILED, METHOD_UNKNOWN, NOT_LISTED, digest_text
-from pinwarden.rules.gates.verdict import Verdict
+from pinwarden.surface.surface import KINDS, Kind
 
 META_KEYS = (VERSION_META, CLIENT_META, CAPABILITIES_META)
 """What a request of the stateless era says about its client, whatever it asks for."""

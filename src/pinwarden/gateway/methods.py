@@ -7,9 +7,9 @@ lists, and the policy for the unknown decides, in both directions.
 
 from __future__ import annotations
 
+from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.output import Journal, Output
-from pinwarden.rules.gates.verdict import Verdict
+from pinwarden.gateway.session_audit import Journal, Output
 
 NOTICES_OF_CLIENT = frozenset(
     f"notifications/{name}" for name in ("initialized", "cancelled", "progress", "roots/list_changed", "tasks/status")

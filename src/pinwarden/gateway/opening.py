@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from json import dumps
 from typing import Any
 
-from pinwarden.documents.protocol import META, VERSION_META
 from pinwarden.gateway import splice
-from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import META_KEYS
-from pinwarden.gateway.output import Journal, Output
-from pinwarden.gateway.pages import cache_edits, warning_edit
-from pinwarden.gateway.views import server_facts
-from pinwarden.rules.gates.server import (
+from pinwarden.gateway.gates.server import (
     CAPABILITY_OF_METHOD,
     approved_capabilities,
     extensions_of,
     unapproved,
 )
-from pinwarden.rules.gates.verdict import WARN, Verdict
+from pinwarden.gateway.gates.verdict import WARN, Verdict
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.judged_lists import server_facts
+from pinwarden.gateway.messages import META_KEYS
+from pinwarden.gateway.pages import cache_edits, warning_edit
+from pinwarden.gateway.session_audit import Journal, Output
+from pinwarden.surface.protocol import META, VERSION_META
 
 INTERCEPTORS = f"{META}interceptors"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pinwarden.adapters.fair_executor import check_items
-from pinwarden.documents.surface import PROMPT, RESOURCE, TOOL, Item, Kind
+from pinwarden.gateway.gates.requests import ELICITATION, ROOTS, SAMPLING, Refusal, judge_request
+from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.interceptors import REQUEST, RESPONSE, VALIDATION, Host, Interceptor, Run
 from pinwarden.gateway.messages import LIST_METHODS, shown
-from pinwarden.rules.gates.requests import ELICITATION, ROOTS, SAMPLING, Refusal, judge_request
-from pinwarden.rules.gates.verdict import ALLOW, BLOCK, WARN, Verdict
+from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item, Kind
+from pinwarden.system.fair_executor import check_items
 
 LISTS = "pinwarden/lists"
 USES = "pinwarden/uses"

@@ -6,16 +6,16 @@ from collections.abc import Container, Sequence
 from json import dumps
 from typing import Any
 
-from pinwarden.adapters.probe.message import Message, page_of, read_message
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import object_members
 from pinwarden.core.record import Record
-from pinwarden.documents.surface import Item, Kind
 from pinwarden.gateway import splice
+from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import WARNINGS, verdict_data
 from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_result
-from pinwarden.rules.gates.verdict import Verdict
+from pinwarden.surface.probe.message import Message, page_of, read_message
+from pinwarden.surface.surface import Item, Kind
 
 
 class ListPage(Record):

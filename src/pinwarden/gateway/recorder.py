@@ -7,14 +7,14 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.step import Step
-from pinwarden.rules.gates.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pinwarden.flows.gateway.sightings import Sightings
-    from pinwarden.store.audit import AuditLog
+    from pinwarden.gateway.audit.log import AuditLog
+    from pinwarden.gateway.observations import Sightings
 
 _MAX_WAITING = 1_000  # steps with definitions; a server that serves more than the store takes is not observed whole
 

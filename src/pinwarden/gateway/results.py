@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from pinwarden.gateway import splice
-from pinwarden.gateway.asked import Asked
+from pinwarden.gateway.forwarded_request import Asked
+from pinwarden.gateway.gates.requests import Refusal, Requests, requests_in_result, requests_in_task, too_many_rounds
+from pinwarden.gateway.gates.verdict import WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import encode
-from pinwarden.gateway.output import Journal, Output
 from pinwarden.gateway.pages import warning_edit
 from pinwarden.gateway.resource_links import ResourceLinks
 from pinwarden.gateway.server_requests import ServerRequests
+from pinwarden.gateway.session_audit import Journal, Output
 from pinwarden.gateway.tasks import FETCHING, TOLD, is_task
-from pinwarden.rules.drift.changes import REVIEW
-from pinwarden.rules.gates.requests import Refusal, Requests, requests_in_result, requests_in_task, too_many_rounds
-from pinwarden.rules.gates.verdict import WARN, Verdict
+from pinwarden.surface.drift.changes import REVIEW
 
 _CALL = "tools/call"
 _ENDED = frozenset({"completed", "failed", "cancelled"})
@@ -111,7 +111,7 @@ class Results:
         """A message that passes, with what the policy wants done about it. ``member`` holds what is looked at."""
         value, hidden = message.get(member), self._guard.policy.results.hidden_characters
         if hidden != "relay":
-            from pinwarden.rules.gates.results import has_hidden, without_hidden
+            from pinwarden.gateway.gates.results import has_hidden, without_hidden
 
             if has_hidden(value):
                 # The id of a task may be all that it takes to get its result, so it is not written down.

@@ -13,13 +13,13 @@ from pinwarden.core.record import Record
 from pinwarden.gateway.server_process import Command, start
 
 if TYPE_CHECKING:
-    from pinwarden.documents.digest_policy import GatewayPolicy
-    from pinwarden.flows.gateway.shared_approvals import SharedApprovals
-    from pinwarden.flows.gateway.state import GatewayState
-    from pinwarden.flows.project import Project
     from pinwarden.gateway.approved import ApprovedSource
+    from pinwarden.gateway.audit.log import AuditLog, WhenAway
     from pinwarden.gateway.session import Session
-    from pinwarden.store.audit import AuditLog, WhenAway
+    from pinwarden.gateway.shared_approvals import SharedApprovals
+    from pinwarden.gateway.state import GatewayState
+    from pinwarden.lock.gateway_policy import GatewayPolicy
+    from pinwarden.project.project import Project
 
 _GATHER = 1.0  # seconds: what is in the journal is safe, so few and large commits do for one client
 _LAST_WORDS_SECONDS = 2.0  # how long the end waits for somebody to read why
@@ -57,18 +57,18 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
     2. Open the log and find what was approved.
     3. Relay.
     """
-    from pinwarden.adapters.inside_server import running_gateway
+    from pinwarden.gateway.inside_server import running_gateway
 
     process = start(behind.command)
     try:
-        from pinwarden.documents.gateway_event import STARTED, STOPPED
-        from pinwarden.flows.gateway.state import FIRST_USE, lock_baseline, state_of
+        from pinwarden.gateway.audit.log import AuditLimits
+        from pinwarden.gateway.event import STARTED, STOPPED
         from pinwarden.gateway.guard import Guard
+        from pinwarden.gateway.log_output import Telling
         from pinwarden.gateway.recorder import Recorder
         from pinwarden.gateway.session import Session
+        from pinwarden.gateway.state import FIRST_USE, lock_baseline, state_of
         from pinwarden.gateway.stdio import Relay
-        from pinwarden.gateway.telling import Telling
-        from pinwarden.store.audit import AuditLimits
 
         sys.setswitchinterval(_SWITCH_SECONDS)
         state = state_of(project, behind.options.database)
@@ -107,7 +107,7 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
 
 
 def _record(log: AuditLog, kind: str, session: Session, why: str) -> None:
-    from pinwarden.documents.gateway_event import Fact
+    from pinwarden.gateway.event import Fact
 
     fact = Fact(kind=kind, server=session.guard.server, client=session.client, session=session.name, reason=why)
     with suppress(PinwardenError):  # a log that takes nothing lets no message pass either, and who sends one is told
@@ -116,18 +116,18 @@ def _record(log: AuditLog, kind: str, session: Session, why: str) -> None:
 
 def _source(project: Project, behind: Behind, state: GatewayState, shared: SharedApprovals | None) -> ApprovedSource:
     if behind.locked:
-        from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
+        from pinwarden.gateway.approved_from_lock import ApprovedByLock
 
         return ApprovedByLock(project.lock, behind.server, behind.client, shared)
-    from pinwarden.flows.gateway.approved_on_first_use import FirstUse
+    from pinwarden.gateway.approved_on_first_use import FirstUse
 
     return FirstUse(behind.server, state.trusted)
 
 
 def gateway_policy_of(project: Project) -> GatewayPolicy:
     """The gateway's part of the policy; the strictest if there is none."""
-    from pinwarden.documents.digest_policy import DEFAULT_POLICY
-    from pinwarden.flows.project import load_policies
+    from pinwarden.lock.gateway_policy import DEFAULT_POLICY
+    from pinwarden.project.project import load_policies
 
     own = load_policies(project).own
     return (own.gateway if own is not None else None) or DEFAULT_POLICY
@@ -140,11 +140,11 @@ def name_of_command(words: tuple[str, ...], cwd: str) -> str:
     """
     from pinwarden.core.canonical import canonicalize
     from pinwarden.core.digest import Digest
-    from pinwarden.rules.config.plain_words import surely_plain
+    from pinwarden.system.plain_words import surely_plain
 
     shown = list(words)
     if not surely_plain(words):
-        from pinwarden.rules.config.masking import shown_words
+        from pinwarden.system.masking import shown_words
 
         shown = shown_words(words)
     program = "".join(letter for letter in shown[0].rpartition("/")[2] if letter.isalnum() or letter in "._-")

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pinwarden.adapters.inside_server import MARK
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
+from pinwarden.gateway.inside_server import MARK
 
 if TYPE_CHECKING:
-    from pinwarden.flows.server_start import PreparedStart
+    from pinwarden.project.server_start import PreparedStart
 
 _PIPE = 1 << 20  # what a pipe is made to hold, where the system lets us
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.gateway.asked import Asked
+from pinwarden.gateway.forwarded_request import Asked
+from pinwarden.gateway.gates.lists import digest_text
+from pinwarden.gateway.gates.request_content import JudgedRequest
+from pinwarden.gateway.gates.requests import Refusal, Requests, judge_request
+from pinwarden.gateway.gates.verdict import WARN
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.output import Journal, Output
+from pinwarden.gateway.session_audit import Journal, Output
 from pinwarden.gateway.tasks import FETCHING, TOLD
-from pinwarden.rules.gates.lists import digest_text
-from pinwarden.rules.gates.request_content import JudgedRequest
-from pinwarden.rules.gates.requests import Refusal, Requests, judge_request
-from pinwarden.rules.gates.verdict import WARN
 
 _PING = "ping"
 

@@ -23,7 +23,23 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements
-from pinwarden.documents.protocol import (
+from pinwarden.gateway.answer_timeouts import OverdueRequests
+from pinwarden.gateway.answers import Answers
+from pinwarden.gateway.call_fast_path import CALL, CallFastPath, with_request_id
+from pinwarden.gateway.deferred_requests import Held
+from pinwarden.gateway.forwarded_request import Answer, Asked, Notice, Request
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.judged_lists import Views
+from pinwarden.gateway.listening import Listening
+from pinwarden.gateway.messages import LISTEN, error, is_id, meant_id, notification, unrecorded
+from pinwarden.gateway.opening import Opening, stateless_meta
+from pinwarden.gateway.request_decisions import Uses
+from pinwarden.gateway.resource_links import ResourceLinks
+from pinwarden.gateway.session_audit import Journal, Output
+from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_request
+from pinwarden.gateway.step import NOTHING, Step
+from pinwarden.gateway.tasks import LISTING, TOLD
+from pinwarden.surface.protocol import (
     BATCH_VERSION,
     CANCELLED,
     CLIENT_META,
@@ -36,23 +52,7 @@ from pinwarden.documents.protocol import (
     PROGRESS,
     SERVER_AWAY,
 )
-from pinwarden.documents.surface import TOOL
-from pinwarden.gateway.answers import Answers
-from pinwarden.gateway.asked import Answer, Asked, Notice, Request
-from pinwarden.gateway.call_fast_path import CALL, CallFastPath, with_request_id
-from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.held import Held
-from pinwarden.gateway.listening import Listening
-from pinwarden.gateway.messages import LISTEN, error, is_id, meant_id, notification, unrecorded
-from pinwarden.gateway.opening import Opening, stateless_meta
-from pinwarden.gateway.output import Journal, Output
-from pinwarden.gateway.overdue import OverdueRequests
-from pinwarden.gateway.resource_links import ResourceLinks
-from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_request
-from pinwarden.gateway.step import NOTHING, Step
-from pinwarden.gateway.tasks import LISTING, TOLD
-from pinwarden.gateway.uses import Uses
-from pinwarden.gateway.views import Views
+from pinwarden.surface.surface import TOOL
 
 __all__ = ["NOTHING", "Session", "Step"]
 
@@ -282,7 +282,7 @@ class Session:
         try:
             return strict_json.parse(frame, self._json)
         except PinwardenError:
-            from pinwarden.adapters.probe.message import read_message
+            from pinwarden.surface.probe.message import read_message
 
             return read_message(frame, self._json).members
 

@@ -25,11 +25,11 @@ from pinwarden.gateway.outlet import Outlet
 from pinwarden.gateway.stdio_loops import StdioLoops
 
 if TYPE_CHECKING:
-    from pinwarden.adapters.process_tree import ProcessTree
-    from pinwarden.documents.gateway_event import Fact
+    from pinwarden.gateway.event import Fact
     from pinwarden.gateway.recorder import Recorder
     from pinwarden.gateway.session import Session
     from pinwarden.gateway.step import Step
+    from pinwarden.system.process_tree import ProcessTree
 
 _TICK_SECONDS = 1.0
 _PREPARE_SECONDS = 0.2
@@ -43,7 +43,7 @@ class Relay:
     def __init__(
         self, session: Session, recorder: Recorder, process: subprocess.Popen[bytes], say: Callable[[str], None]
     ) -> None:
-        from pinwarden.adapters.process_tree import ProcessTree
+        from pinwarden.system.process_tree import ProcessTree
 
         if process.stdin is None or process.stdout is None:
             raise PinwardenError("PROGRAM_UNKNOWN", "the server has no standard streams")

@@ -19,11 +19,11 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import parse
 
 if TYPE_CHECKING:
-    from pinwarden.documents.gateway_event import Fact
+    from pinwarden.gateway.audit.log import AuditLog
+    from pinwarden.gateway.event import Fact
     from pinwarden.gateway.outlet import Outlet
     from pinwarden.gateway.session import Session
     from pinwarden.gateway.step import Step
-    from pinwarden.store.audit import AuditLog
 
 SMALL = 400
 """Bytes to read while lines are shorter than that: Python has memory for so few at hand."""

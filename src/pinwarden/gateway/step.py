@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pinwarden.documents.gateway_event import Fact
-from pinwarden.rules.gates.verdict import Verdict
+from pinwarden.gateway.event import Fact
+from pinwarden.gateway.gates.verdict import Verdict
 
 
 class Step:

@@ -1,1 +1,1 @@
-"""One module per command: ``configure(parser)`` names its arguments, ``run(args)`` does it."""
+"""One module per command: ``configure(parser)`` declares the arguments, ``run(args)`` does the work."""

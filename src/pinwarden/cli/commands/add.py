@@ -11,8 +11,8 @@ from pinwarden.cli.project_arguments import project_of
 from pinwarden.core.errors import EXIT_CLEAN
 
 if TYPE_CHECKING:
-    from pinwarden.flows.project import Project
-    from pinwarden.flows.report import Report
+    from pinwarden.core.report import Report
+    from pinwarden.project.project import Project
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -26,10 +26,10 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Lock, install and report."""
     from pinwarden.core.record import replace
-    from pinwarden.flows.lock.approval_words import by_command
-    from pinwarden.flows.lock.installing import install_locked
-    from pinwarden.flows.lock.locking import lock_from_registry
-    from pinwarden.flows.project import load_policies
+    from pinwarden.project.approval_text import by_command
+    from pinwarden.project.client_install import install_locked
+    from pinwarden.project.lock import lock_from_registry
+    from pinwarden.project.project import load_policies
 
     project, wanted = project_of(args), wanted_of(args)
     with verifying_workshop(args, project) as shop:
@@ -44,12 +44,12 @@ def run(args: Namespace) -> int:
 
 def _enforced(args: Namespace, project: Project, report: Report) -> Report:
     """Prove, fetch, enforce: the first of them that does not succeed is what is told."""
-    from pinwarden.adapters.clock import now
     from pinwarden.cli.fetch_arguments import workshop
     from pinwarden.core.record import replace
-    from pinwarden.flows.artifacts.enforcing import enforce
-    from pinwarden.flows.artifacts.fetching import How, fetch
-    from pinwarden.flows.artifacts.proving import prove
+    from pinwarden.project.enforce import enforce
+    from pinwarden.project.fetch import How, fetch
+    from pinwarden.project.prove import prove
+    from pinwarden.system.clock import now
 
     names = [args.server]
     with workshop(args, project, "proving") as shop:

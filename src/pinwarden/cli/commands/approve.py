@@ -19,7 +19,7 @@ from pinwarden.cli.targets import ask, options_of
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
-    from pinwarden.flows.report import Report
+    from pinwarden.core.report import Report
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -36,16 +36,16 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Show, ask, approve."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.lock.approval_words import ANSWERED, YES
-    from pinwarden.flows.lock.approving import (
+    from pinwarden.project.approval_text import ANSWERED, YES
+    from pinwarden.project.approve import (
         approve,
         difference,
         nothing_to_approve,
         server_to_approve,
         with_warnings,
     )
-    from pinwarden.flows.server_start import prepare_locked_probe
+    from pinwarden.project.server_start import prepare_locked_probe
+    from pinwarden.system.clock import now
 
     project = project_of(args)
     server = server_to_approve(project, args.server, args.client)

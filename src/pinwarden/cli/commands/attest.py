@@ -35,9 +35,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Check, vouch and report."""
-    from pinwarden.adapters.clock import now
+    from pinwarden.bundle.attest import Attesting, attest
     from pinwarden.cli.key_arguments import signer_of
-    from pinwarden.flows.bundle.attesting import Attesting, attest
+    from pinwarden.system.clock import now
 
     files, moment = bundle_of(args), now()
     beside = files.archive.with_name(f"{files.archive.name}.{args.role}.attestation.json")

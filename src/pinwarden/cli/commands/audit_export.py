@@ -16,8 +16,8 @@ from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.documents.audit_entry import Head
-    from pinwarden.flows.gateway.state import GatewayState
+    from pinwarden.gateway.audit.entry import Head
+    from pinwarden.gateway.state import GatewayState
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write the lines."""
-    from pinwarden.flows.gateway.auditing import export, export_report
+    from pinwarden.gateway.audit.report import export, export_report
 
     if args.output == "-" and args.format != "text":
         raise PinwardenError("USAGE", "--format is for the report about a file; name one with --output")
@@ -45,8 +45,8 @@ def run(args: Namespace) -> int:
 
 
 def _to_file(state: GatewayState, path: Path, after: int) -> Head:
-    from pinwarden.adapters.files import created_file
-    from pinwarden.flows.gateway.auditing import export
+    from pinwarden.gateway.audit.report import export
+    from pinwarden.system.files import created_file
 
     with created_file(path) as stream:  # or half a log would pass for a whole one
         return export(state, stream.write, after)

@@ -12,9 +12,9 @@ from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.documents.audit_entry import Entry
-    from pinwarden.flows.gateway.auditing import Wanted
-    from pinwarden.flows.gateway.state import GatewayState
+    from pinwarden.gateway.audit.entry import Entry
+    from pinwarden.gateway.audit.report import Wanted
+    from pinwarden.gateway.state import GatewayState
 
 _LOOK_SECONDS = 0.5
 
@@ -31,9 +31,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Show, and go on."""
-    from pinwarden.documents.gateway_event import KINDS
-    from pinwarden.flows.gateway.auditing import Wanted, last_entries, tail_report
-    from pinwarden.store.audit_chain import head_of
+    from pinwarden.gateway.audit.chain import head_of
+    from pinwarden.gateway.audit.report import Wanted, last_entries, tail_report
+    from pinwarden.gateway.event import KINDS
 
     for kind in args.kind:
         if kind not in KINDS:
@@ -60,7 +60,7 @@ def run(args: Namespace) -> int:
 
 def _follow(state: GatewayState, wanted: Wanted, reached: int) -> None:
     from pinwarden.cli.streams import reader_left
-    from pinwarden.flows.gateway.auditing import later_entries
+    from pinwarden.gateway.audit.report import later_entries
 
     sys.stdout.flush()
     while not reader_left(sys.stdout.fileno(), _LOOK_SECONDS):

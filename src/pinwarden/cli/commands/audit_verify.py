@@ -35,8 +35,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Verify and report."""
-    from pinwarden.documents.audit_entry import parse_head
-    from pinwarden.flows.gateway.auditing import verify_export, verify_log
+    from pinwarden.gateway.audit.entry import parse_head
+    from pinwarden.gateway.audit.report import verify_export, verify_log
 
     try:
         heads = [parse_head(text) for text in args.head]

@@ -33,8 +33,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Judge and report."""
-    from pinwarden.adapters.clock import present
-    from pinwarden.flows.bundle.accepting import AcceptanceFiles, judge
+    from pinwarden.bundle.accept import AcceptanceFiles, judge
+    from pinwarden.system.clock import present
 
     files = AcceptanceFiles(
         pointer=Path(args.pointer),

@@ -16,6 +16,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Read and report."""
-    from pinwarden.flows.bundle.examining import inspect_bundle
+    from pinwarden.bundle.inspect import inspect_bundle
 
     return emit(inspect_bundle(bundle_of(args)), args.format)

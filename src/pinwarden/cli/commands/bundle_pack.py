@@ -34,8 +34,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Pack and report."""
-    from pinwarden.documents.bundle.descriptor import CAR, TAR_ZSTD
-    from pinwarden.flows.bundle.packing import Packing, pack
+    from pinwarden.bundle.descriptor import CAR, TAR_ZSTD
+    from pinwarden.bundle.pack import Packing, pack
 
     if args.compress and args.archive == "car":
         raise PinwardenError("USAGE", "a CAR archive is not compressed", hint="Add --archive tar+zstd.")

@@ -15,7 +15,7 @@ from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.flows.bundle.oci import Judging
+    from pinwarden.bundle.oci_transfer import Judging
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -32,8 +32,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Pull and report."""
+    from pinwarden.bundle.oci_transfer import Pulling, pull_bundle
     from pinwarden.cli.oci_arguments import oci_network
-    from pinwarden.flows.bundle.oci import Pulling, pull_bundle
 
     pulling = Pulling(
         place=args.reference,
@@ -51,10 +51,10 @@ def _judging(args: Namespace) -> Judging | None:
         return None
     if args.policy is None or args.trust is None:
         raise PinwardenError("USAGE", "a bundle is accepted by --policy and --trust together")
-    from pinwarden.adapters.clock import present
-    from pinwarden.adapters.files import read_file
-    from pinwarden.documents.bundle import installer_policy, trust
-    from pinwarden.flows.bundle.oci import Judging
+    from pinwarden.bundle import installer_policy, trust
+    from pinwarden.bundle.oci_transfer import Judging
+    from pinwarden.system.clock import present
+    from pinwarden.system.files import read_file
 
     return Judging(
         policy=installer_policy.parse(read_file(Path(args.policy))),

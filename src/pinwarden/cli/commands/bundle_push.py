@@ -26,8 +26,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Push and report."""
+    from pinwarden.bundle.oci_transfer import push_bundle
     from pinwarden.cli.oci_arguments import oci_network
-    from pinwarden.flows.bundle.oci import push_bundle
 
     attestations = [Path(name) for name in args.attestation]
     pointer = Path(args.pointer) if args.pointer else None

@@ -19,6 +19,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Check and report."""
-    from pinwarden.flows.bundle.examining import verify_bundle
+    from pinwarden.bundle.inspect import verify_bundle
 
     return emit(verify_bundle(bundle_of(args)), args.format)

@@ -24,10 +24,10 @@ from pinwarden.cli.probe_arguments import add_probe_arguments
 from pinwarden.cli.project_arguments import add_projects_arguments, add_scope_argument, projects_of
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_USAGE, PinwardenError
-from pinwarden.flows.project import Project, load_policies
+from pinwarden.project.project import Project, load_policies
 
 if TYPE_CHECKING:
-    from pinwarden.flows.gate.report import Checked
+    from pinwarden.project.gate.report import Checked
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -57,9 +57,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Check and report."""
-    from pinwarden.adapters.repository import repository_root
-    from pinwarden.flows.gate.report import gate_report
-    from pinwarden.flows.gate.repository import coverage_rows, in_repository, with_coverage
+    from pinwarden.project.gate.report import gate_report
+    from pinwarden.project.gate.repository import coverage_rows, in_repository, with_coverage
+    from pinwarden.system.repository import repository_root
 
     projects = projects_of(args)
     _refuse_single_project_options(args, projects)
@@ -79,15 +79,15 @@ def _check(args: Namespace, project: Project, *, alone: bool) -> Checked:
     except PinwardenError as err:
         if alone or err.exit_code == EXIT_USAGE:
             raise
-        from pinwarden.flows.gate.repository import unchecked_project
+        from pinwarden.project.gate.repository import unchecked_project
 
         return unchecked_project(project, err)
 
 
 def _checked(args: Namespace, project: Project) -> Checked:
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.gate.check import check_project
-    from pinwarden.flows.gate.gate import Gate
+    from pinwarden.project.gate.check import check_project
+    from pinwarden.project.gate.options import Gate
+    from pinwarden.system.clock import now
 
     probe = None
     if args.live:

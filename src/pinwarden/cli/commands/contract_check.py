@@ -29,9 +29,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Observe, compare and report."""
-    from pinwarden.flows.contract.checking import check
-    from pinwarden.flows.contract.costing import Budget
-    from pinwarden.flows.contract.locking import locked_at, place_of
+    from pinwarden.contract.check_report import check
+    from pinwarden.contract.cost_report import Budget
+    from pinwarden.contract.lock_command import locked_at, place_of
 
     place = place_of(args.lock)
     locked_at(place)

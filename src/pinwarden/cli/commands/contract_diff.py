@@ -22,6 +22,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Compare and report."""
-    from pinwarden.flows.contract.differing import diff_files
+    from pinwarden.contract.diff_report import diff_files
 
     return emit(diff_files(Path(args.before), Path(args.after), compat=args.compat), args.format)

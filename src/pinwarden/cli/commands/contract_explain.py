@@ -25,7 +25,7 @@ def run(args: Namespace) -> int:
     import sys
 
     from pinwarden.cli.layout import told
-    from pinwarden.flows.contract.explaining import explain, lines_of
+    from pinwarden.contract.explain_report import explain, lines_of
 
     report = explain(observed_by(args), tuple(args.tool))
     if args.format == "text":

@@ -76,7 +76,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write the file."""
-    from pinwarden.adapters.contract.python_server import python_server
+    from pinwarden.contract.python_server import python_server
 
     python_server(args.server)
     if not _PLAIN.match(args.server) or ".." in Path(args.server).parts:

@@ -40,9 +40,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Observe, write and report."""
-    from pinwarden.adapters.clock import now
+    from pinwarden.contract.lock_command import lock, place_of, sign
     from pinwarden.core.record import replace
-    from pinwarden.flows.contract.locking import lock, place_of, sign
+    from pinwarden.system.clock import now
 
     keys = _keys(args.sign)
     dialect = dialect_of(args)

@@ -14,7 +14,7 @@ from pinwarden.cli.contract_arguments import add_budget_arguments, add_server_ar
 from pinwarden.cli.output import add_format_argument, emit
 
 if TYPE_CHECKING:
-    from pinwarden.flows.report import Report
+    from pinwarden.core.report import Report
 
 TAKES_COMMAND = True
 _WIDEST_BAR = 40
@@ -29,7 +29,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Count and report."""
-    from pinwarden.flows.contract.costing import Budget, cost_report
+    from pinwarden.contract.cost_report import Budget, cost_report
 
     observed = observed_by(args)
     report = cost_report(observed.name, observed.extension.surface, Budget(total=args.budget, tool=args.tool_budget))

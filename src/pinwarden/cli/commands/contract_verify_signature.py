@@ -20,7 +20,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Verify and report."""
     from pinwarden.cli.key_arguments import public_keys
-    from pinwarden.flows.contract.consuming import verify_signature
-    from pinwarden.flows.contract.locking import place_of
+    from pinwarden.contract.lock_command import place_of
+    from pinwarden.contract.verify_live import verify_signature
 
     return emit(verify_signature(place_of(args.lock), tuple(public_keys(args.public_key).values())), args.format)

@@ -15,7 +15,7 @@ from pinwarden.cli.project_arguments import add_project_arguments, project_of
 
 def configure(parser: ArgumentParser) -> None:
     """Name the arguments."""
-    from pinwarden.documents.clients.table import CLIENTS
+    from pinwarden.clients.table import CLIENTS
 
     parser.add_argument("--scope", default="all", choices=["all", "project", "global"], help="whose configurations")
     add_project_arguments(parser)
@@ -25,6 +25,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Examine and report."""
-    from pinwarden.flows.config.doctor import examine
+    from pinwarden.project.doctor import examine
 
     return emit_report(examine(project_of(args), args.scope), args)

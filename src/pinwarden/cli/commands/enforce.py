@@ -25,12 +25,12 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Rewrite and report."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.artifacts.enforcing import enforce
+    from pinwarden.project.enforce import enforce
+    from pinwarden.system.clock import now
 
     probe = None
     if args.allow_execute:
-        from pinwarden.adapters.probe.probe import ProbeOptions
+        from pinwarden.surface.probe.probe import ProbeOptions
 
         probe = ProbeOptions(allow_execute=True, timeout=args.timeout)
     return emit(enforce(project_of(args), args.server, now(), probe), args.format)

@@ -24,8 +24,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Explain and report."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.lock.explaining import explain_locked, explain_registered
+    from pinwarden.project.explain import explain_locked, explain_registered
+    from pinwarden.system.clock import now
 
     explained = explain_registered if args.registry else explain_locked
     report = explained(project_of(args), args.server, now=now())

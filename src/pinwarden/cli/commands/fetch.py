@@ -29,7 +29,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Fetch, verify, build."""
     from pinwarden.cli.install_arguments import pinned_bundles
-    from pinwarden.flows.artifacts.fetching import How, fetch
+    from pinwarden.project.fetch import How, fetch
 
     project = project_of(args)
     with workshop(args, project, "fetching") as shop, pinned_bundles(args) as bundles:

@@ -24,9 +24,9 @@ from pinwarden.core.record import replace
 from pinwarden.gateway.http.limits import HttpLimits
 
 if TYPE_CHECKING:
-    from pinwarden.flows.gateway.state import GatewayState
     from pinwarden.gateway.http.gateway import Settings
     from pinwarden.gateway.http.locked import Locked
+    from pinwarden.gateway.state import GatewayState
 
 _NO_LIMIT = 10 * 365 * 86_400.0  # seconds
 _MOST_PROCESSES = 4096
@@ -123,10 +123,10 @@ def _add_limits(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Open everything, say where, and serve until told to end."""
     _refuse_without_packages()
-    from pinwarden.adapters.inside_server import running_gateway
     from pinwarden.cli.progress import Progress
     from pinwarden.gateway.http.gateway import HttpGateway, serve
-    from pinwarden.gateway.telling import Telling
+    from pinwarden.gateway.inside_server import running_gateway
+    from pinwarden.gateway.log_output import Telling
 
     settings = _settings(args)
     project = replace(project_of(args), policy=_path(args.policy))
@@ -193,7 +193,7 @@ def _settings(args: Namespace) -> Settings:
 def _token_of_this_run(state: GatewayState, settings: Settings) -> str:
     """A token, if no client has one; empty if one has."""
     from pinwarden.gateway.http.gateway import LOOPBACK
-    from pinwarden.store.tokens import new_token
+    from pinwarden.gateway.store.tokens import new_token
 
     host = settings.listening.host
     token = "" if state.tokens.valid() else new_token()
@@ -210,7 +210,7 @@ def _token_of_this_run(state: GatewayState, settings: Settings) -> str:
 
 def _announce(form: str, base: str, locked: Locked) -> None:
     """The addresses are what was asked for; the rest is for whoever looks on."""
-    from pinwarden.flows.report import Report, counted
+    from pinwarden.core.report import Report, counted
     from pinwarden.gateway.http.locked import CONSENT_HINT
 
     servers = {each.name: f"{base}/mcp/{slug}" for slug, each in sorted(locked.upstreams.items())}

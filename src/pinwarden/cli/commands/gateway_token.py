@@ -20,8 +20,8 @@ from pinwarden.cli.state_arguments import add_state_argument, state_from
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.flows.gateway.state import GatewayState
-    from pinwarden.flows.project import Project
+    from pinwarden.gateway.state import GatewayState
+    from pinwarden.project.project import Project
 
 _HEADINGS = ("ID", "CLIENT", "SERVERS", "MADE", "REVOKED")
 
@@ -52,8 +52,8 @@ def run(args: Namespace) -> int:
 
 
 def _done(args: Namespace, project: Project, state: GatewayState) -> int:
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.gateway.tokens import add_token, list_tokens, revoke_tokens
+    from pinwarden.gateway.client_tokens import add_token, list_tokens, revoke_tokens
+    from pinwarden.system.clock import now
 
     if args.action == "add":
         report, token = add_token(state, project, args.name, args.server, now())

@@ -28,8 +28,8 @@ from pinwarden.cli.project_arguments import (
 from pinwarden.cli.targets import options_of
 
 if TYPE_CHECKING:
-    from pinwarden.flows.config.found import Discovery
-    from pinwarden.flows.lock.locking import Approver
+    from pinwarden.project.discovered import Discovery
+    from pinwarden.project.lock import Approver
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -50,10 +50,10 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Discover, decide, lock and report."""
-    from pinwarden.adapters.clock import now
     from pinwarden.cli.progress import Progress
-    from pinwarden.flows.config.decisions import Accepted
-    from pinwarden.flows.config.discovery import ask_servers, discover_servers, lock_found
+    from pinwarden.project.decisions import Accepted
+    from pinwarden.project.init import ask_servers, discover_servers, lock_found
+    from pinwarden.system.clock import now
 
     approver = approver_of(args)
     accepted = Accepted(names=tuple(args.accept), everything=args.accept_all, warnings=args.approve_warnings)
@@ -71,10 +71,10 @@ def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discov
     is lost if a later question is interrupted."""
     if args.format != "text" or not sys.stdin.isatty():
         return discovery
-    from pinwarden.adapters.clock import now
     from pinwarden.cli.render.text import render_rows
     from pinwarden.core.visible import show_invisible
-    from pinwarden.flows.config.discovery import lock_answer
+    from pinwarden.project.init import lock_answer
+    from pinwarden.system.clock import now
 
     for each in discovery.undecided:
         sys.stderr.write(render_rows(each.standing.rows))

@@ -16,7 +16,7 @@ from pathlib import Path
 from pinwarden.cli.project_arguments import add_projects_arguments, projects_of
 from pinwarden.cli.workflow_files import NOT_SET, github_job, install_step, write_workflow
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.flows.project import Project
+from pinwarden.project.project import Project
 
 _FILES = {"github": ".github/workflows/pinwarden.yml", "gitlab": ".gitlab/pinwarden.gitlab-ci.yml"}
 
@@ -58,7 +58,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write the workflow to the root of the repository, where the CI system looks for it."""
-    from pinwarden.adapters.repository import repository_root
+    from pinwarden.system.repository import repository_root
 
     projects = projects_of(args)
     root = repository_root(projects[0].root) or projects[0].root.resolve()

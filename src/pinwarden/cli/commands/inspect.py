@@ -21,8 +21,8 @@ from pinwarden.cli.targets import (
     target_of,
 )
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.surface import KINDS, Surface, to_bytes
-from pinwarden.flows.inspect import compare_clients, inspect_surface
+from pinwarden.project.inspect import compare_clients, inspect_surface
+from pinwarden.surface.surface import KINDS, Surface, to_bytes
 
 _SHOWN = 60  # characters of a text in a list
 
@@ -47,8 +47,8 @@ def run(args: Namespace) -> int:
     subject = shown_target(args.target) if args.target else shown_command(args.command)
     typed = not args.target or is_address(args.target)
     if args.compare_client:
-        from pinwarden.adapters.probe.probe import probe_as_two_clients
-        from pinwarden.adapters.probe.session import ClientIdentity
+        from pinwarden.surface.probe.probe import probe_as_two_clients
+        from pinwarden.surface.probe.session import ClientIdentity
 
         other = ClientIdentity(name=args.compare_client)
         prepared = prepared_target(args.target, target, args, typed=typed)
@@ -56,7 +56,7 @@ def run(args: Namespace) -> int:
         return emit(compare_clients(first, second, subject), args.format)
     surface = probe_target(args.target, target, args, typed=typed)
     if args.output:
-        from pinwarden.adapters.files import write_atomically
+        from pinwarden.system.files import write_atomically
 
         write_atomically(Path(args.output), to_bytes(surface))
     if args.format == "text":

@@ -25,7 +25,7 @@ from pinwarden.cli.project_arguments import (
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.flows.install.writing import Placed
+    from pinwarden.install.lock_entries import Placed
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENV_HINT = "Set it where the server is started, and name it here: --env NAME. Values are never written down."
@@ -58,18 +58,18 @@ def run(args: Namespace) -> int:
     """Judge, install and report."""
     if args.image:
         return _install_image(args)
-    from pinwarden.adapters.clock import now, present
-    from pinwarden.adapters.environments.store import Store
-    from pinwarden.adapters.trust_files import load_trust
+    from pinwarden.artifacts.environments.store import Store
+    from pinwarden.bundle.trust_files import load_trust
     from pinwarden.cli.install_arguments import place_of, places_of, policy_of, trust_file
     from pinwarden.cli.project_arguments import approver_of
-    from pinwarden.documents.registry.names import DEFAULT_CHANNEL, check_channel, check_tool, check_version
-    from pinwarden.flows.artifacts.sources import store_folder
-    from pinwarden.flows.install.installing import Installing, install, is_locked
-    from pinwarden.flows.install.judging import Question
-    from pinwarden.flows.lock.approval_words import by_command
-    from pinwarden.flows.lock.locking import LockWriting
-    from pinwarden.flows.project import load_policies
+    from pinwarden.install.decision import Question
+    from pinwarden.install.install import Installing, install, is_locked
+    from pinwarden.project.approval_text import by_command
+    from pinwarden.project.lock import LockWriting
+    from pinwarden.project.package_sources import store_folder
+    from pinwarden.project.project import load_policies
+    from pinwarden.registry.names import DEFAULT_CHANNEL, check_channel, check_tool, check_version
+    from pinwarden.system.clock import now, present
 
     tool, _, channel = args.tool.partition("@")
     project, trusted = project_of(args), load_trust(trust_file())
@@ -100,7 +100,7 @@ def run(args: Namespace) -> int:
 
 
 def _placed(args: Namespace) -> Placed:
-    from pinwarden.flows.install.writing import Placed
+    from pinwarden.install.lock_entries import Placed
 
     for name in args.env:
         if not _VARIABLE.fullmatch(name):
@@ -111,15 +111,15 @@ def _placed(args: Namespace) -> Placed:
 
 def _install_image(args: Namespace) -> int:
     """Ref-mode: what the tag is now, locked by its digest."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.adapters.probe.probe import ProbeOptions
     from pinwarden.cli.fetch_arguments import workshop
     from pinwarden.cli.project_arguments import approver_of
-    from pinwarden.documents.registry.names import check_tool
-    from pinwarden.flows.install.imaging import ImageInstall, install_image
-    from pinwarden.flows.lock.approval_words import by_command
-    from pinwarden.flows.lock.locking import LockWriting
-    from pinwarden.flows.project import load_policies
+    from pinwarden.install.container_images import ImageInstall, install_image
+    from pinwarden.project.approval_text import by_command
+    from pinwarden.project.lock import LockWriting
+    from pinwarden.project.project import load_policies
+    from pinwarden.registry.names import check_tool
+    from pinwarden.surface.probe.probe import ProbeOptions
+    from pinwarden.system.clock import now
 
     if args.floor or args.literal or args.registry or args.log or args.policy or args.allow:
         raise PinwardenError("USAGE", "an image has no floor, no pointer and no installer policy")

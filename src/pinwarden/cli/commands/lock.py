@@ -17,9 +17,9 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Lock and report."""
     from pinwarden.core.record import replace
-    from pinwarden.flows.lock.approval_words import by_command
-    from pinwarden.flows.lock.locking import lock_from_registry
-    from pinwarden.flows.project import load_policies
+    from pinwarden.project.approval_text import by_command
+    from pinwarden.project.lock import lock_from_registry
+    from pinwarden.project.project import load_policies
 
     project = project_of(args)
     with verifying_workshop(args, project) as shop:

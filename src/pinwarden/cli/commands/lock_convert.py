@@ -24,9 +24,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Convert, write and say what was set aside."""
-    from pinwarden.adapters.files import create_file
     from pinwarden.core.visible import inert_in_log, show_invisible
-    from pinwarden.flows.lock.conversion import convert_lock
+    from pinwarden.project.lock_conversion import convert_lock
+    from pinwarden.system.files import create_file
 
     converted = convert_lock(project_of(args).lock, args.to)
     if args.output != "-":

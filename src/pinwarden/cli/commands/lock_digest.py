@@ -25,8 +25,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Verify, digest and print."""
-    from pinwarden.flows.lock.digest import lock_digest
-    from pinwarden.flows.project import load_policies
+    from pinwarden.project.lock_digest import lock_digest
+    from pinwarden.project.project import load_policies
 
     project = project_of(args)
     return emit(lock_digest(project.lock, load_policies(project) if args.sealed else None), args.format)

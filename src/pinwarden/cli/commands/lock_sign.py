@@ -33,9 +33,9 @@ def run(args: Namespace) -> int:
         raise PinwardenError(
             "USAGE", "ToolPin's envelope holds one signature", hint="Sign with --dsse to have several."
         )
-    from pinwarden.adapters.clock import now
     from pinwarden.cli.key_arguments import private_keys
-    from pinwarden.flows.lock.signatures import Signing, sign_lock
+    from pinwarden.project.lock_signatures import Signing, sign_lock
+    from pinwarden.system.clock import now
 
     project = project_of(args)
     signing = Signing(

@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
     """Verify and report."""
     if not args.public_key:
         raise PinwardenError("USAGE", NO_KEYS)
-    from pinwarden.flows.lock.signatures import verify_lock_signatures
+    from pinwarden.project.lock_signatures import verify_lock_signatures
 
     keys = public_keys(args.public_key)
     required = required_signers(args, keys)

@@ -30,7 +30,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Follow the log and report."""
-    from pinwarden.flows.registry.following import monitor
+    from pinwarden.registry.log_client import monitor
 
     with readable_registry(args) as files:
         return emit(monitor(files, Path(args.state), following_of(args), args.watch), args.format)

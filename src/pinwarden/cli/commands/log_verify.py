@@ -20,7 +20,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Verify and report."""
-    from pinwarden.flows.registry.following import verify
+    from pinwarden.registry.log_client import verify
 
     with readable_registry(args) as files:
         return emit(verify(files, following_of(args)), args.format)

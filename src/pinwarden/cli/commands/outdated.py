@@ -20,7 +20,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Look up and report."""
-    from pinwarden.flows.lock.updating import outdated
+    from pinwarden.project.update import outdated
 
     project = project_of(args)
     with workshop(args, project, "looking up releases") as shop:

@@ -26,9 +26,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Check and report."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.policy.check import check_policy
-    from pinwarden.flows.policy.files import policies_in
+    from pinwarden.project.policy_check import check_policy
+    from pinwarden.project.policy_files import policies_in
+    from pinwarden.system.clock import now
 
     project = project_of(args)
     policies = policies_in(project, Path(args.policy) if args.policy else None, args.environment)

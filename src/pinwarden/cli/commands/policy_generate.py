@@ -36,7 +36,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Propose and report."""
-    from pinwarden.flows.policy.generate import Coverage, generate_policy, locked_servers
+    from pinwarden.gateway.policy_generate import Coverage, generate_policy, locked_servers
 
     if args.all and args.server:
         raise PinwardenError("USAGE", "--all and --server contradict each other")
@@ -46,7 +46,7 @@ def run(args: Namespace) -> int:
     with state_to_read_from(args, project) as state, Progress("reading what was observed"):
         made = generate_policy(state, covered, only_called=args.only_called)
     if args.output != "-":
-        from pinwarden.adapters.files import create_file
+        from pinwarden.system.files import create_file
 
         create_file(Path(args.output), made.text.encode())
     if args.output != "-" or args.format != "text":

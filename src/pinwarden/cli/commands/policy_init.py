@@ -23,7 +23,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write and report."""
-    from pinwarden.flows.policy.init import init_policy
+    from pinwarden.project.policy_init import init_policy
 
     report = init_policy(project_of(args), recommended=args.recommended, toolpin=args.toolpin, force=args.force)
     return emit(report, args.format)

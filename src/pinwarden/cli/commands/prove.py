@@ -31,9 +31,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Fetch, hash, pin."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.artifacts.proving import prove
-    from pinwarden.flows.artifacts.scripts import AllowedScripts
+    from pinwarden.project.install_scripts import AllowedScripts
+    from pinwarden.project.prove import prove
+    from pinwarden.system.clock import now
 
     project, scripts = project_of(args), tuple(args.allow_script)
     allowed = AllowedScripts(names=scripts, by=approver_of(args).by if scripts else "")

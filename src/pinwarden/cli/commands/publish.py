@@ -34,7 +34,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Check, send and report."""
     from pinwarden.cli.key_arguments import signer_of
-    from pinwarden.flows.registry.submitting import Publishing, publish_bundle
+    from pinwarden.registry.publisher import Publishing, publish_bundle
 
     with writable_registry(args) as registry:
         publishing = Publishing(

@@ -21,7 +21,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Send and report."""
-    from pinwarden.flows.registry.submitting import send_attestations
+    from pinwarden.registry.publisher import send_attestations
 
     with writable_registry(args) as registry:
         return emit(send_attestations(registry, [Path(each) for each in args.file]), args.format)

@@ -18,7 +18,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """List and report."""
-    from pinwarden.flows.registry.operating import audit
+    from pinwarden.registry.operator import audit
 
     with operated_registry(args) as registry:
         report = audit(registry, args.most)

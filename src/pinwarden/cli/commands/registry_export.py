@@ -22,7 +22,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write and report."""
-    from pinwarden.flows.registry.exporting import export
+    from pinwarden.registry.export import export
 
     with operated_registry(args) as registry:
         return emit(export(registry, Path(args.folder), args.base_url), args.format)

@@ -30,8 +30,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Sign, send and report."""
     from pinwarden.cli.key_arguments import signer_of
-    from pinwarden.documents.registry.statement import KEYS
-    from pinwarden.flows.registry.submitting import Changing, keys_body, request_change
+    from pinwarden.registry.publisher import Changing, keys_body, request_change
+    from pinwarden.registry.statement import KEYS
 
     body = keys_body(args.namespace, args.add_owner, args.add_publisher, args.remove)
     with writable_registry(args) as registry:

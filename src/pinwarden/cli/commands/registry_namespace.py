@@ -25,7 +25,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Add or list, and report."""
-    from pinwarden.flows.registry.operating import add_namespace, list_namespaces
+    from pinwarden.registry.operator import add_namespace, list_namespaces
 
     if args.action == "add":
         if not args.name or not args.owner:

@@ -27,8 +27,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Change the key and report."""
     from pinwarden.cli.key_arguments import signer_of
-    from pinwarden.flows.registry.opening import next_key, take_next_key
-    from pinwarden.flows.registry.rotating import rotate, rotation_report
+    from pinwarden.registry.key_rotation import rotate, rotation_report
+    from pinwarden.registry.setup import next_key, take_next_key
 
     settings = settings_of(args)
     given = args.new_key or args.new_key_env

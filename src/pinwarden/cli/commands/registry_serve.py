@@ -34,7 +34,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Open the registry, say who it is, and serve until interrupted."""
     try:
-        from pinwarden.web.registry.serving import listening_socket, serve
+        from pinwarden.registry.http.server import listening_socket, serve
     except ImportError as err:
         raise PinwardenError(
             "USAGE",
@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
             hint='Install it from the checkout of Pinwarden, which is in no package index: pip install ".[registry]"',
         ) from err
     from pinwarden.core.record import replace
-    from pinwarden.flows.registry.registry import RegistryLimits
+    from pinwarden.registry.registry import RegistryLimits
 
     limits = RegistryLimits()
     if args.max_archive is not None:

@@ -15,7 +15,7 @@ from pinwarden.cli.registry_arguments import add_operator_arguments, operated_re
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.flows.report import Report
+    from pinwarden.core.report import Report
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Make, list or revoke, and report."""
-    from pinwarden.flows.registry.operating import add_token, list_tokens, revoke_token
+    from pinwarden.registry.operator import add_token, list_tokens, revoke_token
 
     if args.action != "list" and not args.subject:
         raise PinwardenError("USAGE", f"{args.action} what? Name a namespace, or a token's id to revoke it")

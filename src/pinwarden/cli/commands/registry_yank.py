@@ -26,8 +26,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Sign, send and report."""
     from pinwarden.cli.key_arguments import signer_of
-    from pinwarden.documents.registry.statement import UNYANK, YANK
-    from pinwarden.flows.registry.submitting import Changing, request_change
+    from pinwarden.registry.publisher import Changing, request_change
+    from pinwarden.registry.statement import UNYANK, YANK
 
     body = {"tool": args.tool, "version": args.version, "reason": args.reason}
     with writable_registry(args) as registry:

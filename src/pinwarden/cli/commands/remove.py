@@ -19,8 +19,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Remove and report."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.lock.installing import remove_server
+    from pinwarden.project.client_install import remove_server
+    from pinwarden.system.clock import now
 
     report = remove_server(project_of(args), args.server, args.client, now(), keep_config=args.keep_config)
     return emit(report, args.format)

@@ -17,10 +17,10 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
-    from pinwarden.flows.gateway.state import GatewayState
-    from pinwarden.flows.lock.locking import Approver
-    from pinwarden.flows.project import Project
-    from pinwarden.flows.report import Report
+    from pinwarden.core.report import Report
+    from pinwarden.gateway.state import GatewayState
+    from pinwarden.project.lock import Approver
+    from pinwarden.project.project import Project
 
 _QUESTION = "reject (r), definition (d), skip (s), quit (q)? "
 _ANSWERS = {"a": "approved", "r": "rejected", "s": "skipped"}
@@ -45,8 +45,8 @@ def run(args: Namespace) -> int:
 
 
 def _go_through(args: Namespace, state: GatewayState, project: Project) -> int:
-    from pinwarden.flows.gateway.reviewing import list_reviews
-    from pinwarden.flows.report import counted
+    from pinwarden.core.report import counted
+    from pinwarden.gateway.review import list_reviews
 
     listed = list_reviews(state, server=args.server)
     names = [each["name"] for each in listed.facts["reviews"]]
@@ -71,7 +71,7 @@ def _go_through(args: Namespace, state: GatewayState, project: Project) -> int:
 def _decide(state: GatewayState, project: Project, name: str, approver: Approver, heading: str) -> str:
     """One change; what was answered, and "s" if nothing came of it."""
     from pinwarden.cli.review_view import print_review
-    from pinwarden.flows.gateway.reviewing import show_review
+    from pinwarden.gateway.review import show_review
 
     try:
         _, report = show_review(state, project, name)
@@ -93,8 +93,8 @@ def _decide(state: GatewayState, project: Project, name: str, approver: Approver
 
 def _write(state: GatewayState, project: Project, name: str, answer: str, approver: Approver) -> None:
     """By the whole name, which is a digest of what was shown: what changed since is not approved."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.gateway.reviewing import approve_reviews, reject_reviews
+    from pinwarden.gateway.review import approve_reviews, reject_reviews
+    from pinwarden.system.clock import now
 
     if answer == "a":
         # The warnings were shown with the definition.
@@ -122,7 +122,7 @@ def _asked(report: Report) -> str:
 
 def _reason(*, needed: bool) -> str:
     """Why; empty if the terminal ended, and then nothing is decided."""
-    from pinwarden.flows.gateway.reviewing import UNSAID
+    from pinwarden.gateway.review import UNSAID
 
     while line := _typed("why? " if needed else f"why ({UNSAID})? "):
         if line.strip() not in ("", UNSAID):

@@ -25,9 +25,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Approve and report."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.gateway.reviewing import approve_reviews, has_reason
-    from pinwarden.flows.lock.approval_words import REVIEW_NAMED
+    from pinwarden.gateway.review import approve_reviews, has_reason
+    from pinwarden.project.approval_text import REVIEW_NAMED
+    from pinwarden.system.clock import now
 
     project, approver = this_project(), approver_of(args, REVIEW_NAMED)
     if has_reason(approver) and not args.names_from:

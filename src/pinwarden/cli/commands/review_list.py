@@ -31,7 +31,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """List and report."""
-    from pinwarden.flows.gateway.reviewing import list_reviews
+    from pinwarden.gateway.review import list_reviews
 
     with state_to_read_from(args) as state:
         report = list_reviews(state, every=args.all, server=args.server, levels=args.level)

@@ -17,9 +17,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Reject and report."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.gateway.reviewing import reject_reviews
-    from pinwarden.flows.lock.approval_words import REVIEW_NAMED
+    from pinwarden.gateway.review import reject_reviews
+    from pinwarden.project.approval_text import REVIEW_NAMED
+    from pinwarden.system.clock import now
 
     with state_to_read_from(args) as state:
         report = reject_reviews(state, names_from(args), approver_of(args, REVIEW_NAMED), now())

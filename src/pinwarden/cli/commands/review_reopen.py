@@ -21,9 +21,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Take back and report."""
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.gateway.reviewing import reopen_reviews
-    from pinwarden.flows.lock.approval_words import REVIEW_NAMED
+    from pinwarden.gateway.review import reopen_reviews
+    from pinwarden.project.approval_text import REVIEW_NAMED
+    from pinwarden.system.clock import now
 
     project = this_project()
     with state_to_read_from(args, project) as state:

@@ -18,7 +18,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Show and report."""
-    from pinwarden.flows.gateway.reviewing import show_review
+    from pinwarden.gateway.review import show_review
 
     project = this_project()
     with state_to_read_from(args, project) as state:

@@ -21,9 +21,9 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
-    from pinwarden.flows.authority import Authority
-    from pinwarden.flows.project import Project
     from pinwarden.gateway.running import Behind, Options
+    from pinwarden.project.authority import Authority
+    from pinwarden.project.project import Project
 
 TAKES_COMMAND = True
 
@@ -75,7 +75,7 @@ def run(args: Namespace) -> int:
     project = authority.project
     behind = _any_command(args, project) if args.server is None else _locked(args, project)
     if args.show:
-        from pinwarden.flows.authority import explained
+        from pinwarden.project.authority import explained
 
         sys.stdout.write("\n".join(behind.command.words) + "\n")
         for line in explained(authority):
@@ -91,7 +91,7 @@ def run(args: Namespace) -> int:
 
 def _authority(args: Namespace, here: Project) -> Authority:
     """Whose lock and policy apply. A policy that is named counts as it is."""
-    from pinwarden.flows.authority import Start, authority_of
+    from pinwarden.project.authority import Start, authority_of
 
     start = Start(
         name=args.server or args.name,
@@ -107,10 +107,10 @@ def _authority(args: Namespace, here: Project) -> Authority:
 
 
 def _any_command(args: Namespace, project: Project) -> Behind:
-    from pinwarden.flows.artifacts.running import Started
-    from pinwarden.flows.server_start import prepare_start
     from pinwarden.gateway.running import Behind, gateway_policy_of, name_of_command
     from pinwarden.gateway.server_process import command_of
+    from pinwarden.project.run import Started
+    from pinwarden.project.server_start import prepare_start
 
     if not args.command:
         raise PinwardenError("USAGE", "name a locked server, or write a command after --")
@@ -145,7 +145,7 @@ def _any_command(args: Namespace, project: Project) -> Behind:
 
 
 def _program(word: str) -> str:
-    from pinwarden.adapters.programs import find_program
+    from pinwarden.system.programs import find_program
 
     program = word if "/" in word else find_program(word, os.environ.get("PATH", ""))
     if program is None:
@@ -157,8 +157,8 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
     """Whether a lock says what a server of this name may tell. A lock that cannot be read is no first use."""
     if not project.lock.exists():
         return False
-    from pinwarden.documents.lock.record import has_surface
-    from pinwarden.flows.artifacts.running import find_entry
+    from pinwarden.lock.record import has_surface
+    from pinwarden.project.run import find_entry
 
     try:
         return has_surface(find_entry(project, name, client))
@@ -169,11 +169,11 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
 
 
 def _locked(args: Namespace, project: Project) -> Behind:
-    from pinwarden.documents.lock.record import has_surface
-    from pinwarden.flows.artifacts.running import find_entry, is_bundle, prepare
-    from pinwarden.flows.server_start import prepare_start
     from pinwarden.gateway.running import Behind, gateway_policy_of, name_of_command
     from pinwarden.gateway.server_process import command_of
+    from pinwarden.lock.record import has_surface
+    from pinwarden.project.run import find_entry, is_bundle, prepare
+    from pinwarden.project.server_start import prepare_start
 
     policy = gateway_policy_of(project)
     entry = find_entry(project, args.server, args.client)

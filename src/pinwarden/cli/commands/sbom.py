@@ -27,10 +27,10 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Write the bill and say what is missing from it."""
     from pinwarden import __version__
-    from pinwarden.adapters.clock import now
-    from pinwarden.adapters.files import create_file
     from pinwarden.core.visible import show_invisible
-    from pinwarden.flows.artifacts.bill import bill_of_materials
+    from pinwarden.project.sbom import bill_of_materials
+    from pinwarden.system.clock import now
+    from pinwarden.system.files import create_file
 
     made = bill_of_materials(project_of(args).lock, args.kind, now(), __version__)
     if args.output != "-":

@@ -20,6 +20,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Audit and report."""
-    from pinwarden.flows.config.secrets_audit import audit_secrets
+    from pinwarden.project.secrets_audit import audit_secrets
 
     return emit_report(audit_secrets(project_of(args), args.scope), args)

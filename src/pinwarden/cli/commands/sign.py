@@ -23,8 +23,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Sign and report."""
+    from pinwarden.bundle.sign import sign_file
     from pinwarden.cli.key_arguments import signer_of
-    from pinwarden.flows.bundle.signing import sign_file
 
     path = Path(args.file)
     return emit(sign_file(path, signer_of(args), Path(args.output) if args.output else path), args.format)

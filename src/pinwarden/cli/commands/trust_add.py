@@ -52,10 +52,10 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Trust and report."""
-    from pinwarden.adapters.clock import present
     from pinwarden.cli.install_arguments import trust_file
     from pinwarden.core.cosignature import WitnessKey
-    from pinwarden.flows.install.trusting import Trusting, add_trust
+    from pinwarden.install.trust import Trusting, add_trust
+    from pinwarden.system.clock import present
 
     key, log = _keys(args)
     witnesses = tuple(dict.fromkeys(WitnessKey.parse(each) for each in args.witness))
@@ -92,8 +92,8 @@ def _keys(args: Namespace) -> tuple[PublicKey | None, NoteKey | None]:
 def _identity_key(file: str) -> NoteKey:
     """The key of the log in a registry's own description of itself."""
     from pinwarden.cli.key_arguments import public_key_bytes
-    from pinwarden.documents.key_texts import shape_of
-    from pinwarden.documents.registry.version import parse_identity
+    from pinwarden.core.key_texts import shape_of
+    from pinwarden.registry.version import parse_identity
 
     data = public_key_bytes(file, _IDENTITY_BYTES)
     try:
@@ -106,8 +106,8 @@ def _identity_key(file: str) -> NoteKey:
 
 def _log_key(text: str) -> NoteKey:
     """A registry's verifier key, as text."""
+    from pinwarden.core.key_texts import refuse_private
     from pinwarden.core.note import NoteKey
-    from pinwarden.documents.key_texts import refuse_private
 
     refuse_private(os.fsencode(text), "what was given")
     try:

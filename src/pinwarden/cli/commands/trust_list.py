@@ -19,7 +19,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """List and report."""
     from pinwarden.cli.install_arguments import trust_file
-    from pinwarden.flows.install.trusting import list_trust
+    from pinwarden.install.trust import list_trust
 
     report = list_trust(trust_file())
     told = report.facts

@@ -21,9 +21,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Remove and report."""
-    from pinwarden.adapters.clock import present
     from pinwarden.cli.install_arguments import trust_file
-    from pinwarden.flows.install.trusting import remove_trust
+    from pinwarden.install.trust import remove_trust
+    from pinwarden.system.clock import present
 
     report = remove_trust(trust_file(), args.key, present(), revoked=args.revoke, why=args.why)
     return emit(report, args.format)

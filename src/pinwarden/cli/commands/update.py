@@ -22,9 +22,9 @@ from pinwarden.cli.project_arguments import (
 )
 
 if TYPE_CHECKING:
-    from pinwarden.flows.lock.locking import LockWriting
-    from pinwarden.flows.project import Project
-    from pinwarden.flows.report import Report
+    from pinwarden.core.report import Report
+    from pinwarden.project.lock import LockWriting
+    from pinwarden.project.project import Project
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -52,9 +52,9 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Compare, and write if that was agreed to."""
     from pinwarden.cli.lock_arguments import writing_of
-    from pinwarden.flows.lock.approval_words import YES
-    from pinwarden.flows.lock.updating import Wish, update
-    from pinwarden.flows.project import load_policies
+    from pinwarden.project.approval_text import YES
+    from pinwarden.project.project import load_policies
+    from pinwarden.project.update import Wish, update
 
     project = project_of(args)
     writing = writing_of(args, YES, approves=args.yes)
@@ -67,20 +67,20 @@ def run(args: Namespace) -> int:
 
 def _with_bundles(args: Namespace, project: Project, writing: LockWriting, report: Report) -> Report:
     """The same for what was installed from a registry of bundles, if anything was."""
-    from pinwarden.adapters import lock_store
-    from pinwarden.flows.artifacts.running import is_bundle
+    from pinwarden.lock import lock_store
+    from pinwarden.project.run import is_bundle
 
     lock = lock_store.read(project.lock)
     if lock is None or not any(is_bundle(each) for each in lock.entries):
         return report
-    from pinwarden.adapters.clock import present
-    from pinwarden.adapters.environments.store import Store
-    from pinwarden.adapters.trust_files import load_trust
+    from pinwarden.artifacts.environments.store import Store
+    from pinwarden.bundle.trust_files import load_trust
     from pinwarden.cli.install_arguments import places_of, policy_of, trust_file
-    from pinwarden.flows.artifacts.sources import store_folder
-    from pinwarden.flows.install.refetching import PinnedBundles
-    from pinwarden.flows.install.updating import Updating, merged, update_bundles
-    from pinwarden.flows.project import load_policies
+    from pinwarden.install.refetch import PinnedBundles
+    from pinwarden.install.upgrade import Updating, merged, update_bundles
+    from pinwarden.project.package_sources import store_folder
+    from pinwarden.project.project import load_policies
+    from pinwarden.system.clock import present
 
     trusted = load_trust(trust_file())
     with places_of(args) as places:

@@ -27,9 +27,9 @@ from pinwarden.core.errors import PinwardenError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pinwarden.documents.surface import Surface
-    from pinwarden.documents.target import Target
-    from pinwarden.flows.project import Project
+    from pinwarden.project.project import Project
+    from pinwarden.surface.surface import Surface
+    from pinwarden.system.target import Target
 
 TAKES_COMMAND = True
 
@@ -60,8 +60,8 @@ def run(args: Namespace) -> int:
         raise PinwardenError(
             "USAGE", "name a server of a registry", hint="What describes a live server or a key needs --contract."
         )
-    from pinwarden.adapters.clock import now
-    from pinwarden.flows.lock.verifying import verify_server
+    from pinwarden.project.verify import verify_server
+    from pinwarden.system.clock import now
 
     project = project_of(args)
     entry = project.registries(offline=args.offline).find(args.server, args.version, args.source)
@@ -73,8 +73,8 @@ def run(args: Namespace) -> int:
 
 def _asking(args: Namespace, project: Project) -> Callable[[str, Target], Surface]:
     from pinwarden.cli.targets import options_of
-    from pinwarden.flows.project import load_policies
-    from pinwarden.flows.server_start import ask, prepare_probe
+    from pinwarden.project.project import load_policies
+    from pinwarden.project.server_start import ask, prepare_probe
 
     load_policies(project)  # one that cannot be read is an error of this command, and not of the server
     options = options_of(args)
@@ -84,7 +84,7 @@ def _asking(args: Namespace, project: Project) -> Callable[[str, Target], Surfac
 def _against_contract(args: Namespace) -> int:
     from pinwarden.cli.key_arguments import public_keys
     from pinwarden.cli.targets import command_target, is_address, probe_target, shown_command, shown_target, target_of
-    from pinwarden.flows.contract.consuming import verify_contract
+    from pinwarden.contract.verify_live import verify_contract
 
     if bool(args.server) == bool(args.command):
         raise PinwardenError("USAGE", "name one server, or give a command after --")

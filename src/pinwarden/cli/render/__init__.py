@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
-    from pinwarden.flows.report import Report
+    from pinwarden.core.report import Report
 
 FORMATS = ("text", "json", "sarif", "markdown", "junit", "github")
 

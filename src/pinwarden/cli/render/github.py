@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pinwarden.core.visible import show_invisible
-from pinwarden.rules.drift.text_diff import cut_within, without_common
+from pinwarden.surface.drift.text_diff import cut_within, without_common
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
-    from pinwarden.flows.report import Report, Row
+    from pinwarden.core.report import Report, Row
 
 _COMMANDS = {"critical": "error", "review": "warning", "warning": "warning", "info": "notice"}
 _MAX_TEXT = 2000  # of the texts in a row; the whole annotation may have 64 KiB

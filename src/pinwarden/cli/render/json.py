@@ -9,7 +9,7 @@ from pinwarden.core.visible import printed_json
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
-    from pinwarden.flows.report import Report
+    from pinwarden.core.report import Report
 
 
 def render(report: Report) -> str:

@@ -14,7 +14,7 @@ from pinwarden.core.visible import inert_in_log, show_invisible
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
-    from pinwarden.flows.report import Report, Row
+    from pinwarden.core.report import Report, Row
 
 
 def render(report: Report) -> str:

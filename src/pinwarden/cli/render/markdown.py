@@ -6,11 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 from pinwarden.core.visible import inert_in_log, show_invisible
-from pinwarden.rules.drift.text_diff import cut_within, text_diff
+from pinwarden.surface.drift.text_diff import cut_within, text_diff
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
-    from pinwarden.flows.report import Report, Row
+    from pinwarden.core.report import Report, Row
 
 _SIGNS = {"critical": "🛑 critical", "review": "🔍 review", "warning": "⚠️ warning", "info": "ℹ️ info"}  # noqa: RUF001
 _WWW = re.compile(r"(www)\.", re.IGNORECASE)  # GitHub makes a link of it without any scheme

@@ -13,7 +13,7 @@ from pinwarden.core.visible import printed_json, show_invisible
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
-    from pinwarden.flows.report import Report, Row
+    from pinwarden.core.report import Report, Row
 
 _LEVELS = {"critical": "error", "review": "warning", "warning": "warning", "info": "note"}
 

@@ -10,7 +10,7 @@ from pinwarden.cli.layout import terminal_width, told
 from pinwarden.core.visible import inert_in_log, show_invisible
 
 if TYPE_CHECKING:
-    from pinwarden.flows.report import Report, Row
+    from pinwarden.core.report import Report, Row
 
 _PAINT = {"critical": "1;31", "review": "33", "warning": "33", "info": "36", "add": "32", "remove": "31"}
 _WIDTH = 8  # of the column that names the level
@@ -73,7 +73,7 @@ def _place(row: Row) -> str:
 
 def _inline(before: str, after: str) -> str:
     """Like ``git diff --word-diff``: removed text in [-…-], added text in {+…+}."""
-    from pinwarden.rules.drift.text_diff import text_diff
+    from pinwarden.surface.drift.text_diff import text_diff
 
     return "".join(_marked(operation, text) for operation, text in text_diff(before, after))
 

@@ -1,1 +1,1 @@
-"""The gateway over Streamable HTTP: a server for clients, and connections to servers."""
+"""The gateway over Streamable HTTP. Start with ``gateway.py`` and ``endpoint.py``."""

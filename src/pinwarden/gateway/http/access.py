@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from urllib.parse import urlsplit
 
 from pinwarden.core.record import Record, field
-from pinwarden.flows.gateway.tokens import token_digest
+from pinwarden.gateway.client_tokens import token_digest
 from pinwarden.gateway.http.request import Request
 
 _REMEMBERED = 4096  # headers that were found right, so that they are not looked at again

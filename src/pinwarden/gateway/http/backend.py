@@ -12,7 +12,14 @@ import orjson
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
-from pinwarden.documents.protocol import (
+from pinwarden.gateway import splice
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.messages import Frame, Id, encoded
+from pinwarden.gateway.http.session_manager import HANDSHAKE, STATELESS, Conversing, Hub, Upstream
+from pinwarden.gateway.http.upstream_transport import SERVER_ENDED
+from pinwarden.gateway.messages import LIST_METHODS, META_KEYS
+from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CLIENT_META,
     HANDSHAKE_VERSIONS,
@@ -22,13 +29,6 @@ from pinwarden.documents.protocol import (
     STATELESS_VERSIONS,
     VERSION_META,
 )
-from pinwarden.gateway import splice
-from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.hub import HANDSHAKE, STATELESS, Conversing, Hub, Upstream
-from pinwarden.gateway.http.links import SERVER_ENDED
-from pinwarden.gateway.http.messages import Frame, Id, encoded
-from pinwarden.gateway.messages import LIST_METHODS, META_KEYS
 
 _MOST_PAGES = 200
 _LONGEST_REASON = 500  # characters

@@ -13,7 +13,23 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from pinwarden.documents.protocol import (
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.backend import (
+    Answer,
+    Backend,
+    BackendError,
+    RefusedUnreadError,
+    as_stateless,
+    with_meta,
+    without_meta,
+)
+from pinwarden.gateway.http.messages import Frame, Id, encoded, key_of, with_value
+from pinwarden.gateway.http.notification_stream import Ears, Hearing
+from pinwarden.gateway.http.response_sink import Waiting
+from pinwarden.gateway.http.server_requests import Questions, refuse
+from pinwarden.gateway.http.session_manager import STATELESS, ClientSession, Conversing, Hub, Place, Upstream
+from pinwarden.gateway.messages import LISTEN
+from pinwarden.surface.protocol import (
     CANCELLED,
     CAPABILITIES_META,
     CLIENT_META,
@@ -28,22 +44,6 @@ from pinwarden.documents.protocol import (
     STATELESS_VERSIONS,
     VERSION_META,
 )
-from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.backend import (
-    Answer,
-    Backend,
-    BackendError,
-    RefusedUnreadError,
-    as_stateless,
-    with_meta,
-    without_meta,
-)
-from pinwarden.gateway.http.ears import Ears, Hearing
-from pinwarden.gateway.http.exchange import Waiting
-from pinwarden.gateway.http.hub import STATELESS, ClientSession, Conversing, Hub, Place, Upstream
-from pinwarden.gateway.http.messages import Frame, Id, encoded, key_of, with_value
-from pinwarden.gateway.http.questions import Questions, refuse
-from pinwarden.gateway.messages import LISTEN
 
 SUBSCRIPTIONS = frozenset({"resources/subscribe", "resources/unsubscribe"})
 OPENINGS = frozenset({"initialize", "server/discover"})

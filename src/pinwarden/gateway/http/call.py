@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.gateway.http.connection import ClientConnection
-from pinwarden.gateway.http.exchange import HttpExchange
 from pinwarden.gateway.http.messages import Frame, Id, encoded, with_id, with_value
 from pinwarden.gateway.http.reply import Reply
+from pinwarden.gateway.http.response_sink import HttpExchange
 from pinwarden.gateway.http.sending import NOBODY, Cuttable, Listener
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ from collections import deque
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.adapters.open_files import OPEN_FILES
-from pinwarden.adapters.process_tree import ProcessTree
-from pinwarden.documents.protocol import CANCELLED
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.lines import Lines
-from pinwarden.gateway.http.links import SERVER_ENDED, ProcessOwner
 from pinwarden.gateway.http.messages import Frame, Id, encoded
 from pinwarden.gateway.http.pipes import PipeEnds
-from pinwarden.gateway.http.places import Places
+from pinwarden.gateway.http.process_slots import Places
+from pinwarden.gateway.http.upstream_transport import SERVER_ENDED, ProcessOwner
 from pinwarden.gateway.server_process import Command, start
+from pinwarden.surface.protocol import CANCELLED
+from pinwarden.system.open_files import OPEN_FILES
+from pinwarden.system.process_tree import ProcessTree
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call

@@ -14,7 +14,7 @@ from functools import partial
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.access import Access, Client
-from pinwarden.store.tokens import Token
+from pinwarden.gateway.store.tokens import Token
 
 _AWAY = "DATABASE_UNAVAILABLE"
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, cast
 
-from pinwarden.gateway.http.bodies import Bodies
+from pinwarden.gateway.http.body_budget import Bodies
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.reply import USUAL, Reply, head_of
 from pinwarden.gateway.http.request import SMALL_BODY, Refused, Request, RequestReader
-from pinwarden.gateway.http.slow_reader import Behind
+from pinwarden.gateway.http.write_backlog import Behind
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _END = b"\r\n\r\n"

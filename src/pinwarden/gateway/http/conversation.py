@@ -12,20 +12,15 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from pinwarden.adapters.fair_executor import FairExecutor, OverloadedError
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.strict_json import parse
-from pinwarden.documents.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_AWAY
 from pinwarden.gateway.call_fast_path import CALL, LONGEST_TEXT_ID
 from pinwarden.gateway.http.call import Call
 from pinwarden.gateway.http.connection import ClientConnection
-from pinwarden.gateway.http.ears import Ears, Hearing
-from pinwarden.gateway.http.effects import Effects
-from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.links import Link
 from pinwarden.gateway.http.list_notices import ListNotices
+from pinwarden.gateway.http.memory_budget import Room
 from pinwarden.gateway.http.messages import (
     Frame,
     Id,
@@ -37,16 +32,21 @@ from pinwarden.gateway.http.messages import (
     read_server,
     with_id,
 )
+from pinwarden.gateway.http.notification_stream import Ears, Hearing
 from pinwarden.gateway.http.open_requests import OpenRequests
 from pinwarden.gateway.http.parameters import Mismatch, checked
 from pinwarden.gateway.http.pending import Pending, restored
+from pinwarden.gateway.http.record_then_send import Effects
 from pinwarden.gateway.http.recording import Recording
-from pinwarden.gateway.http.room import Room
-from pinwarden.gateway.http.turns import Turns
+from pinwarden.gateway.http.response_sink import Waiting
+from pinwarden.gateway.http.session_queue import Turns
+from pinwarden.gateway.http.upstream_transport import Link
 from pinwarden.gateway.long_messages import is_long_of_client, is_long_of_server
 from pinwarden.gateway.messages import LISTEN, is_id
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
+from pinwarden.surface.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_AWAY
+from pinwarden.system.fair_executor import FairExecutor, OverloadedError
 
 
 class Conversation:

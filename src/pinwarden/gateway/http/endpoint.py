@@ -8,10 +8,21 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from pinwarden.adapters.fair_executor import OverloadedError
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.documents.protocol import (
+from pinwarden.gateway.call_fast_path import CALL
+from pinwarden.gateway.http.access import Access, Client, Denied
+from pinwarden.gateway.http.bridge import initialize, learning_era, stateless_place
+from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.cross_origin import is_preflight, preflight, readable_by
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.messages import ROUTED_BY, Frame, error_frame, plain_value, read
+from pinwarden.gateway.http.reply import Reply
+from pinwarden.gateway.http.request import Refused, Request
+from pinwarden.gateway.http.response_sink import HttpExchange
+from pinwarden.gateway.http.route_cache import LONGEST_HEAD, MOST_WAYS, Way
+from pinwarden.gateway.http.session_manager import Conversing, Hub, Place
+from pinwarden.surface.protocol import (
     CANCELLED,
     HEADER_MISMATCH,
     INVALID_REQUEST,
@@ -20,18 +31,7 @@ from pinwarden.documents.protocol import (
     STATELESS_VERSIONS,
     VERSION_META,
 )
-from pinwarden.gateway.call_fast_path import CALL
-from pinwarden.gateway.http.access import Access, Client, Denied
-from pinwarden.gateway.http.bridge import initialize, learning_era, stateless_place
-from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.cross_origin import is_preflight, preflight, readable_by
-from pinwarden.gateway.http.exchange import HttpExchange
-from pinwarden.gateway.http.hub import Conversing, Hub, Place
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.messages import ROUTED_BY, Frame, error_frame, plain_value, read
-from pinwarden.gateway.http.reply import Reply
-from pinwarden.gateway.http.request import Refused, Request
-from pinwarden.gateway.http.ways import LONGEST_HEAD, MOST_WAYS, Way
+from pinwarden.system.fair_executor import OverloadedError
 
 _PREFIX = "/mcp/"
 _EVENTS = "text/event-stream"

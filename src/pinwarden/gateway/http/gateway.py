@@ -9,33 +9,33 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pinwarden.adapters.process_tree import kill_all_trees
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
-from pinwarden.documents.gateway_event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, Fact
-from pinwarden.flows.gateway.state import lock_baseline
-from pinwarden.flows.gateway.tokens import token_digest
-from pinwarden.flows.report import counted
+from pinwarden.core.report import counted
+from pinwarden.gateway.client_tokens import token_digest
+from pinwarden.gateway.event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, Fact
 from pinwarden.gateway.http.access import Access, Client
 from pinwarden.gateway.http.certificate import file_stamp
 from pinwarden.gateway.http.clients import KnownClients
 from pinwarden.gateway.http.endpoint import Endpoint
-from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.locked import CONSENT_HINT, Locked, LockedServers, Permissions
 from pinwarden.gateway.http.merged import merged_place
 from pinwarden.gateway.http.metrics import Figures, audit_problem
 from pinwarden.gateway.http.serving import Listening, Serving
+from pinwarden.gateway.http.session_manager import Hub
 from pinwarden.gateway.http.tracing import tracing_of
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.running import gateway_policy_of
+from pinwarden.gateway.state import lock_baseline
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.system.process_tree import kill_all_trees
 
 if TYPE_CHECKING:
-    from pinwarden.flows.gateway.shared_approvals import SharedApprovals
-    from pinwarden.flows.gateway.state import GatewayState
-    from pinwarden.flows.project import Project
-    from pinwarden.store.audit import AuditLog, WhenAway
+    from pinwarden.gateway.audit.log import AuditLog, WhenAway
+    from pinwarden.gateway.shared_approvals import SharedApprovals
+    from pinwarden.gateway.state import GatewayState
+    from pinwarden.project.project import Project
 
 _TURN_SECONDS = 0.0002
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -254,7 +254,7 @@ class HttpGateway:
 
     def _seen(self) -> tuple[object, ...]:
         """Cheap signs of a change."""
-        from pinwarden.flows.project import OWN_POLICY
+        from pinwarden.project.project import OWN_POLICY
 
         policy = self._project.policy or self._project.root / OWN_POLICY
         return tuple(file_stamp(path) for path in (self._project.lock, policy))

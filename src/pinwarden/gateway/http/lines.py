@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.room import Room
+from pinwarden.gateway.http.memory_budget import Room
 
 _COUNTED = 1 << 16  # bytes of a line that are held before it counts, and between two counts
 TOO_LONG = "the server sent more than is taken for one message"

@@ -14,7 +14,7 @@ from typing import Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.strict_json import parse
-from pinwarden.documents.protocol import LIST_CHANGED, SUBSCRIPTION_META
+from pinwarden.surface.protocol import LIST_CHANGED, SUBSCRIPTION_META
 
 _MARK = b"list_changed"
 _LONGEST = 1024  # bytes of a notice; real ones have below 200

@@ -8,38 +8,38 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinwarden.adapters import lock_store
-from pinwarden.adapters.child_environment import child_environment
-from pinwarden.adapters.net.network_guard import NetworkRules
-from pinwarden.adapters.programs import find_program
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.documents.digest_policy import DEFAULT_POLICY, GatewayPolicy
-from pinwarden.documents.lock.record import has_surface
-from pinwarden.documents.lock.verification import refuse_if_tampered, verify
-from pinwarden.documents.target import Address, HttpTarget, StdioTarget, fill_in, placeholder_names
-from pinwarden.flows.gateway.approved_from_lock import ApprovedByLock
-from pinwarden.flows.live_targets import live_target
-from pinwarden.flows.lock.locked_servers import LockedServer, differences, servers_by_name
+from pinwarden.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.child import Supervisor
-from pinwarden.gateway.http.hub import Opener, Upstream
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.names import slugs_of
-from pinwarden.gateway.http.places import Places
 from pinwarden.gateway.http.pool import Pool
+from pinwarden.gateway.http.process_slots import Places
 from pinwarden.gateway.http.recording import Recording
 from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
+from pinwarden.gateway.http.session_manager import Opener, Upstream
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.server_process import Command, command_of
+from pinwarden.lock import lock_store
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.lock.record import has_surface
+from pinwarden.lock.verification import refuse_if_tampered, verify
+from pinwarden.project.live_targets import live_target
+from pinwarden.project.locked_servers import LockedServer, differences, servers_by_name
+from pinwarden.system.child_environment import child_environment
+from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.programs import find_program
+from pinwarden.system.target import Address, HttpTarget, StdioTarget, fill_in, placeholder_names
 
 if TYPE_CHECKING:
-    from pinwarden.documents.lock.entry import Entry
-    from pinwarden.documents.lock.lockfile import Lock
-    from pinwarden.flows.gateway.shared_approvals import SharedApprovals
-    from pinwarden.flows.project import Project
     from pinwarden.gateway.http.tracing import Tracing
+    from pinwarden.gateway.shared_approvals import SharedApprovals
+    from pinwarden.lock.entry import Entry
+    from pinwarden.lock.lockfile import Lock
+    from pinwarden.project.project import Project
 
 _LOCAL_NAMES = ("localhost",)
 # What `run` says of servers that are not started from verified bytes.
@@ -172,8 +172,8 @@ class LockedServers:
 
     def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:
         """What starts the server: its verified bytes, or with permission the command as it is configured."""
-        from pinwarden.flows.artifacts.running import Started, find_entry, prepare
-        from pinwarden.flows.server_start import prepare_start
+        from pinwarden.project.run import Started, find_entry, prepare
+        from pinwarden.project.server_start import prepare_start
 
         def locked() -> Started:
             return prepare(self._project, find_entry(self._project, name, None), given=(), say=self._say)

@@ -14,7 +14,14 @@ from typing import Any
 
 import orjson
 
-from pinwarden.documents.protocol import (
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.backend import Backend, BackendError, RefusedUnreadError
+from pinwarden.gateway.http.bridge import OPENINGS, Bridge, Work, fresh, handshake_version
+from pinwarden.gateway.http.messages import Frame, encoded, with_value
+from pinwarden.gateway.http.names import merged_name, merged_uri, split_name, split_uri
+from pinwarden.gateway.http.response_sink import Waiting
+from pinwarden.gateway.http.session_manager import Hub, Upstream
+from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CLIENT_META,
     INVALID_PARAMS,
@@ -23,13 +30,6 @@ from pinwarden.documents.protocol import (
     SERVER_META,
     STATELESS_VERSIONS,
 )
-from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.backend import Backend, BackendError, RefusedUnreadError
-from pinwarden.gateway.http.bridge import OPENINGS, Bridge, Work, fresh, handshake_version
-from pinwarden.gateway.http.exchange import Waiting
-from pinwarden.gateway.http.hub import Hub, Upstream
-from pinwarden.gateway.http.messages import Frame, encoded, with_value
-from pinwarden.gateway.http.names import merged_name, merged_uri, split_name, split_uri
 
 _LISTS = {
     "tools/list": ("tools", "tools", "name"),

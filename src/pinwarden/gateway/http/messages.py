@@ -13,7 +13,8 @@ import orjson
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.documents.protocol import (
+from pinwarden.gateway import splice
+from pinwarden.surface.protocol import (
     CAPABILITY_MISSING,
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -23,7 +24,6 @@ from pinwarden.documents.protocol import (
     PROGRESS,
     VERSION_UNSUPPORTED,
 )
-from pinwarden.gateway import splice
 
 _STATUS = {PARSE_ERROR: 400, INVALID_REQUEST: 400, INVALID_PARAMS: 400, HEADER_MISMATCH: 400, METHOD_NOT_FOUND: 404}
 _STATUS |= {CAPABILITY_MISSING: 400, VERSION_UNSUPPORTED: 400}

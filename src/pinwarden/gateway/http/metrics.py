@@ -10,7 +10,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.connection import Connections
 from pinwarden.gateway.http.endpoint import Endpoint
-from pinwarden.gateway.http.hub import Hub, Upstream
+from pinwarden.gateway.http.session_manager import Hub, Upstream
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"

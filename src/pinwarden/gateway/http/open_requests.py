@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from pinwarden.documents.protocol import PROGRESS, SUBSCRIPTION_META
 from pinwarden.gateway.http.call import Call
-from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.messages import Frame, Id, key_of
 from pinwarden.gateway.http.pending import Pending, renumbered
+from pinwarden.gateway.http.response_sink import Waiting
+from pinwarden.surface.protocol import PROGRESS, SUBSCRIPTION_META
 
 _NUMBERS = count(1 << 40)  # ids that no client is likely to choose, that every reader takes for a whole number, and
 # that are unique among all conversations: some of them share a process

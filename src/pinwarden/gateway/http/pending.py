@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pinwarden.documents.protocol import PROGRESS, SUBSCRIPTION_META
 from pinwarden.gateway.http.call import Call
-from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.messages import Frame, Id, encoded, with_value
+from pinwarden.gateway.http.response_sink import Waiting
+from pinwarden.surface.protocol import PROGRESS, SUBSCRIPTION_META
 
 
 class Pending:

@@ -7,13 +7,13 @@ import socket
 import ssl
 from collections import Counter, deque
 
-from pinwarden.adapters.net.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.room import Room
+from pinwarden.gateway.http.memory_budget import Room
 from pinwarden.gateway.http.sending import Listener, Outgoing, Sending
 from pinwarden.gateway.http.upstream_connection import KnownHead, UpstreamConnection
+from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
+from pinwarden.system.target import Address
 
 
 class Pool:

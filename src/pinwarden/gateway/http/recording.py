@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.documents.gateway_event import CALLED, Fact
+from pinwarden.gateway.event import CALLED, Fact
 from pinwarden.gateway.step import Step
 
 if TYPE_CHECKING:

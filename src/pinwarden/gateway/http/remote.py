@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
-from pinwarden.documents.protocol import CANCELLED, INITIALIZED, STATELESS_VERSIONS, VERSION_META
-from pinwarden.documents.target import Address
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.messages import ROUTED_BY, Frame, Id, encoded, header_value, read_server
 from pinwarden.gateway.http.pool import Pool
 from pinwarden.gateway.http.sending import NOBODY, Listener, Outgoing, Sending, SilentListener
+from pinwarden.gateway.http.upstream_transport import LinkOwner
 from pinwarden.gateway.messages import LISTEN
+from pinwarden.surface.protocol import CANCELLED, INITIALIZED, STATELESS_VERSIONS, VERSION_META
+from pinwarden.system.target import Address
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call

@@ -8,16 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from pinwarden.adapters.open_files import OPEN_FILES, most_connections
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.gateway.http.certificate import Certificate, why_not
 from pinwarden.gateway.http.connection import Connections
-from pinwarden.gateway.http.ending import Ending
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.handshake import SecureServer, secure_server
-from pinwarden.gateway.http.hub import Hub
 from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.session_manager import Hub
+from pinwarden.gateway.http.shutdown import Ending
+from pinwarden.system.open_files import OPEN_FILES, most_connections
 
 _BACKLOG = 1024
 _THREADS = 32  # for everything else that waits for a disk, a database or a name

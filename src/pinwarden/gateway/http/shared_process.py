@@ -14,14 +14,14 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.core.limits import Limits
-from pinwarden.documents.protocol import CANCELLED, LIST_CHANGED, PROGRESS, SUBSCRIPTION_META, VERSION_META
 from pinwarden.gateway.http.child import ChildLink
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.links import LinkOwner
 from pinwarden.gateway.http.list_notices import ListNotices
 from pinwarden.gateway.http.messages import Frame, Id, encoded, key_of, read_server
+from pinwarden.gateway.http.upstream_transport import LinkOwner
 from pinwarden.gateway.likely_answer import likely_id
 from pinwarden.gateway.messages import LISTEN
+from pinwarden.surface.protocol import CANCELLED, LIST_CHANGED, PROGRESS, SUBSCRIPTION_META, VERSION_META
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.gateway.http.exchange import Waiting
 from pinwarden.gateway.http.messages import NAMED_BY, Frame
+from pinwarden.gateway.http.response_sink import Waiting
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer

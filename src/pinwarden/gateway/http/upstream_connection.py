@@ -12,11 +12,11 @@ from typing import Protocol, cast
 
 import httptools
 
-from pinwarden.adapters.probe.sse_stream import EventParser
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.room import Room
+from pinwarden.gateway.http.memory_budget import Room
 from pinwarden.gateway.http.sending import Sending
+from pinwarden.surface.probe.sse_stream import EventParser
 
 _EVENT_STREAM = b"text/event-stream"
 _END = b"\r\n\r\n"

@@ -1,1 +1,0 @@
-"""The outside world, one file per thing outside. Foreign errors stop here."""

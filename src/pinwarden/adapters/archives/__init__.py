@@ -1,1 +1,0 @@
-"""Archives from strangers, read member by member."""

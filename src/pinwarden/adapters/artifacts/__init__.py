@@ -1,1 +1,0 @@
-"""One file per kind of artifact, each with ``facts(…)``: fetch the bytes, hash them here, say what was claimed."""

@@ -1,1 +1,0 @@
-"""Where a registry keeps archives: in a folder, or in any OCI registry."""

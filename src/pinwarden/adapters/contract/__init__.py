@@ -1,1 +1,0 @@
-"""The author's server and the author's files."""

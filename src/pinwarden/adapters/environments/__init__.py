@@ -1,1 +1,0 @@
-"""Built environments: verified archives, what was unpacked from them, and how that is started."""

@@ -1,1 +1,0 @@
-"""HTTP, and which addresses may be contacted."""

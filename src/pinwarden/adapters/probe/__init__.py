@@ -1,1 +1,0 @@
-"""Ask a live MCP server for everything it tells the model."""

@@ -1,1 +1,0 @@
-"""Programs that work out which versions a package needs. They are asked; what they answer is verified elsewhere."""

@@ -1,1 +1,0 @@
-"""Signatures and certificates, checked here."""

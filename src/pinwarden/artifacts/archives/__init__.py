@@ -1,0 +1,1 @@
+"""Archives from untrusted sources, read member by member with limits."""

@@ -1,0 +1,114 @@
+"""The inside of an MCPB bundle: its content without the signature block, its manifest, its members."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO
+
+from pinwarden.artifacts.archives.limits import ArchiveLimits
+from pinwarden.artifacts.archives.members import Member, zip_members
+from pinwarden.artifacts.archives.zip_layout import check_layout
+from pinwarden.artifacts.mcpb_manifest import MANIFEST_NAME, BundleManifest, Parts, parse_manifest, split
+from pinwarden.artifacts.portable_paths import PathSet
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.system.files import open_regular
+
+LIMITS = ArchiveLimits(members=100_000, total_bytes=1024 * 1024 * 1024)
+"""Bundles with a Python environment of their own have some hundred megabytes."""
+_CHUNK = 1 << 20
+
+
+class Bundle(Record):
+    """A bundle whose ZIP file lies by itself."""
+
+    archive: Path
+    block_size: int
+    """How many bytes the signature block had."""
+
+
+def parts_of(path: Path) -> Parts:
+    """Where the content of a bundle ends, and the signature after it."""
+    with open_regular(path) as stream:
+
+        def read(offset: int, size: int) -> bytes:
+            stream.seek(offset)
+            return stream.read(size)
+
+        return split(stream.seek(0, 2), read)
+
+
+def content_digest(path: Path, size: int, algorithm: str = "sha256") -> Digest:
+    """The digest of the first bytes of a file."""
+    with open_regular(path) as stream:
+        found, digest = _digest_of(stream, size, algorithm)
+    if found != size:
+        raise PinwardenError("FILE_UNREADABLE", f"{path} became shorter while it was read")
+    return digest
+
+
+@contextmanager
+def content_of_bundle(path: Path, parts: Parts) -> Iterator[Bundle]:
+    """The ZIP file alone.
+
+    The directory of a ZIP file is sought from its end; a signature block could hold another one.
+    """
+    with open_regular(path) as stream:
+        whole = stream.seek(0, 2)
+        if parts.content_size == whole:
+            yield Bundle(archive=path, block_size=0)
+            return
+        with TemporaryDirectory(prefix="pinwarden-") as folder:
+            archive = Path(folder) / path.name
+            stream.seek(0)
+            with archive.open("xb") as copy:
+                _copy(stream, copy, parts.content_size)
+            yield Bundle(archive=archive, block_size=whole - parts.content_size)
+
+
+def members_of(bundle: Bundle) -> Iterator[Member]:
+    """The files of a bundle, each in one place only, wherever it is unpacked."""
+    check_layout(bundle.archive, comment=bundle.block_size)
+    seen = PathSet()
+    for member in zip_members(bundle.archive, limits=LIMITS):
+        seen.add(member.path)
+        yield member
+
+
+def manifest_of(bundle: Bundle) -> BundleManifest:
+    """The manifest, after every member has been looked at."""
+    found: bytes | None = None
+    paths: set[str] = set()
+    for member in members_of(bundle):
+        paths.add(member.path)
+        if member.path == MANIFEST_NAME:
+            found = member.data
+    if found is None:
+        raise PinwardenError("BUNDLE_INVALID", f"the bundle has no {MANIFEST_NAME}")
+    manifest = parse_manifest(found)
+    # Clients append .exe themselves where it is needed.
+    if not paths & {manifest.entry_point, f"{manifest.entry_point}.exe"}:
+        message = f"the bundle's manifest: server.entry_point is not in the bundle: {manifest.entry_point[:80]!a}"
+        raise PinwardenError("BUNDLE_INVALID", message, data={"member": "server.entry_point"})
+    return manifest
+
+
+def _digest_of(stream: BinaryIO, size: int, algorithm: str) -> tuple[int, Digest]:
+    hasher = hashlib.new(algorithm)
+    left = size
+    while left and (data := stream.read(min(left, _CHUNK))):
+        hasher.update(data)
+        left -= len(data)
+    return size - left, Digest(hasher.digest(), algorithm)
+
+
+def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
+    left = size
+    while left and (data := source.read(min(left, _CHUNK))):
+        target.write(data)
+        left -= len(data)

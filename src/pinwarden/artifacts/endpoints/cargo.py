@@ -1,0 +1,182 @@
+"""Cargo's registry, found the way Cargo finds it: environment, project, user, and the default.
+
+A repository may say where its crates come from. A token that the user has for a registry is not sent to another place
+that a repository gives the same name.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+from pinwarden.system.files import read_file
+from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.system.target import Address
+
+DEFAULT_NAME = "crates-io"
+_MAX_BYTES = 1 << 20
+_MAX_REPLACEMENTS = 10
+
+
+class _Layer(Record):
+    said_by: Origin
+    source: str
+    values: Mapping[str, Any] = field(repr=False)
+
+    def table(self, *path: str) -> Mapping[str, Any]:
+        value: Any = self.values
+        for step in path:
+            value = value.get(step, {}) if isinstance(value, dict) else {}
+        return value if isinstance(value, dict) else {}
+
+
+class _Said(Record):
+    value: str = field(repr=False)
+    layer: _Layer
+
+
+def registry_for(settings: Settings, *, registry: str | None = None) -> Endpoint:
+    """The sparse index that crates come from: that of a name of ``[registries]``, or the usual one.
+
+    Registries that are git repositories or folders are not read here, and are an error.
+    """
+    layers = list(_layers(settings))
+    name = registry or _default_name(layers)
+    said = _index(name, layers)
+    url = said.value.removeprefix("sparse+")
+    if said.layer.said_by != "default" and url == said.value:
+        raise PinwardenError("CONFIG_INVALID", f"{said.layer.source} names a registry that is not a sparse index")
+    url = url if url.endswith("/") else f"{url}/"
+    named = _find(layers, "index", "registries", name)
+    is_users = said == named and said.layer.said_by != "project"
+    try:
+        Address.parse(url)
+    except PinwardenError as err:  # the value may hold a password
+        message = f"{said.layer.source} names a registry that is not a plain web address"
+        raise PinwardenError("CONFIG_INVALID", message) from err
+    return Endpoint(
+        url=url,
+        said_by=said.layer.said_by,
+        source=said.layer.source,
+        authorization=_token(name, settings) if is_users else None,
+        ca_file=_certificates(layers, settings),
+    )
+
+
+def default_index() -> str:
+    """The index that Cargo asks without any settings: beside the host of the table of package addresses."""
+    from packageurl.contrib.purl2url import get_download_url
+
+    parts = urlsplit(get_download_url("pkg:cargo/x@1"))  # type: ignore[no-untyped-call]
+    return f"{parts.scheme}://index.{parts.netloc}/"
+
+
+def _default_name(layers: list[_Layer]) -> str:
+    said = _find(layers, "default", "registry")
+    return said.value if said else DEFAULT_NAME
+
+
+def _index(name: str, layers: list[_Layer]) -> _Said:
+    """Through every replacement, to the index that is asked in the end."""
+    said: _Said | None = None if name == DEFAULT_NAME else _find(layers, "index", "registries", name)
+    if said is None and name != DEFAULT_NAME:
+        raise PinwardenError("CONFIG_INVALID", f"no settings of Cargo name the registry {name[:80]!a}")
+    source = name if said is None else _source_of(said.value, layers)
+    for _ in range(_MAX_REPLACEMENTS):
+        replaced = _find(layers, "replace-with", "source", source) if source else None
+        if replaced is None:
+            default = _Layer(said_by="default", source="Cargo's own default", values={})
+            return said or _Said(value=default_index(), layer=default)
+        source = replaced.value
+        said = _find(layers, "registry", "source", source) or _find(layers, "index", "registries", source)
+        if said is None:
+            raise PinwardenError("CONFIG_INVALID", f"{replaced.layer.source} replaces a source by one without an index")
+    raise PinwardenError("CONFIG_INVALID", "the settings of Cargo replace sources in a circle")
+
+
+def _source_of(index: str, layers: list[_Layer]) -> str:
+    """The name under which ``[source]`` speaks of an index, if it does."""
+    for layer in layers:
+        for name, row in layer.table("source").items():
+            if isinstance(row, dict) and row.get("registry") == index:
+                return name
+    return ""
+
+
+def _find(layers: list[_Layer], member: str, *path: str) -> _Said | None:
+    for layer in layers:
+        value = layer.table(*path).get(member)
+        if isinstance(value, str) and value:
+            return _Said(value=value, layer=layer)
+    return None
+
+
+def _token(name: str, settings: Settings) -> str | None:
+    """The token of a named registry. That of the default one is for publishing, and goes to no mirror of it."""
+    token = settings.variables.get(f"CARGO_REGISTRIES_{name.upper().replace('-', '_')}_TOKEN")
+    for file in ("credentials.toml", "credentials"):
+        for layer in _file(_cargo_home(settings) / file, "user"):
+            token = token or layer.table("registries", name).get("token")
+    usable = isinstance(token, str) and token.isascii() and token.isprintable()
+    return token if usable and token else None
+
+
+def _certificates(layers: list[_Layer], settings: Settings) -> Path | None:
+    said = _find([layer for layer in layers if layer.said_by != "project"], "cainfo", "http")
+    return settings.home / said.value if said else None
+
+
+# Layers
+
+
+def _layers(settings: Settings) -> Iterator[_Layer]:
+    yield _Layer(said_by="environment", source="the environment", values=_environment(settings.variables))
+    home = _cargo_home(settings)
+    if settings.project is not None:
+        folder = settings.project.resolve()
+        for each in (folder, *folder.parents):
+            if (each / ".cargo").resolve() != home.resolve():
+                yield from _config(each / ".cargo", "project")
+    yield from _config(home, "user")
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    registries = {}
+    for variable, value in variables.items():
+        if variable.startswith("CARGO_REGISTRIES_") and variable.endswith("_INDEX"):
+            # Cargo writes - and _ alike here
+            name = variable[len("CARGO_REGISTRIES_") : -len("_INDEX")].lower()
+            registries[name] = registries[name.replace("_", "-")] = {"index": value}
+    return {
+        "registries": registries,
+        "registry": {"default": variables.get("CARGO_REGISTRY_DEFAULT", "")},
+        "http": {"cainfo": variables.get("CARGO_HTTP_CAINFO", "")},
+    }
+
+
+def _cargo_home(settings: Settings) -> Path:
+    return Path(settings.variables.get("CARGO_HOME") or settings.home / ".cargo")
+
+
+def _config(folder: Path, said_by: Origin) -> Iterator[_Layer]:
+    # Where both are there, Cargo reads the one without an ending.
+    for name in ("config", "config.toml"):
+        found = list(_file(folder / name, said_by))
+        if found:
+            yield from found
+            return
+
+
+def _file(path: Path, said_by: Origin) -> Iterator[_Layer]:
+    if not path.is_file():
+        return
+    try:
+        values = tomllib.loads(read_file(path, _MAX_BYTES).decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as err:
+        raise PinwardenError("CONFIG_INVALID", f"{path} is not TOML") from err  # its text may hold a token
+    yield _Layer(said_by=said_by, source=str(path), values=values)

@@ -1,0 +1,160 @@
+"""Which registry an image reference leads to, and the credential that docker or podman has for it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Timer
+
+from pinwarden.artifacts.docker_config import (
+    HUB_KEY,
+    Credential,
+    DockerConfig,
+    parse_docker_config,
+    parse_helper_answer,
+)
+from pinwarden.artifacts.oci_reference import HUB, Reference
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.system.files import read_file
+from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.system.process_tree import ProcessTree
+from pinwarden.system.programs import find_program, relative_folders
+
+_HUB_ADDRESS = "https://registry-1.docker.io/v2/"  # what docker contacts for docker.io
+_MAX_CONFIG = 1024 * 1024
+_MAX_ANSWER = 64 * 1024
+_NOT_FOUND = b"credentials not found in native keychain"  # docker's own protocol word, printed with status 1
+_SYSTEM_CERTIFICATES = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))
+
+
+class HelperLimits(Record):
+    """Bounds on a credential helper."""
+
+    seconds: float = 30.0
+    """It may ask a person to unlock a keychain."""
+
+
+def registry_endpoint(
+    reference: Reference, settings: Settings, *, said_by: Origin, limits: HelperLimits | None = None
+) -> Endpoint:
+    """The registry of an image. ``said_by`` is who named the image; a registry that the user is logged in to is theirs.
+
+    A registry on this machine speaks plain http, as docker has it, unless there are certificates for it. Every other
+    one speaks https.
+    """
+    certificates = _certificates(reference, settings)
+    plain = reference.is_loopback and certificates is None and not reference.host.endswith(":443")
+    url = _HUB_ADDRESS if reference.host == HUB else f"{'http' if plain else 'https'}://{reference.host}/v2/"
+    for path, config in _configs(settings):
+        credential = _credential(config, reference, settings, limits or HelperLimits())
+        if credential is not None or config.knows(reference):
+            return Endpoint(
+                url=url,
+                said_by="user",
+                source=str(path),
+                authorization=credential.authorization if credential else None,
+                ca_file=certificates,
+            )
+    return Endpoint(url=url, said_by=said_by, source=f"the image {reference}", ca_file=certificates)
+
+
+def _configs(settings: Settings) -> Iterator[tuple[Path, DockerConfig]]:
+    """The files that have credentials, the one that counts most first."""
+    for path in _config_paths(settings):
+        if path.exists():
+            yield path, parse_docker_config(read_file(path, _MAX_CONFIG), str(path))
+
+
+def _config_paths(settings: Settings) -> Iterator[Path]:
+    variables, home = settings.variables, settings.home
+    if named := variables.get("REGISTRY_AUTH_FILE"):
+        yield Path(named)
+    yield Path(variables.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
+    if runtime := variables.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime) / "containers" / "auth.json"
+    yield Path(variables.get("XDG_CONFIG_HOME") or home / ".config") / "containers" / "auth.json"
+
+
+def _credential(
+    config: DockerConfig, reference: Reference, settings: Settings, limits: HelperLimits
+) -> Credential | None:
+    if named := config.helper(reference):
+        return _ask_helper(named, reference, settings, limits)
+    if config.store:
+        try:
+            found = _ask_helper(config.store, reference, settings, limits)
+        except PinwardenError:
+            # It is asked about every registry, also those it cannot know; docker goes on without it, too.
+            found = None
+        if found is not None:
+            return found
+    return config.credential(reference)
+
+
+def _ask_helper(name: str, reference: Reference, settings: Settings, limits: HelperLimits) -> Credential | None:
+    """Run ``docker-credential-<name> get``, which the user's own settings name."""
+    program = f"docker-credential-{name}"
+    search_path = settings.variables.get("PATH", "")
+    found = None if relative_folders(search_path) else find_program(program, search_path)
+    if found is None:
+        raise _helper_failed(program, "is not on the search path, or that has a relative folder")
+    status, answer = _run(found, _asked_key(reference), settings, limits)
+    if status == 0:
+        return parse_helper_answer(answer, program)
+    if answer.strip() == _NOT_FOUND:
+        return None
+    raise _helper_failed(program, "failed")  # what it printed may hold a secret
+
+
+def _asked_key(reference: Reference) -> bytes:
+    return (HUB_KEY if reference.host == HUB else reference.host).encode()
+
+
+def _run(program: Path, question: bytes, settings: Settings, limits: HelperLimits) -> tuple[int, bytes]:
+    try:
+        process = subprocess.Popen(  # noqa: S603 - no shell, and the name was checked
+            [str(program), "get"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=dict(settings.variables),
+            cwd=settings.home,
+            start_new_session=True,
+        )
+    except OSError as err:
+        raise _helper_failed(program.name, "did not start") from err
+    tree = ProcessTree(process)
+    timer = Timer(limits.seconds, tree.kill)
+    timer.start()
+    try:
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - they are pipes
+        with process.stdin, process.stdout:
+            try:
+                process.stdin.write(question)
+                process.stdin.close()
+            except OSError:
+                pass  # it did not wait for the question
+            answer = process.stdout.read(_MAX_ANSWER + 1)
+        if len(answer) > _MAX_ANSWER:
+            raise _helper_failed(program.name, "said too much")
+    finally:
+        timer.cancel()
+        tree.end(1.0)
+    return process.returncode, answer
+
+
+def _helper_failed(program: str, why: str) -> PinwardenError:
+    return PinwardenError("FETCH_FAILED", f"{program} {why}", data={"reason": "unauthorized"})
+
+
+def _certificates(reference: Reference, settings: Settings) -> Path | None:
+    """The certificate authority that the settings of docker or podman add for one registry."""
+    config = Path(settings.variables.get("XDG_CONFIG_HOME") or settings.home / ".config")
+    own = (config / "docker" / "certs.d", config / "containers" / "certs.d")
+    for folder in (*own, *_SYSTEM_CERTIFICATES):
+        file = folder / reference.host / "ca.crt"
+        if file.is_file():
+            return file
+    return None

@@ -1,0 +1,369 @@
+"""npm's registry for a package, found the way npm finds it: arguments, environment, project, user, machine, default.
+
+A repository can bring its own ``.npmrc``. It may say where its packages come from; it may not have variables of the
+user filled in, nor name certificate authorities: either would let it read a token.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as BinasciiError
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pinwarden.artifacts.npm_package import parse_name
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+from pinwarden.system.files import read_file
+from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.system.programs import find_program
+from pinwarden.system.target import Address
+
+_SCOPE_KEY = re.compile(r"@[A-Za-z0-9~-][A-Za-z0-9._~-]*:registry")
+_MAX_BYTES = 1 << 20  # a file of settings has a few lines
+_LINE = re.compile(r"\[[^\]]*\]\s*|([^=]+)(?:=(.*))?", re.DOTALL)
+_PLACEHOLDER = re.compile(r"(?<!\\)(\\*)\$\{([^${}?]+)(\?)?\}")
+_LAST_STEP = re.compile(r"([^/]+|/)$")
+
+
+class NpmRegistry(Record):
+    """Where npm would get a package from."""
+
+    endpoint: Endpoint
+    notes: tuple[str, ...] = ()
+    """What the settings say and is not followed here."""
+
+
+class _Layer(Record):
+    """One file of settings, or the environment."""
+
+    said_by: Origin
+    source: str
+    values: Mapping[str, str] = field(repr=False)
+
+
+class _Said(Record):
+    """One setting, and the layer that has it."""
+
+    value: str = field(repr=False)
+    layer: _Layer
+
+
+class _Layers:
+    """All settings, the layer that wins first."""
+
+    def __init__(self, layers: list[_Layer], variables: Mapping[str, str]) -> None:
+        self.layers = layers
+        self.variables = variables
+        self.notes: list[str] = []
+
+    def find(self, key: str, *, project: bool = True) -> _Said | None:
+        for layer in self.layers:
+            if key in layer.values and (project or layer.said_by != "project"):
+                return _Said(value=layer.values[key], layer=layer)
+        return None
+
+    def own(self) -> Iterator[_Layer]:
+        """Those that are the user's own, and not a repository's."""
+        return (layer for layer in self.layers if layer.said_by != "project")
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def registry_for(name: str, settings: Settings, *, argument: str | None = None) -> NpmRegistry:
+    """The registry of one package. ``argument`` is one that was named on the command line."""
+    scope = parse_name(name).scope
+    layers = _Layers(list(_layers(settings)), settings.variables)
+    said = _registry(scope, layers, argument)
+    url = _base(said)
+    said_by, source = _who(url, said, layers)
+    endpoint = Endpoint(
+        url=url,
+        said_by=said_by,
+        source=source,
+        authorization=_authorization(url, said_by, layers),
+        ca_file=_certificates(layers, settings),
+    )
+    return NpmRegistry(endpoint=endpoint, notes=tuple(layers.notes))
+
+
+def project_scopes(settings: Settings) -> tuple[str, ...]:
+    """The scopes for which a repository's own settings name a registry. npm, run elsewhere, does not see those."""
+    found = {
+        key.removesuffix(":registry")
+        for layer in _layers(settings)
+        if layer.said_by == "project"
+        for key, value in layer.values.items()
+        if _SCOPE_KEY.fullmatch(key) and value
+    }
+    return tuple(sorted(found))
+
+
+def default_registry() -> str:
+    """The registry that npm asks without any settings, from the table of package addresses."""
+    from packageurl.contrib.purl2url import get_download_url
+
+    url: str = get_download_url("pkg:npm/x@1")  # type: ignore[no-untyped-call]
+    return url.partition("x/-/")[0]
+
+
+# Which registry
+
+
+def _registry(scope: str, layers: _Layers, argument: str | None) -> _Said:
+    if argument is not None:
+        return _Said(value=argument, layer=_Layer(said_by="argument", source="the command line", values={}))
+    keys = [f"{scope}:registry"] if scope else []
+    usual = layers.find("scope")
+    if usual and usual.value:
+        keys.append(f"@{usual.value.lstrip('@')}:registry")
+    for key in (*keys, "registry"):
+        said = layers.find(key)
+        if said and said.value:
+            return said
+    return _Said(value=default_registry(), layer=_Layer(said_by="default", source="npm's own default", values={}))
+
+
+def _base(said: _Said) -> str:
+    source = said.layer.source
+    if "${" in said.value:
+        raise PinwardenError("CONFIG_INVALID", f"{source} names a registry with a variable that is not filled in")
+    url = said.value if said.value.endswith("/") else f"{said.value}/"
+    try:
+        address = Address.parse(url)
+    except PinwardenError as err:  # the value may hold a password
+        raise PinwardenError("CONFIG_INVALID", f"{source} names a registry that is not a plain web address") from err
+    if "?" in address.path:
+        raise PinwardenError("CONFIG_INVALID", f"{source} names a registry with a query")
+    return url
+
+
+def _who(url: str, said: _Said, layers: _Layers) -> tuple[Origin, str]:
+    """Whoever names the registry. What a repository names and the user names, too, is the user's."""
+    if said.layer.said_by == "project":
+        for layer in layers.own():
+            for key, value in layer.values.items():
+                if (key == "registry" or key.endswith(":registry")) and f"{value.rstrip('/')}/" == url:
+                    return layer.said_by, layer.source
+    return said.layer.said_by, said.layer.source
+
+
+# Credentials
+
+
+def _authorization(url: str, said_by: Origin, layers: _Layers) -> str | None:
+    """The header for a registry: of the setting that is nearest to its address."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and said_by == "project":
+        return None  # a repository could have asked for the same host without encryption, to listen
+    address = Address.parse(url)
+    place = f"//{address.host_header}{address.path}"
+    while len(place) > 2:
+        found = _credential(place, address, layers)
+        if found is not None:
+            return found
+        place = _LAST_STEP.sub("", place)
+    return None
+
+
+def _credential(place: str, address: Address, layers: _Layers) -> str | None:
+    token = _secret(f"{place}:_authToken", address, layers)
+    if token:
+        return _header(f"Bearer {token}", place, layers)
+    pair = _secret(f"{place}:_auth", address, layers)
+    if pair:
+        return _header(f"Basic {pair}", place, layers)
+    user = _secret(f"{place}:username", address, layers)
+    password = _secret(f"{place}:_password", address, layers)
+    if not user or not password:
+        return None
+    try:
+        plain = b64decode(password, validate=False)
+    except (BinasciiError, ValueError):
+        layers.note(f"{place}:_password is not base64; it is not used")
+        return None
+    return f"Basic {b64encode(user.encode() + b':' + plain).decode()}"
+
+
+def _header(value: str, place: str, layers: _Layers) -> str | None:
+    if value.isascii() and value.isprintable():
+        return value
+    layers.note(f"the credential for {place} cannot stand in a header; it is not used")
+    return None
+
+
+def _secret(key: str, address: Address, layers: _Layers) -> str | None:
+    said = layers.find(key)
+    if said is None:
+        return None
+    value = said.value
+    if said.layer.said_by == "project" and "${" in value:
+        if not _is_users_host(address, layers):
+            layers.note(
+                f"{said.layer.source} sends a variable of yours to {address.host_header}, which your own settings do "
+                "not name; it was not sent"
+            )
+            return None
+        value = _filled(value, layers.variables)
+    if "${" in value:
+        layers.note(f"{said.layer.source} has a credential for {address.host_header} with a variable that is not set")
+        return None
+    return value
+
+
+def _is_users_host(address: Address, layers: _Layers) -> bool:
+    """Whether the user's own settings name a host, as a registry or with a credential."""
+    for layer in layers.own():
+        for key, value in layer.values.items():
+            if key.startswith(f"//{address.host_header}/"):
+                return True
+            if (key == "registry" or key.endswith(":registry")) and urlsplit(value).netloc == address.host_header:
+                return True
+    return False
+
+
+# Certificates
+
+
+def _certificates(layers: _Layers, settings: Settings) -> Path | None:
+    ours = layers.find("cafile", project=False)
+    anybodys = layers.find("cafile")
+    if anybodys and anybodys.layer.said_by == "project":
+        layers.note(f"{anybodys.layer.source} names certificate authorities; they are not trusted")
+    for key in ("ca", "strict-ssl", "proxy", "https-proxy", "noproxy"):
+        said = layers.find(key)
+        if said and said.value not in ("", "true", "null"):
+            layers.note(f"{said.layer.source} sets {key}; it is not followed")
+    if ours and ours.value not in ("", "null"):
+        return _path(ours.value, settings)
+    extra = settings.variables.get("NODE_EXTRA_CA_CERTS")
+    return _path(extra, settings) if extra else None
+
+
+def _path(text: str, settings: Settings) -> Path:
+    if text.startswith("~/"):
+        return settings.home / text[2:]
+    return (settings.project or settings.home) / text
+
+
+# Layers
+
+
+def _layers(settings: Settings) -> Iterator[_Layer]:
+    environment = _environment(settings.variables)
+    yield _Layer(said_by="environment", source="the environment", values=environment)
+    named = environment.get("userconfig")
+    users = _path(named, settings) if named else settings.home / ".npmrc"
+    if settings.project is not None:
+        project = settings.project / ".npmrc"
+        if project.resolve() != users.resolve():
+            yield from _file(project, "project", {})
+    yield from _file(users, "user", settings.variables)
+    builtin = list(_builtin(settings))
+    yield from _file(_machine_wide(environment, builtin, settings), "system", settings.variables)
+    yield from builtin
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables as npm reads them: in any case, except for those that begin with a place."""
+    found = {}
+    for name, value in variables.items():
+        if not name.lower().startswith("npm_config_") or not value:
+            continue
+        key = name[len("npm_config_") :]
+        if not key.startswith("//"):
+            key = (key[:1] + key[1:].replace("_", "-")).lower()
+        found[key] = _filled(value, variables)
+    return found
+
+
+def _machine_wide(environment: Mapping[str, str], builtin: list[_Layer], settings: Settings) -> Path | None:
+    """The file for the whole machine: beside the node that runs npm, unless something says otherwise."""
+    for values in (environment, *(layer.values for layer in builtin)):
+        if named := values.get("globalconfig"):
+            return _path(named, settings)
+        if prefix := values.get("prefix"):
+            return _path(prefix, settings) / "etc" / "npmrc"
+    if prefix := settings.variables.get("PREFIX"):
+        return Path(prefix) / "etc" / "npmrc"
+    node = find_program("node", settings.variables.get("PATH", ""))
+    return None if node is None else node.resolve().parent.parent / "etc" / "npmrc"
+
+
+def _builtin(settings: Settings) -> Iterator[_Layer]:
+    """The file that distributions put beside npm itself."""
+    npm = find_program("npm", settings.variables.get("PATH", ""))
+    if npm is not None:
+        yield from _file(npm.resolve().parent.parent / "npmrc", "system", settings.variables)
+
+
+def _file(path: Path | None, said_by: Origin, variables: Mapping[str, str]) -> Iterator[_Layer]:
+    if path is None or not path.is_file():
+        return
+    try:
+        text = read_file(path, _MAX_BYTES).decode()
+    except UnicodeDecodeError as err:
+        raise PinwardenError("CONFIG_INVALID", f"{path} is not UTF-8") from err
+    values = parse_npmrc(text)
+    if said_by != "project":
+        values = {_filled(key, variables): _filled(value, variables) for key, value in values.items()}
+    yield _Layer(said_by=said_by, source=str(path), values=values)
+
+
+def parse_npmrc(text: str) -> dict[str, str]:
+    """The settings of a file as npm's reader sees them; those below a ``[section]`` are none of npm's."""
+    found: dict[str, str] = {}
+    for line in re.split(r"[\r\n]+", text.removeprefix("\ufeff")):
+        stripped = line.strip()
+        if not stripped or stripped[0] in ";#":
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            continue
+        if match[1] is None:
+            break
+        key = _unquoted(match[1])
+        if not key.endswith("[]"):
+            found[key] = "true" if match[2] is None else _unquoted(match[2])
+    return found
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        inner = text[1:-1]
+        try:
+            value = json.loads(f'"{inner}"' if text[0] == '"' else inner)
+        except ValueError:
+            return inner if text[0] == "'" else text
+        return value if isinstance(value, str) else inner
+    taken: list[str] = []
+    escaped = False
+    for character in text:
+        if escaped:
+            taken.append(character if character in "\\;#" else f"\\{character}")
+            escaped = False
+        elif character in ";#":
+            break
+        elif character == "\\":
+            escaped = True
+        else:
+            taken.append(character)
+    return ("".join(taken) + ("\\" if escaped else "")).strip()
+
+
+def _filled(text: str, variables: Mapping[str, str]) -> str:
+    """With ``${NAME}`` filled in; what is not set stays, and ``${NAME?}`` is then empty."""
+
+    def value(found: re.Match[str]) -> str:
+        escapes, name, optional = found[1], found[2], found[3]
+        if len(escapes) % 2:
+            return found[0][(len(escapes) + 1) // 2 :]
+        return escapes[len(escapes) // 2 :] + variables.get(name, "" if optional else f"${{{name}}}")
+
+    return _PLACEHOLDER.sub(value, text)

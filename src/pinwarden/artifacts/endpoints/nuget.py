@@ -1,0 +1,163 @@
+"""NuGet's sources, found the way NuGet finds them: the project's and its parents' files, the user's, and the default.
+
+Credentials are looked up by the name of a source. One that the user has for a name is not used for another place that
+a repository gives the same name, and no variable of the user is filled in where a repository asks for it.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+from pinwarden.artifacts.nuget_package import children, parse_xml
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+from pinwarden.system.files import read_file
+from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.system.target import Address
+
+_MAX_BYTES = 1 << 20
+_MAX_SOURCES = 100
+_FILES = ("nuget.config", "NuGet.config", "NuGet.Config")
+_VARIABLE = re.compile(r"%([^%]+)%")
+_ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
+
+
+class NugetSources(Record):
+    """The source that is asked first, and the others that NuGet would also ask."""
+
+    main: Endpoint
+    extra: tuple[Endpoint, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the settings say and is not followed here."""
+
+
+class _File(Record):
+    """One file of settings."""
+
+    said_by: Origin
+    path: Path
+    sources: Mapping[str, str] = field(repr=False)
+    cleared: bool
+    """Sources of files further away do not count."""
+    disabled: frozenset[str]
+    credentials: Mapping[str, str] = field(repr=False)
+    mapped: bool
+
+
+def sources(settings: Settings) -> NugetSources:
+    """The sources that packages come from."""
+    files = list(_files(settings))
+    disabled = frozenset[str]().union(*(each.disabled for each in files))
+    found: dict[str, Endpoint] = {}
+    notes = [f"{each.path} maps packages to sources; it is not followed" for each in files if each.mapped]
+    for file in files:
+        for name, value in file.sources.items():
+            if name in found or name in disabled:
+                continue
+            url = _base(value)
+            if url is None:
+                notes.append(f"{file.path} names a source that is not a plain web address; it is not used")
+                continue
+            authorization = _credential(name, file, files)
+            found[name] = Endpoint(url=url, said_by=file.said_by, source=str(file.path), authorization=authorization)
+        if file.cleared:
+            break
+    if len(found) > _MAX_SOURCES:
+        raise PinwardenError("CONFIG_INVALID", f"the settings of NuGet name more than {_MAX_SOURCES} sources")
+    if not found and any(each.sources or each.cleared for each in files):
+        raise PinwardenError("CONFIG_INVALID", "the settings of NuGet name no source that can be asked here")
+    default = Endpoint(url=default_source(), said_by="default", source="the table of package addresses")
+    main, *extra = list(found.values()) or [default]
+    return NugetSources(main=main, extra=tuple(extra), notes=tuple(notes))
+
+
+def default_source() -> str:
+    """The source that is asked without any settings, from the table of package addresses. It speaks protocol 2."""
+    from packageurl.contrib.purl2url import get_download_url
+
+    url: str = get_download_url("pkg:nuget/x@1")  # type: ignore[no-untyped-call]
+    return url.partition("package/x/")[0]
+
+
+def _base(value: str) -> str | None:
+    """The folder of a service index, or the root of a feed."""
+    url = value.removesuffix("index.json")
+    url = url if url.endswith("/") else f"{url}/"
+    try:
+        address = Address.parse(url)
+    except PinwardenError:
+        return None
+    return None if "?" in address.path or "%" in address.host else url
+
+
+def _credential(name: str, named_by: _File, files: list[_File]) -> str | None:
+    for file in files:
+        if name in file.credentials:
+            # A repository's source may have a repository's credential, and the user's the user's.
+            same_side = (file.said_by == "project") == (named_by.said_by == "project")
+            return file.credentials[name] if same_side else None
+    return None
+
+
+# Files
+
+
+def _files(settings: Settings) -> Iterator[_File]:
+    """The nearest first."""
+    home, variables = settings.home, settings.variables
+    users = [home / ".nuget" / "NuGet", home / ".config" / "NuGet"]
+    if variables.get("APPDATA"):
+        users.insert(0, Path(variables["APPDATA"]) / "NuGet")
+    if settings.project is not None:
+        folder = settings.project.resolve()
+        for each in (folder, *folder.parents):
+            yield from _file(each, "project", {})
+    for each in users:
+        yield from _file(each, "user", variables)
+
+
+def _file(folder: Path, said_by: Origin, variables: Mapping[str, str]) -> Iterator[_File]:
+    path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
+    if path is None:
+        return
+    root = parse_xml(read_file(path, _MAX_BYTES))
+    if root is None:
+        raise PinwardenError("CONFIG_INVALID", f"{path} is not XML without declarations")
+    listed = children(root, "packageSources")
+    pairs = _pairs(listed, variables)
+    yield _File(
+        said_by=said_by,
+        path=path,
+        sources=pairs,
+        cleared=any(children(each, "clear") for each in listed),
+        disabled=frozenset(
+            name for name, value in _pairs(children(root, "disabledPackageSources"), {}).items() if value == "true"
+        ),
+        credentials=dict(_credentials(root, said_by, variables)),
+        mapped=bool(children(root, "packageSourceMapping")),
+    )
+
+
+def _credentials(root: Element, said_by: Origin, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for part in children(root, "packageSourceCredentials"):
+        for row in part:
+            values = _pairs([row], variables)
+            user, password = values.get("Username"), values.get("ClearTextPassword")
+            if not user or not password or (said_by == "project" and _VARIABLE.search(user + password)):
+                continue
+            name = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), row.tag.rpartition("}")[2])
+            yield name, f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+def _pairs(parts: list[Element], variables: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for part in parts:
+        for row in children(part, "add"):
+            key, value = row.get("key"), row.get("value")
+            if key and value is not None:
+                found[key] = _VARIABLE.sub(lambda name: variables.get(name[1], name[0]), value)
+    return found

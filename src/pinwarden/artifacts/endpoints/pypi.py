@@ -1,0 +1,358 @@
+"""Package indexes as pip's and uv's settings name them, with the credential for each.
+
+An extra index can serve any name, also one that the main index has: it is told apart, so that nobody takes an answer
+of one for an answer of the other (dependency confusion).
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import sys
+import tomllib
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field, replace
+from pinwarden.system.files import read_file
+from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.system.target import Address
+
+Client = Literal["any", "uv", "pip"]
+_MAX_BYTES = 1 << 20  # a file of settings has a few lines
+_MAX_INDEXES = 100
+
+
+class Indexes(Record):
+    """The index that packages come from, and the others that a client would also ask."""
+
+    main: Endpoint
+    extra: tuple[Endpoint, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the settings name beyond that and is not used here: folders, links, credentials held back."""
+
+
+class _Named(Record):
+    """One index as it stands in a setting, credentials included."""
+
+    url: str = field(repr=False)
+    said_by: Origin
+    source: str
+    name: str = ""
+
+
+class _Found:
+    """What has been gathered so far, the setting that wins first."""
+
+    def __init__(self) -> None:
+        self.main: _Named | None = None
+        self.extra: list[_Named] = []
+        self.notes: list[str] = []
+        self.certificates: Path | None = None
+
+    def offer_main(self, named: _Named) -> None:
+        if _is_web(named.url):
+            self.main = self.main or named
+        else:
+            self.notes.append(f"{named.source} names an index that is not a web address; it is not used")
+
+    def offer_extra(self, named: _Named) -> None:
+        if len(self.extra) >= _MAX_INDEXES:
+            raise PinwardenError("CONFIG_INVALID", f"{named.source} names more than {_MAX_INDEXES} indexes")
+        if _is_web(named.url):
+            self.extra.append(named)
+        else:
+            self.notes.append(f"{named.source} names an extra index that is not a web address; it is not used")
+
+
+def indexes(settings: Settings, *, client: Client = "any", system: Path = Path("/")) -> Indexes:
+    """The indexes that a client is set to. With ``any``, uv's settings come before pip's, and both before the default.
+
+    ``system`` is the root below which the settings of the whole machine lie.
+    """
+    found = _Found()
+    if client != "pip":
+        _uv_settings(found, settings, system)
+    if client != "uv":
+        _pip_settings(found, settings, system)
+    for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        if value := settings.variables.get(variable):
+            found.certificates = found.certificates or Path(value)
+    main = found.main or _Named(url=default_index(), said_by="default", source="the clients' own default")
+    passwords = _netrc(settings)
+    endpoints = [_endpoint(each, found, passwords, settings.variables) for each in (main, *found.extra)]
+    different = {each.url: each for each in reversed(endpoints[1:]) if each.url != endpoints[0].url}
+    return Indexes(main=endpoints[0], extra=tuple(reversed(different.values())), notes=tuple(found.notes))
+
+
+def default_index() -> str:
+    """The index that clients ask without any settings, from the table of package addresses."""
+    from packageurl.contrib.purl2url import get_repo_url
+
+    parts = urlsplit(str(get_repo_url("pkg:pypi/pip")))  # type: ignore[no-untyped-call]
+    return urlunsplit((parts.scheme, parts.netloc, "/simple/", "", ""))
+
+
+def above_simple(index: Endpoint) -> Endpoint:
+    """The same index one step up, where its files and other interfaces lie. Clients send it their credential, too."""
+    base = index.url.rstrip("/")
+    path = urlsplit(base).path
+    return index if not path.strip("/") else replace(index, url=base.rpartition("/")[0] + "/")
+
+
+def json_api(index: Endpoint) -> str | None:
+    """Where the JSON API is, if the address of the index has the usual form."""
+    return f"{above_simple(index).url}pypi/" if index.url.endswith("/simple/") else None
+
+
+# uv
+
+
+def _uv_settings(found: _Found, settings: Settings, system: Path) -> None:
+    variables = settings.variables
+    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        if value := variables.get(variable, "").strip():
+            found.offer_main(_uv_named(value, "environment", variable))
+    for variable in ("UV_INDEX", "UV_EXTRA_INDEX_URL"):
+        for word in variables.get(variable, "").split():
+            found.offer_extra(_uv_named(word, "environment", variable))
+    if variables.get("UV_FIND_LINKS"):
+        found.notes.append("UV_FIND_LINKS names places with files; they are not used")
+    for said_by, path, tables in _uv_files(settings, system):
+        document = _toml(path)
+        for table in tables:
+            document = document.get(table, {}) if isinstance(document, dict) else {}
+        if isinstance(document, dict):
+            _uv_document(found, document, said_by, str(path))
+
+
+def _uv_named(text: str, said_by: Origin, source: str) -> _Named:
+    name, mark, url = text.partition("=")
+    named = bool(mark) and re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None
+    return _Named(url=url if named else text, said_by=said_by, source=source, name=name if named else "")
+
+
+def _uv_files(settings: Settings, system: Path) -> Iterator[tuple[Origin, Path, tuple[str, ...]]]:
+    """The files that uv reads, the winning one first."""
+    variables = settings.variables
+    if variables.get("UV_NO_CONFIG", "").lower() in ("1", "true"):
+        return
+    if named := variables.get("UV_CONFIG_FILE"):
+        yield "user", _existing(Path(named)), ()
+        return
+    if settings.project is not None:
+        if (settings.project / "uv.toml").is_file():
+            yield "project", settings.project / "uv.toml", ()
+        elif (settings.project / "pyproject.toml").is_file():
+            yield "project", settings.project / "pyproject.toml", ("tool", "uv")
+    places: list[tuple[Origin, Path]] = [("user", folder / "uv" / "uv.toml") for folder in _user_folders(settings)]
+    places.append(("system", system / "etc" / "uv" / "uv.toml"))
+    for said_by, path in places:
+        if path.is_file():
+            yield said_by, path, ()
+
+
+def _uv_document(found: _Found, document: Mapping[str, Any], said_by: Origin, source: str) -> None:
+    rows = document.get("index", [])
+    for row in rows if isinstance(rows, list) else []:
+        if not isinstance(row, dict) or not isinstance(row.get("url"), str):
+            _invalid(source, "an index without an address")
+        named = _Named(url=row["url"], said_by=said_by, source=source, name=str(row.get("name", "")))
+        if row.get("format") == "flat":
+            found.notes.append(f"{source} names a page of links; it is not used")
+        elif row.get("explicit") is True:
+            found.notes.append(f"{source} names an index for chosen packages only; it is not used")
+        elif row.get("default") is True:
+            found.offer_main(named)
+        else:
+            found.offer_extra(named)
+    for table in (document, document.get("pip", {})):
+        if isinstance(table, dict):
+            _uv_older_keys(found, table, said_by, source)
+
+
+def _uv_older_keys(found: _Found, table: Mapping[str, Any], said_by: Origin, source: str) -> None:
+    if isinstance(table.get("index-url"), str):
+        found.offer_main(_Named(url=table["index-url"], said_by=said_by, source=source))
+    extra = table.get("extra-index-url", [])
+    for url in extra if isinstance(extra, list) else []:
+        if isinstance(url, str):
+            found.offer_extra(_Named(url=url, said_by=said_by, source=source))
+    if table.get("find-links"):
+        found.notes.append(f"{source} names places with files (find-links); they are not used")
+
+
+def _toml(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(read_file(path, _MAX_BYTES).decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        raise PinwardenError("CONFIG_INVALID", f"{path} is not TOML") from None  # the cause may quote a credential
+
+
+# pip
+
+
+def _pip_settings(found: _Found, settings: Settings, system: Path) -> None:
+    variables = settings.variables
+    values: dict[str, tuple[str, Origin, str]] = {}
+    by_section: dict[str, dict[str, tuple[str, Origin, str]]] = {"global": {}, "install": {}}
+    for said_by, path in _pip_files(settings, system):  # what comes later wins
+        for section, name, value in _pip_file(path):
+            by_section[section][name] = (value, said_by, str(path))
+    for section in ("global", "install"):
+        values |= by_section[section]
+    for name in ("index-url", "extra-index-url", "find-links", "cert", "no-index"):
+        variable = f"PIP_{name.upper().replace('-', '_')}"
+        if variables.get(variable):
+            values[name] = (variables[variable], "environment", variable)
+    if "index-url" in values:
+        url, said_by, source = values["index-url"]
+        found.offer_main(_Named(url=url.strip(), said_by=said_by, source=source))
+    text, said_by, source = values.get("extra-index-url", ("", "user", ""))
+    for word in text.split():
+        found.offer_extra(_Named(url=word, said_by=said_by, source=source))
+    if "find-links" in values:
+        found.notes.append(f"{values['find-links'][2]} names places with files (find-links); they are not used")
+    if values.get("no-index", ("",))[0].lower() in ("1", "true", "yes", "on"):
+        found.notes.append(f"{values['no-index'][2]} tells pip to ask no index at all")
+    if "cert" in values and values["cert"][1] != "project":
+        found.certificates = found.certificates or Path(values["cert"][0])
+
+
+def _pip_files(settings: Settings, system: Path) -> Iterator[tuple[Origin, Path]]:
+    """The files that pip reads, the winning one last."""
+    variables, name = settings.variables, "pip.ini" if sys.platform == "win32" else "pip.conf"
+    own = variables.get("PIP_CONFIG_FILE")
+    if own == os.devnull:
+        return
+    folders = filter(None, variables.get("XDG_CONFIG_DIRS", "").split(os.pathsep))
+    places: list[tuple[Origin, Path]] = [("system", Path(folder) / "pip" / name) for folder in folders]
+    places.append(("system", system / "etc" / name))
+    if variables.get("PROGRAMDATA"):
+        places.append(("system", Path(variables["PROGRAMDATA"]) / "pip" / name))
+    if not (own and Path(own).exists()):
+        places.append(("user", settings.home / ("pip" if sys.platform == "win32" else ".pip") / name))
+        places += [("user", folder / "pip" / name) for folder in reversed(_user_folders(settings))]
+    if variables.get("VIRTUAL_ENV"):
+        site = Path(variables["VIRTUAL_ENV"])
+        inside = settings.project is not None and site.is_relative_to(settings.project)
+        places.append(("project" if inside else "user", site / name))
+    yield from ((said_by, path) for said_by, path in places if path.is_file())
+    if own:
+        yield "user", _existing(Path(own))
+
+
+def _user_folders(settings: Settings) -> list[Path]:
+    """The user's folders for settings, the winning one first."""
+    variables = settings.variables
+    folders = [Path(variables["XDG_CONFIG_HOME"])] if variables.get("XDG_CONFIG_HOME") else [settings.home / ".config"]
+    if sys.platform == "darwin":
+        folders.insert(0, settings.home / "Library" / "Application Support")
+    if variables.get("APPDATA"):
+        folders.insert(0, Path(variables["APPDATA"]))
+    return folders
+
+
+def _pip_file(path: Path) -> Iterator[tuple[str, str, str]]:
+    reader = configparser.RawConfigParser()
+    try:
+        reader.read_string(read_file(path, _MAX_BYTES).decode("utf-8-sig"))
+    except (configparser.Error, UnicodeDecodeError) as err:
+        # The cause may quote a line that holds a credential, so only its kind is told.
+        raise PinwardenError("CONFIG_INVALID", f"{path} cannot be read: {type(err).__name__}") from None
+    for section in ("global", "install"):
+        if reader.has_section(section):
+            for name, value in reader.items(section):
+                yield section, name.lower().replace("_", "-").removeprefix("--"), value
+
+
+def _existing(path: Path) -> Path:
+    """A file that somebody named. That it is missing must not lead to another index in silence."""
+    if not path.is_file():
+        raise PinwardenError("FILE_UNREADABLE", f"{path}, which the environment names as settings, is not there")
+    return path
+
+
+# Addresses and credentials
+
+
+def _is_web(url: str) -> bool:
+    return re.match(r"https?://", url, re.IGNORECASE) is not None
+
+
+def _endpoint(
+    named: _Named, found: _Found, passwords: Mapping[str, tuple[str, str]], variables: Mapping[str, str]
+) -> Endpoint:
+    try:
+        parts = urlsplit(named.url)
+        userinfo, _, place = parts.netloc.rpartition("@")
+        url = urlunsplit((parts.scheme.lower(), place, f"{parts.path.rstrip('/')}/", parts.query, ""))
+        Address.parse(url)
+    except (ValueError, PinwardenError):
+        _invalid(named.source, "an index whose address is malformed")
+    if parts.query:
+        _invalid(named.source, "an index whose address has a query")
+    user, colon, password = userinfo.partition(":")
+    pair = (unquote(user), unquote(password)) if userinfo else None
+    if pair is None or not colon:
+        pair = _named_credential(named, found, variables) or pair or _kept_password(named, parts, passwords)
+    return Endpoint(
+        url=url,
+        said_by=named.said_by,
+        source=named.source,
+        authorization=None if pair is None else _basic(*pair),
+        ca_file=found.certificates,
+    )
+
+
+def _kept_password(
+    named: _Named, parts: SplitResult, passwords: Mapping[str, tuple[str, str]]
+) -> tuple[str, str] | None:
+    """What the user keeps for a host. A repository could ask for it in the clear, or at another door, to listen."""
+    if named.said_by == "project" and (parts.scheme.lower() != "https" or parts.port not in (None, 443)):
+        return None
+    return passwords.get(parts.hostname or "")
+
+
+def _named_credential(named: _Named, found: _Found, variables: Mapping[str, str]) -> tuple[str, str] | None:
+    """uv's credential for an index of that name, from the environment."""
+    if not named.name:
+        return None
+    stem = f"UV_INDEX_{re.sub(r'[^A-Z0-9]', '_', named.name.upper())}"
+    user, password = variables.get(f"{stem}_USERNAME", ""), variables.get(f"{stem}_PASSWORD", "")
+    if not user and not password:
+        return None
+    if named.said_by == "project":
+        # The repository chose the name and the address: it would choose who gets the password.
+        found.notes.append(f"{named.source} names the index {named.name[:80]!a}; {stem}_PASSWORD is not sent to it")
+        return None
+    return user, password
+
+
+def _basic(user: str, password: str) -> str:
+    return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _netrc(settings: Settings) -> Mapping[str, tuple[str, str]]:
+    """Credentials by host. An entry for any host is not used: it would go to whoever asks."""
+    import netrc
+
+    own = settings.variables.get("NETRC")
+    places = [Path(own)] if own else [settings.home / ".netrc", settings.home / "_netrc"]
+    for place in places:
+        if place.is_file():
+            try:
+                hosts = netrc.netrc(str(place)).hosts
+            except (netrc.NetrcParseError, OSError, UnicodeDecodeError):
+                return {}  # as pip and uv do; the index then says itself that it wants a credential
+            return {host: (entry[0], entry[2]) for host, entry in hosts.items() if host != "default"}
+    return {}
+
+
+def _invalid(source: str, what: str) -> NoReturn:
+    raise PinwardenError("CONFIG_INVALID", f"{source} names {what}") from None

@@ -1,0 +1,142 @@
+"""Container images in the store: OCI layouts by digest, audited blob by blob, handed to an engine without a network.
+
+An engine names what it has by content: by the digest that was locked, or by that of the platform's manifest or config.
+So whatever of these it knows is the image that was locked, and nothing else can be started by such a name.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pinwarden.artifacts.environments.machine import machine
+from pinwarden.artifacts.oci_manifest import IMAGE_LIMITS, Descriptor, ImageIndex, ImageManifest, parse_document
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.system.bounded_run import Task, run_bounded
+from pinwarden.system.files import file_digest, read_file
+
+LOAD_SECONDS = 600.0
+_ASK_SECONDS = 60.0
+_ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64", "armv7l": "arm"}
+
+
+class StoredImage(Record):
+    """An image whose blobs are all there and right."""
+
+    root: Digest
+    manifest: Digest
+    """Of this machine's platform; the same as the root where there is no index."""
+    config: Digest
+    layers: tuple[Digest, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By what an engine may know it."""
+        return tuple(dict.fromkeys((str(self.config), str(self.manifest), str(self.root))))
+
+
+def platform_here() -> str:
+    """The platform that engines of this machine run, as images name it: containers are Linux everywhere."""
+    processor = machine().lower()
+    return f"linux/{_ARCHITECTURES.get(processor, processor)}"
+
+
+def stored_image(folder: Path, root: Digest) -> StoredImage | None:
+    """The image in a layout, every blob hashed; None if anything of it is missing or is not what its name says."""
+    try:
+        return _read(folder, root)
+    except (PinwardenError, OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None
+
+
+def _read(folder: Path, root: Digest) -> StoredImage | None:
+    entries = json.loads(read_file(folder / "index.json"))["manifests"]
+    if [each["digest"] for each in entries] != [str(root)]:
+        return None
+    document = _document(folder, root, entries[0]["mediaType"])
+    digest = root
+    if isinstance(document, ImageIndex):
+        entry = next(each for each in document.manifests if _is_here(folder, each))
+        digest, document = entry.digest, _document(folder, entry.digest, entry.media_type)
+    if not isinstance(document, ImageManifest):
+        return None
+    layers = tuple(each.digest for each in document.layers)
+    if any(file_digest(_blob(folder, each), each.algorithm) != each for each in (document.config.digest, *layers)):
+        return None
+    return StoredImage(root=root, manifest=digest, config=document.config.digest, layers=layers)
+
+
+def _is_here(folder: Path, entry: Descriptor) -> bool:
+    right = entry.platform is None or entry.platform.answers(platform_here())
+    return right and _blob(folder, entry.digest).is_file()
+
+
+def _document(folder: Path, digest: Digest, media_type: str) -> ImageIndex | ImageManifest:
+    data = read_file(_blob(folder, digest), IMAGE_LIMITS.document_bytes)
+    if Digest.of(data, digest.algorithm) != digest:
+        raise ValueError("a document of the layout was changed")
+    return parse_document(data, media_type)
+
+
+def _blob(folder: Path, digest: Digest) -> Path:
+    return folder / "blobs" / digest.algorithm / digest.hex
+
+
+class Engine(Record):
+    """docker or podman, and what it is started with."""
+
+    program: Path
+    variables: Mapping[str, str]
+
+    def knows(self, name: str) -> bool:
+        """Whether it has an image of that name."""
+        try:
+            self.ask(("image", "inspect", "--format", "{{.Id}}", name), _ASK_SECONDS)
+        except PinwardenError:
+            return False
+        return True
+
+    def ask(self, words: Sequence[str], seconds: float) -> bytes:
+        """Have it do something, and hear what it says."""
+        task = Task(name=self.program.name, failure="PROGRAM_UNKNOWN", seconds=seconds)
+        return run_bounded((str(self.program), *words), Path("/"), self.variables, task)
+
+
+def name_in_engine(engine: Engine, folder: Path, image: StoredImage, say: Callable[[str], None]) -> str | None:
+    """The name under which an engine can start the image; it is loaded if the engine does not have it.
+
+    None if the engine cannot load it: then it must fetch the locked digest itself.
+    """
+    known = next(filter(engine.knows, image.names), None)
+    if known is not None:
+        return known
+    say(f"the image is loaded into {engine.program.name}")
+    with TemporaryDirectory(prefix="pinwarden-image-") as made:
+        archive = Path(made) / "image.tar"
+        _pack(folder, image, archive)
+        try:
+            engine.ask(("load", "--quiet", "--input", str(archive)), LOAD_SECONDS)
+        except PinwardenError as err:
+            say(f"{err.message}; it has to fetch the image itself")
+            return None
+    return next(filter(engine.knows, image.names), None)
+
+
+def _pack(folder: Path, image: StoredImage, archive: Path) -> None:
+    """The layout as one file, with the description that engines without a content store want."""
+    blob = {digest: f"blobs/{digest.algorithm}/{digest.hex}" for digest in (image.config, *image.layers)}
+    about = [{"Config": blob[image.config], "RepoTags": None, "Layers": [blob[each] for each in image.layers]}]
+    (archive.parent / "manifest.json").write_text(json.dumps(about))
+    with tarfile.open(archive, "w") as tar:
+        tar.add(archive.parent / "manifest.json", "manifest.json")
+        for path in _files(folder):
+            tar.add(path, str(path.relative_to(folder)), recursive=False)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())

@@ -1,0 +1,191 @@
+"""What the facts about an artifact prove: rows of evidence, and what speaks against it.
+
+``passed`` stands only over bytes that were hashed here: they are what the registry claims, what the server's metadata
+claims, and what an earlier lock recorded. A failure to look is ``unavailable``, and everything else ``failed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, PackageName
+from pinwarden.core.digest import Digest
+from pinwarden.lock.metadata_evidence import Evidence
+from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, ArtifactOutcome, bundle_anchor, image_host
+from pinwarden.lock.trust_report import Issue
+
+# Per kind of artifact: the code of the evidence, where the bytes come from, how they are checked, what the issue about
+# other bytes is called. The first three are ToolPin's.
+_KINDS = {
+    "npm": ("npm_integrity_verified", "npm-registry", "npm-packument-sri", "npm_integrity_mismatch"),
+    "oci": ("oci_digest_verified", "oci-registry", "registry-manifest-digest", "oci_digest_mismatch"),
+    "mcpb": ("mcpb_sha256_verified", "http-artifact", "sha256-bytes", "mcpb_sha256_mismatch"),
+    "pypi": ("pypi_sha256_verified", "python-index", "index-sha256", "pypi_sha256_mismatch"),
+    "nuget": ("nuget_sha512_verified", "nuget-registry", "package-sha512", "nuget_sha512_mismatch"),
+    "cargo": ("cargo_checksum_verified", "cargo-registry", "index-checksum", "cargo_checksum_mismatch"),
+    "archive": ("content_hash_verified", "source-archive", "sha256-bytes", "content_hash_mismatch"),
+}
+
+
+def judge_artifact(facts: ArtifactFacts, *, claim: Digest | None = None) -> ArtifactOutcome:
+    """What the facts prove. ``claim`` is the digest that the server's own metadata gives."""
+    code, source, method, mismatch = _KINDS[facts.package.ecosystem]
+    issues = [*_missing(facts), *_mismatches(facts, claim, mismatch), *_problems(facts)]
+    failed = [issue for issue in issues if issue.severity == "critical"]
+    row: dict[str, Any] = {
+        "code": code,
+        "status": "failed" if failed else "passed",
+        "message": failed[0].message if failed else _said(facts),
+        "source": source,
+        "claim": _claimed(facts, claim),
+        "verificationMethod": method,
+        "verifiedByToolPin": True,
+        "trustedAnchor": _is_anchored(facts),
+        "trustAnchor": facts.registry,
+        "verifiedAt": facts.checked_at,
+    }
+    if failed:
+        row |= {"failureReason": failed[0].message, "required": True}
+    return ArtifactOutcome(evidence=(row, *_signature_rows(facts), *_signer_rows(facts)), issues=tuple(issues))
+
+
+def _is_anchored(facts: ArtifactFacts) -> bool:
+    """Whether the place of the bytes is one that others watch: then to agree with it means something.
+
+    Packages come from the registry that the user's own client asks. An image or a bundle comes from wherever its name
+    says, which may be its attacker's own place.
+    """
+    ecosystem, name = facts.package.ecosystem, facts.package.name
+    if ecosystem == "oci":
+        return image_host(name) in TRUSTED_IMAGE_HOSTS
+    return ecosystem not in ("mcpb", "archive") or bundle_anchor(name) is not None
+
+
+def unavailable_artifact(package: PackageName, registry: str, reason: str) -> ArtifactOutcome:
+    """The evidence about bytes that could not be fetched."""
+    code, source, method, _ = _KINDS[package.ecosystem]
+    row = {
+        "code": code,
+        "status": "unavailable",
+        "message": f"The bytes of {package.name} could not be fetched: {reason}.",
+        "source": source,
+        "claim": f"{package.name}@{package.version}" if package.version else package.name,
+        "verificationMethod": method,
+        "verifiedByToolPin": False,
+        "trustedAnchor": False,
+        "trustAnchor": registry,
+        "failureReason": reason,
+    }
+    return ArtifactOutcome(evidence=(row,))
+
+
+def _missing(facts: ArtifactFacts) -> Iterator[Issue]:
+    if facts.missing is not None:
+        what = "no such package" if facts.missing == "package" else "no such version"
+        code = f"{facts.package.ecosystem}_{facts.missing}_missing"
+        yield Issue(severity="critical", code=code, message=f"The registry has {what}: {facts.package}.")
+
+
+def _mismatches(facts: ArtifactFacts, claim: Digest | None, code: str) -> Iterator[Issue]:
+    for file in facts.files:
+        lie = _contradicted(file)
+        if lie is not None:
+            message = f"{file.name} is not what its registry says: {_same_kind(file, lie)} instead of {lie}."
+            yield Issue(severity="critical", code=code, message=message)
+    if facts.image is not None:
+        for digest in facts.image.mismatches:
+            message = f"The registry serves other bytes than {digest} under that digest."
+            yield Issue(severity="critical", code=code, message=message)
+    if claim is not None and facts.missing is None and not _is_claimed(facts, claim):
+        message = f"The bytes of {facts.package.name} are not those that the server's metadata names: {claim}."
+        yield Issue(severity="critical", code=code, message=message)
+    if facts.missing is None and not facts.files and facts.image is None:
+        yield Issue(severity="critical", code=code, message=f"{facts.package} has no file whose bytes could be hashed.")
+
+
+def _contradicted(file: ArtifactFile) -> Digest | None:
+    """A claim of the strongest algorithm that the bytes do not have, where they have no other of that algorithm."""
+    strongest = max((each.algorithm for each in file.claims), default="")
+    claims = [each for each in file.claims if each.algorithm == strongest]
+    return claims[0] if claims and not set(claims) & set(file.digests) else None
+
+
+def _same_kind(file: ArtifactFile, other: Digest) -> Digest:
+    return next((each for each in file.digests if each.algorithm == other.algorithm), file.sha256)
+
+
+def _is_claimed(facts: ArtifactFacts, claim: Digest) -> bool:
+    if facts.image is not None:
+        manifests = [facts.image.index, *facts.image.platforms.values()]
+        return claim == facts.image.root or claim in [each.digest for each in manifests if each is not None]
+    return any(claim in file.digests for file in facts.files)
+
+
+def _problems(facts: ArtifactFacts) -> Iterator[Issue]:
+    for problem in facts.problems:
+        yield Issue(severity="critical", code=problem.code, message=problem.message)
+    for signature in facts.signatures:
+        if signature.state == "invalid":
+            message = f"The registry's signature over {facts.package} is not valid (key {signature.key_id[:80]})."
+            yield Issue(severity="critical", code="registry_signature_invalid", message=message)
+    if facts.withdrawn is not None:
+        message = f"{facts.package} was withdrawn by its publisher: {facts.withdrawn[:200]}"
+        yield Issue(severity="warning", code="withdrawn", message=message)
+    if facts.install_scripts:
+        names = ", ".join(facts.install_scripts[:5])
+        message = f"{facts.package} would run scripts on installation ({names}); they are not run here."
+        yield Issue(severity="warning", code="install_scripts", message=message)
+
+
+def _signature_rows(facts: ArtifactFacts) -> Iterator[Evidence]:
+    states = [signature.state for signature in facts.signatures]
+    if not states:
+        return
+    status = "failed" if "invalid" in states else "passed" if "valid" in states else "unavailable"
+    yield {
+        "code": "registry_signature_verified",
+        "status": status,
+        "message": f"The registry's signature over {facts.package}: {', '.join(sorted(set(states)))}.",
+        "source": _KINDS[facts.package.ecosystem][1],
+        "verificationMethod": "ecdsa-registry-signature",
+        "verifiedByToolPin": status != "unavailable",
+        "trustedAnchor": status == "passed",
+        "trustAnchor": facts.registry,
+        "verifiedAt": facts.checked_at,
+    }
+
+
+def _signer_rows(facts: ArtifactFacts) -> Iterator[Evidence]:
+    """The signature inside a bundle. A good one by somebody unknown proves nothing about who that is."""
+    signer = facts.signer
+    if signer is None or signer.state == "unsigned":
+        return
+    status = {"valid": "passed", "invalid": "failed"}.get(signer.state, "unavailable")
+    yield {
+        "code": "bundle_signature_verified",
+        "status": status,
+        "message": f"The signature of the bundle is {signer.state}: {signer.subject or 'nobody is named'}.",
+        "source": "http-artifact",
+        "verificationMethod": "cms-signed-data",
+        "verifiedByToolPin": status != "unavailable",
+        "trustedAnchor": status == "passed",
+        "trustAnchor": "" if signer.fingerprint is None else str(signer.fingerprint),
+        "verifiedAt": facts.checked_at,
+    }
+
+
+def _said(facts: ArtifactFacts) -> str:
+    if facts.image is not None:
+        return f"The image {facts.image.reference} was fetched and hashed here: {facts.image.root}."
+    count = f"{len(facts.files)} files" if len(facts.files) != 1 else facts.files[0].name
+    return f"The bytes of {facts.package} were fetched and hashed here: {count}."
+
+
+def _claimed(facts: ArtifactFacts, claim: Digest | None) -> str:
+    if claim is not None:
+        return str(claim)
+    if facts.image is not None:
+        return str(facts.image.root)
+    first = facts.files[0] if facts.files else None
+    return (first.claims[0] if first.claims else first.sha256).sri if first else str(facts.package)

@@ -1,0 +1,109 @@
+"""MCPB bundles: the bytes, the content without its signature, who signed it, and what the manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pinwarden.artifacts import cms
+from pinwarden.artifacts.archives.mcpb_files import content_digest, content_of_bundle, manifest_of, parts_of
+from pinwarden.artifacts.artifact import ArtifactFacts, FileSignature, PackageName, Problem
+from pinwarden.artifacts.certificate_path import Certified
+from pinwarden.artifacts.local_files import registry_of, taken_in
+from pinwarden.artifacts.mcpb_manifest import BundleManifest, Parts
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.fetch import Fetcher
+
+ARCHIVE_UNSAFE = "mcpb_unsafe_archive"
+MANIFEST_INVALID = "mcpb_manifest_invalid"
+MANIFEST_MISMATCH = "mcpb_manifest_mismatch"
+SIGNATURE_INVALID = "mcpb_signature_invalid"
+SIGNATURE_UNTRUSTED = "mcpb_signature_untrusted"
+
+
+class BundleSettings(Record):
+    """What is known beforehand about a bundle."""
+
+    endpoint: Endpoint | None = None
+    """Where the user's own settings name its host; otherwise it must be a public one."""
+    manifest_name: str | None = None
+    """The name that its manifest must have."""
+    anchors: tuple[Certified, ...] = ()
+    """Certificates that the policy trusts. If there are any, the bundle must be signed under one of them."""
+
+
+_NOTHING_KNOWN = BundleSettings()
+
+
+def facts(
+    package: PackageName,
+    fetcher: Fetcher,
+    settings: BundleSettings = _NOTHING_KNOWN,
+    *,
+    now: str,
+    into: Path | None = None,
+) -> ArtifactFacts:
+    """What a bundle at an address or path is."""
+    blank = ArtifactFacts(package=package, registry=registry_of(package.name), checked_at=now)
+    with taken_in(package, fetcher, settings.endpoint, into=into) as taken:
+        if taken is None:
+            return replace(blank, missing="package")
+        # 1. Where the content ends and the signature begins.
+        try:
+            parts = parts_of(taken.path)
+        except PinwardenError as err:
+            broken = FileSignature(state="invalid", reason=err.message)
+            problem = Problem(code=SIGNATURE_INVALID, message=err.message)
+            return replace(blank, files=(taken.file,), signer=broken, problems=(problem,))
+        file = replace(taken.file, content=content_digest(taken.path, parts.content_size))
+        # 2. Who signed it.
+        signer = signature_of(taken.path, parts, anchors=settings.anchors, now=now)
+        problems: list[Problem] = []
+        if signer.state == "invalid":
+            problems.append(Problem(code=SIGNATURE_INVALID, message=signer.reason))
+        elif settings.anchors and signer.state != "valid":
+            why = signer.reason or "it has no signature"
+            message = f"the bundle is not signed under a certificate that the policy trusts: {why}"
+            problems.append(Problem(code=SIGNATURE_UNTRUSTED, message=message))
+        # 3. What is in it.
+        manifest, unreadable = _manifest(taken.path, parts)
+        problems += unreadable
+        if manifest is not None:
+            problems += _mismatches(manifest, settings.manifest_name)
+        return replace(
+            blank,
+            files=(file,),
+            signer=signer,
+            publisher=manifest.author if manifest else None,
+            repository=manifest.repository if manifest else None,
+            problems=tuple(problems),
+        )
+
+
+def signature_of(path: Path, parts: Parts, *, anchors: Sequence[Certified], now: str) -> FileSignature:
+    """Judge the signature of a bundle."""
+    if parts.signature is None:
+        return FileSignature(state="unsigned")
+    return cms.verify(
+        parts.signature, lambda name: content_digest(path, parts.content_size, name), anchors=anchors, now=now
+    )
+
+
+def _manifest(path: Path, parts: Parts) -> tuple[BundleManifest | None, list[Problem]]:
+    try:
+        with content_of_bundle(path, parts) as bundle:
+            return manifest_of(bundle), []
+    except PinwardenError as err:
+        code = {"ARCHIVE_UNSAFE": ARCHIVE_UNSAFE, "BUNDLE_INVALID": MANIFEST_INVALID}.get(err.code)
+        if code is None:
+            raise
+        return None, [Problem(code=code, message=err.message)]
+
+
+def _mismatches(manifest: BundleManifest, expected: str | None) -> list[Problem]:
+    if expected is None or manifest.name == expected:
+        return []
+    message = f"the bundle's manifest has the name {manifest.name[:120]!a}, the policy expects {expected[:120]!a}"
+    return [Problem(code=MANIFEST_MISMATCH, message=message)]

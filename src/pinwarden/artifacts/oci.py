@@ -1,0 +1,412 @@
+"""Container images: what a registry gives out under a name, every byte of it hashed here.
+
+The registry's own digest header is only a claim, also where something is asked for by digest: registries do not look at
+what they have on disk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from shutil import rmtree
+from tempfile import NamedTemporaryFile, mkdtemp
+from typing import IO, BinaryIO, cast
+
+from pinwarden.artifacts.artifact import (
+    ArtifactFacts,
+    ArtifactFile,
+    Image,
+    Manifest,
+    Missing,
+    PackageName,
+    Problem,
+)
+from pinwarden.artifacts.newest import Newest, newest_tag
+from pinwarden.artifacts.oci_manifest import (
+    IMAGE_CONFIGS,
+    IMAGE_LIMITS,
+    INDEXES,
+    MANIFESTS,
+    OCI_INDEX,
+    SOURCE_LABEL,
+    Descriptor,
+    ImageConfig,
+    ImageIndex,
+    ImageManifest,
+    Platform,
+    parse_config,
+    parse_document,
+)
+from pinwarden.artifacts.oci_reference import Reference, parse_reference
+from pinwarden.artifacts.oci_referrers import Found, attestations
+from pinwarden.artifacts.oci_registry import Document, Registry, Tokens
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.fetch import Fetcher
+from pinwarden.system.net.fetch_failures import unfetched
+
+CONTENT_MISSING = "oci_content_missing"
+PLATFORM_MISSING = "oci_platform_missing"
+_MAX_CLAIM = 2048  # longer than any address that works
+_NOTHING_ABOUT_IT = Found(attestations=(), mismatches=())
+
+
+class Wish(Record):
+    """How much of an image is looked at."""
+
+    platforms: tuple[str, ...] = ()
+    """As ``os/architecture[/variant]``; none means all."""
+    layers: bool = False
+    attestations: bool = True
+
+
+def facts(
+    package: PackageName, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
+) -> ArtifactFacts:
+    """What the registry gives out for a reference: index, manifest and config of every platform, and attestations."""
+    registry = Registry(parse_reference(package.name), fetcher, endpoint)
+    return image_facts(package, registry, Wish(), now=now, into=into)
+
+
+def newest(package: PackageName, fetcher: Fetcher, endpoint: Endpoint) -> Newest | None:
+    """The highest of the tags that are built like the one that is asked about, and what it points to now."""
+    registry = Registry(parse_reference(package.name), fetcher, endpoint)
+    tag = newest_tag(registry.tags(), registry.reference.tag or "")
+    if tag is None:
+        return None
+    if tag == registry.reference.tag:
+        return Newest(version=tag)
+    document = registry.document(tag)
+    if document is None or not document.proven:
+        raise unfetched("protocol", f"the registry lists the tag {tag}, and gives out no image for it")
+    return Newest(version=tag, digest=document.digest)
+
+
+def image_facts(
+    package: PackageName, registry: Registry, wish: Wish, *, now: str, into: Path | None = None
+) -> ArtifactFacts:
+    """The same for some platforms, with the layers, or with tokens that are shared with other images.
+
+    Documents that are not what their digest says are named in ``image.mismatches`` and not read any further.
+    """
+    reference = registry.reference
+    # 1. What a client gets by this reference.
+    root = registry.document(reference.digest if reference.digest is not None else reference.asked)
+    if root is None:
+        missing: Missing = "version" if registry.has_repository() else "package"
+        return ArtifactFacts(package=package, registry=registry.url, checked_at=now, missing=missing)
+    # 2. Everything below it.
+    walk = _Walk(registry=registry, shelf=_Shelf(into), asked=wish.platforms, layers=wish.layers)
+    walk.root(root)
+    # 3. Where the tag points to, where the reference has both.
+    tag_digest = root.digest if reference.digest is None else _tag_digest(registry, walk)
+    # 4. What others say about it.
+    about = attestations(registry, root.digest) if wish.attestations and root.proven else _NOTHING_ABOUT_IT
+    image = Image(
+        reference=str(reference),
+        root=root.digest,
+        index=walk.index,
+        platforms=walk.platforms,
+        tag_digest=tag_digest,
+        mismatches=tuple(dict.fromkeys((*walk.mismatches, *about.mismatches))),
+    )
+    return ArtifactFacts(
+        package=package,
+        registry=registry.url,
+        checked_at=now,
+        files=tuple(walk.files.values()),
+        image=image,
+        repository=walk.source,
+        attestations=about.attestations,
+        problems=tuple(walk.problems),
+    )
+
+
+def resolve(reference: Reference, fetcher: Fetcher, endpoint: Endpoint, *, tokens: Tokens | None = None) -> Digest:
+    """The digest of what the registry gives out for a reference now. One request, where it asks for no login."""
+    document = Registry(reference, fetcher, endpoint, tokens).document(
+        reference.digest if reference.digest is not None else reference.asked
+    )
+    if document is None:
+        raise unfetched("status", f"the registry has no image {reference}", 404)
+    return document.digest
+
+
+def save_layout(registry: Registry, digest: Digest, folder: Path, *, platforms: tuple[str, ...] = ()) -> None:
+    """Write an OCI image layout of exactly that digest to a folder that does not exist yet.
+
+    Every byte is hashed; the folder appears when all of it is there and right, and not before. With ``platforms`` the
+    others are left out, and the index still lists them.
+    """
+    if folder.exists() or folder.is_symlink():
+        raise PinwardenError("FILE_EXISTS", f"{folder} exists already")
+    reference = registry.reference
+    root = registry.document(digest)
+    if root is None:
+        raise unfetched("status", f"the registry has no image {reference.at(digest)}", 404)
+    with _new_folder(folder) as building:
+        blobs = building / "blobs"
+        blobs.mkdir()
+        shelf = _Shelf(blobs, by_algorithm=True)
+        walk = _Walk(registry=registry, shelf=shelf, asked=platforms, layers=True, unlisted=not platforms)
+        walk.root(root)
+        if walk.mismatches or walk.problems:
+            wrong = (*walk.mismatches, *(problem.message for problem in walk.problems))
+            raise PinwardenError(
+                "ARTIFACT_MISMATCH",
+                f"the image {reference.at(digest)} is not whole: {wrong[0]}",
+                data={"mismatches": list(walk.mismatches), "problems": [each.message for each in walk.problems]},
+            )
+        _write_layout(building, reference, root)
+
+
+def _write_layout(folder: Path, reference: Reference, root: Document) -> None:
+    # The names under which engines that load the folder show it.
+    annotations = {"io.containerd.image.name": str(reference)}
+    if reference.tag:
+        annotations = {
+            "io.containerd.image.name": str(replace(reference, digest=None)),
+            "org.opencontainers.image.ref.name": reference.tag,
+        }
+    entry = {
+        "mediaType": root.content_type.partition(";")[0].strip().lower(),
+        "digest": str(root.digest),
+        "size": len(root.body),
+        "annotations": annotations,
+    }
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]}
+    (folder / "index.json").write_text(json.dumps(index, indent=2) + "\n")
+    (folder / "oci-layout").write_text(json.dumps({"imageLayoutVersion": "1.0.0"}) + "\n")
+
+
+def _tag_digest(registry: Registry, walk: _Walk) -> Digest | None:
+    if registry.reference.tag is None:
+        return None
+    document = registry.document(registry.reference.tag)
+    if document is None:
+        return None
+    walk.mismatched(*document.false_digests)
+    return document.digest
+
+
+@dataclass(kw_only=True)
+class _Walk:
+    """From the root of an image to its blobs. Nothing is read that is not what its digest says."""
+
+    registry: Registry
+    shelf: _Shelf
+    asked: tuple[str, ...]
+    layers: bool
+    unlisted: bool = False
+    """Also what an index lists for no platform, which a copy of the whole image has, too."""
+    index: Manifest | None = None
+    platforms: dict[str, Manifest] = field(default_factory=dict)
+    files: dict[Digest, ArtifactFile] = field(default_factory=dict)
+    mismatches: dict[str, None] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    source: str | None = None
+    listed: list[Platform] = field(default_factory=list)
+    """What the image is for, by its own word."""
+    cost: int = 0
+    """Bytes of blobs that were asked for."""
+
+    def root(self, document: Document) -> None:
+        """Go through the whole image."""
+        self.mismatched(*document.false_digests)
+        if not document.proven:
+            return
+        parsed = parse_document(document.body, document.content_type)
+        self.shelf.keep(document.digest, document.body)
+        shown = Manifest(media_type=parsed.media_type, digest=document.digest, size=len(document.body))
+        if isinstance(parsed, ImageManifest):
+            config = self._contents(parsed)
+            if config is not None:
+                self._add(config.platform, shown)
+        else:
+            self.index = shown
+            self._note_source(parsed.annotations)
+            self._listed(parsed)
+        self._check_asked()
+
+    def mismatched(self, *digests: str) -> None:
+        """Bytes were not what these say."""
+        self.mismatches.update(dict.fromkeys(digests))
+
+    def _listed(self, index: ImageIndex) -> None:
+        for entry in index.manifests:
+            if entry.media_type in INDEXES:
+                raise PinwardenError(
+                    "IMAGE_INVALID", "an image index lists another index; clients read that differently"
+                )
+            if entry.media_type not in MANIFESTS or not self._is_wanted(entry.platform):
+                continue
+            if entry.platform is not None:
+                self.listed.append(entry.platform)
+            manifest = self._manifest(entry)
+            if manifest is None:
+                continue
+            config = self._contents(manifest)
+            # Clients look into the config where the index does not say what an entry runs on.
+            platform = entry.platform or (config.platform if config is not None else None)
+            if platform is not None and not platform.is_unknown:
+                self._add(platform, Manifest(media_type=entry.media_type, digest=entry.digest, size=entry.size))
+
+    def _is_wanted(self, platform: Platform | None) -> bool:
+        if platform is None:
+            return True
+        if platform.is_unknown:
+            return self.unlisted
+        return not self.asked or any(platform.answers(each) for each in self.asked)
+
+    def _add(self, platform: Platform, manifest: Manifest) -> None:
+        self.listed.append(platform)
+        if not self._is_wanted(platform):
+            return
+        known = self.platforms.setdefault(str(platform), manifest)
+        if known != manifest:
+            raise PinwardenError("IMAGE_INVALID", f"the image index lists {platform} twice; clients choose differently")
+
+    def _check_asked(self) -> None:
+        """What was asked for and is listed nowhere. Of what is listed and not there, it has been said."""
+        for each in self.asked:
+            if not any(platform.answers(each) for platform in self.listed):
+                self.problems.append(Problem(code=PLATFORM_MISSING, message=f"the image is not for {each[:80]!a}"))
+
+    def _manifest(self, entry: Descriptor) -> ImageManifest | None:
+        document = self.registry.document(entry.digest)
+        if document is None:
+            self._missing(entry, f"the manifest for {entry.platform or 'an unnamed platform'}")
+            return None
+        self.mismatched(*document.false_digests)
+        if not document.proven or len(document.body) != entry.size:
+            self.mismatched(str(entry.digest))
+            return None
+        if document.content_type.partition(";")[0].strip().lower() != entry.media_type:
+            raise PinwardenError(
+                "IMAGE_INVALID",
+                f"{entry.digest} is listed as {entry.media_type} and served as {document.content_type[:80]!a}",
+            )
+        parsed = parse_document(document.body, entry.media_type)
+        self.shelf.keep(entry.digest, document.body)
+        return cast("ImageManifest", parsed)  # the media type is that of a manifest
+
+    def _contents(self, manifest: ImageManifest) -> ImageConfig | None:
+        """Hash the config, and the layers if they are wanted; what the config of an image says."""
+        self._note_source(manifest.annotations)
+        data = self._config(manifest.config)
+        if self.layers:
+            for layer in manifest.layers:
+                self._layer(layer)
+        if data is None or manifest.config.media_type not in IMAGE_CONFIGS:
+            return None
+        config = parse_config(data)
+        self._note_source(config.labels)
+        return config
+
+    def _note_source(self, labels: Mapping[str, str]) -> None:
+        """The first claim of where the image was made from."""
+        claim = labels.get(SOURCE_LABEL, "")
+        if self.source is None and claim and len(claim) <= _MAX_CLAIM and claim.isprintable():
+            self.source = claim
+
+    def _config(self, descriptor: Descriptor) -> bytes | None:
+        stream = BytesIO()
+        if not self._blob(descriptor, stream, IMAGE_LIMITS.config_bytes):
+            return None
+        self.shelf.keep(descriptor.digest, stream.getvalue())
+        return stream.getvalue()
+
+    def _layer(self, descriptor: Descriptor) -> None:
+        if descriptor.digest in self.files:
+            return
+        with self.shelf.incoming() as stream:
+            if self._blob(descriptor, stream, IMAGE_LIMITS.layer_bytes) and stream is not None:
+                self.shelf.accept(descriptor.digest, self.files[descriptor.digest].sha256, stream)
+
+    def _blob(self, descriptor: Descriptor, stream: BinaryIO | None, most: int) -> bool:
+        """Whether the registry has the blob and its bytes are what the digest says."""
+        self.cost += descriptor.size
+        if self.cost > IMAGE_LIMITS.image_bytes:
+            raise PinwardenError("FETCH_LIMIT", f"the image {self.registry.reference} is too large altogether")
+        try:
+            received = self.registry.blob(descriptor, stream, most)
+        except PinwardenError as err:
+            if err.code != "FETCH_LIMIT" or descriptor.size > most:
+                raise
+            self.mismatched(str(descriptor.digest))  # more bytes than the manifest says, so not these bytes
+            return False
+        if received is None:
+            self._missing(descriptor, "a config or layer")
+            return False
+        self.files[descriptor.digest] = ArtifactFile(
+            name=str(descriptor.digest), size=received.size, digests=received.digests, claims=(descriptor.digest,)
+        )
+        right = descriptor.digest in received.digests and received.size == descriptor.size
+        if not right:
+            self.mismatched(str(descriptor.digest))
+        return right
+
+    def _missing(self, descriptor: Descriptor, what: str) -> None:
+        message = f"the registry does not have {what} of the image: {descriptor.digest}"
+        self.problems.append(Problem(code=CONTENT_MISSING, message=message))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """Where verified bytes are left, if anywhere."""
+
+    folder: Path | None
+    by_algorithm: bool = False
+    """As in an image layout, instead of all by sha256."""
+
+    def keep(self, digest: Digest, data: bytes) -> None:
+        """Leave bytes that were verified."""
+        with self.incoming() as stream:
+            if stream is not None:
+                stream.write(data)
+                self.accept(digest, Digest.of(data), stream)
+
+    @contextmanager
+    def incoming(self) -> Iterator[BinaryIO | None]:
+        """A file that is gone afterwards unless it was accepted."""
+        if self.folder is None:
+            yield None
+            return
+        try:
+            with NamedTemporaryFile(dir=self.folder, prefix=".incoming-", delete=False) as stream:
+                try:
+                    yield cast("BinaryIO", stream)
+                finally:
+                    Path(stream.name).unlink(missing_ok=True)
+        except OSError as err:
+            raise PinwardenError("FILE_UNWRITABLE", f"{self.folder}: {err.strerror or err}") from err
+
+    def accept(self, digest: Digest, sha256: Digest, stream: IO[bytes]) -> None:
+        """The bytes in this file are right."""
+        assert self.folder is not None  # noqa: S101 - there is a file, so there is a folder
+        stream.flush()
+        place = self.folder / sha256.hex
+        if self.by_algorithm:
+            place = self.folder / digest.algorithm / digest.hex
+            place.parent.mkdir(exist_ok=True)
+        Path(stream.name).replace(place)
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder that takes its place only when it is complete."""
+    try:
+        building = Path(mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        try:
+            yield building
+            building.rename(folder)
+        finally:
+            rmtree(building, ignore_errors=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err

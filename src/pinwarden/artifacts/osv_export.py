@@ -1,0 +1,70 @@
+"""A local export of an OSV database: a folder or a ZIP file of JSON records, read one at a time."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from pinwarden.artifacts.osv import LIMITS, OsvRecord, parse_osv
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.system.files import open_regular, read_file
+
+
+class ExportLimits(Record):
+    """Bounds on one export, with the reason beside each."""
+
+    records: int = 1_000_000
+    """The whole database has some hundred thousand, most of them malicious npm packages."""
+    total_bytes: int = 16 * 1024 * 1024 * 1024
+
+
+DEFAULT_LIMITS = ExportLimits()
+
+
+def read_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Iterator[OsvRecord]:
+    """Every record of an export. One that cannot be read fails the whole: it might be the one that matters."""
+    texts = _folder_texts(path) if path.is_dir() else _zip_texts(path, limits)
+    count = size = 0
+    for name, data in texts:
+        count += 1
+        size += len(data)
+        if count > limits.records or size > limits.total_bytes:
+            raise PinwardenError("OSV_INVALID", f"{path} has more records than are read")
+        try:
+            yield parse_osv(data)
+        except PinwardenError as err:
+            raise PinwardenError("OSV_INVALID", f"{path}: {name[:200]!a}: {err.message}", data=err.data) from err
+    if count == 0:
+        raise PinwardenError("OSV_INVALID", f"{path} has no records")
+
+
+def _folder_texts(folder: Path) -> Iterator[tuple[str, bytes]]:
+    def failed(err: OSError) -> None:
+        raise PinwardenError("FILE_UNREADABLE", f"{err.filename}: {err.strerror or err}") from err
+
+    for place, folders, names in os.walk(folder, onerror=failed, followlinks=False):
+        folders.sort()
+        for name in sorted(names):
+            if name.endswith(".json"):
+                path = Path(place) / name
+                yield str(path.relative_to(folder)), read_file(path, LIMITS.max_bytes)
+
+
+def _zip_texts(path: Path, limits: ExportLimits) -> Iterator[tuple[str, bytes]]:
+    broken = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+    with open_regular(path) as stream:
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                members = [member for member in archive.infolist() if member.filename.endswith(".json")]
+                if len(members) > limits.records:
+                    raise PinwardenError("OSV_INVALID", f"{path} has more records than are read")
+                for member in members:
+                    with archive.open(member) as text:
+                        data = text.read(LIMITS.max_bytes + 1)  # what it says about its size is not believed
+                    yield member.filename, data
+        except broken as err:
+            raise PinwardenError("OSV_INVALID", f"{path} is not a whole ZIP file: {type(err).__name__}") from err

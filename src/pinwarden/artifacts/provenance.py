@@ -1,0 +1,451 @@
+"""Who built an artifact: identities that signed, the statements that they signed, and what came of checking them.
+
+Nothing is verified here. An identity is made from a certificate that was verified (or a key that fitted); what a
+statement says about its own origin is a claim, good only for finding out that it contradicts the certificate.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from binascii import Error as BinasciiError
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NoReturn, get_args
+from urllib.parse import quote, unquote, urlsplit
+
+from pinwarden.artifacts.artifact import ArtifactFile, Ecosystem, PackageName
+from pinwarden.core import strict_json
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field, field_names
+from pinwarden.lock.shape import invalid
+
+Kind = Literal[
+    "slsa-provenance/v1",
+    "slsa-provenance/v0.2",
+    "pypi-publish",
+    "npm-publish",
+    "in-toto",
+    "cosign-signature",
+    "signature",
+]
+"""What was signed: where and from what it was built, who published it, something else, or only the bytes."""
+RefClass = Literal["tag", "branch", "pull-request", "other"]
+State = Literal["verified", "failed", "unavailable"]
+Signer = Literal["certificate", "key", "unknown"]
+
+KINDS: tuple[str, ...] = get_args(Kind)
+LIMITS = Limits(max_bytes=8 * 1024 * 1024)
+"""Real statements and bundles stay below a hundred kilobytes; a release of many files may list them all."""
+
+_SLSA_1, _SLSA_02 = "https://slsa.dev/provenance/v1", "https://slsa.dev/provenance/v0.2"
+_NPM_PUBLISH = "https://github.com/npm/attestation/tree/main/specs/publish/"
+_PYPI_PUBLISH = "/attestations/publish/v1"  # whoever signs chooses the whole text, so its host proves nothing
+_COSIGN = ("https://sigstore.dev/cosign/sign/v1", "cosign.sigstore.dev/attestation/")
+_STATEMENTS = ("https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1")
+_COMPARED = ("sha256", "sha384", "sha512")
+_MAX_SUBJECTS = 10_000
+_MAX_TEXT = 2048
+_UNSHOWABLE = re.compile(r"[^\x21-\x7e]")
+# Hosts on which a repository is owner and name, in either case; what follows in an address is a place within it.
+_TWO_STEPS = ("github.com", "bitbucket.org", "codeberg.org")
+_SHORTHANDS = {"github": "github.com", "gitlab": "gitlab.com", "bitbucket": "bitbucket.org"}
+
+
+# Identities
+
+
+class Identity(Record):
+    """Who signed, as the certificate says (or the key); an empty text where it says nothing."""
+
+    kind: Kind
+    issuer: str = ""
+    """Who vouched for the signer: the address of the OpenID Connect issuer."""
+    signer: str = ""
+    """The signer's name where it is a person or an account rather than a build."""
+    repository: str = ""
+    repository_id: str = ""
+    """The number that the forge gave it: a repository that was deleted and made again has another."""
+    owner_id: str = ""
+    workflow: str = ""
+    """The path of the build's definition within the repository."""
+    ref: str = ""
+    builder: str = ""
+    """The address of the workflow that signed, without its ref; another one than ``workflow`` if that calls it."""
+    runner: str = ""
+    """Where the build ran: ``github-hosted``, ``self-hosted``, …"""
+    commit: str = ""
+    key_id: str = ""
+    """Which key signed, where there is no certificate."""
+
+    @property
+    def ref_class(self) -> RefClass:
+        """What kind of ref it was built from."""
+        return ref_class(self.ref)
+
+    @property
+    def by_certificate(self) -> bool:
+        """Whether a certificate says who it was."""
+        return not self.key_id
+
+    def __str__(self) -> str:
+        if self.repository:
+            return f"{self.repository} ({self.workflow or 'unknown workflow'}, {self.ref_class})"
+        return self.signer or self.builder or f"key {self.key_id}"
+
+
+def ref_class(ref: str) -> RefClass:
+    """What kind of ref it is. A bare name may be either, so it is neither."""
+    if ref.startswith("refs/tags/"):
+        return "tag"
+    if ref.startswith("refs/heads/"):
+        return "branch"
+    if ref.startswith(("refs/pull/", "refs/merge-requests/")):
+        return "pull-request"
+    return "other"
+
+
+_MEMBERS = {
+    name: re.sub(r"_(\w)", lambda letter: letter[1].upper(), name) for name in field_names(Identity) if name != "kind"
+}
+
+
+def to_json(identity: Identity) -> dict[str, str]:
+    """The identity as it stands in a lockfile: ``Extension.provenance``."""
+    texts = {member: str(getattr(identity, name)) for name, member in _MEMBERS.items() if getattr(identity, name)}
+    return {"kind": identity.kind, **texts, **({"refClass": identity.ref_class} if identity.by_certificate else {})}
+
+
+def identity_from_json(record: Mapping[str, Any], path: str = "provenance") -> Identity:
+    """The identity that a lockfile records; raises LOCK_INVALID. Members that a later version adds are passed over."""
+    if record.get("kind") not in KINDS:
+        invalid(f"{path}/kind", "is not a kind of provenance that is known here")
+    texts: dict[str, Any] = {}
+    for name, member in _MEMBERS.items():
+        value = record.get(member, "")
+        if not isinstance(value, str) or not is_showable(value):
+            invalid(f"{path}/{member}", "is not a short text without spaces")
+        texts[name] = value
+    identity = Identity(kind=record["kind"], **texts)
+    if not (identity.repository or identity.signer or identity.builder or identity.key_id):
+        invalid(path, "names nobody")
+    if "refClass" in record and record["refClass"] != identity.ref_class:
+        invalid(f"{path}/refClass", "does not fit the ref")
+    return identity
+
+
+def is_showable(text: str) -> bool:
+    """Whether a text is short and plain enough to be an identifier that people compare by eye."""
+    return len(text) <= _MAX_TEXT and not _UNSHOWABLE.search(text)
+
+
+def plain_text(text: str) -> str:
+    """The text with everything percent-encoded that is not plainly visible: refs may have any letters."""
+    return _UNSHOWABLE.sub(lambda found: quote(found[0], errors="surrogatepass"), text)
+
+
+def repository_uri(text: str) -> str:
+    """One spelling for the address of a repository, however a package's metadata writes it; empty if it is none."""
+    plain = text.strip().removeprefix("git+")
+    shorthand, mark, rest = plain.partition(":")
+    if mark and shorthand in _SHORTHANDS:
+        plain = f"https://{_SHORTHANDS[shorthand]}/{rest}"
+    elif re.fullmatch(r"[\w.-]+/[\w.-]+", plain, re.ASCII):
+        plain = f"https://github.com/{plain}"  # npm's shorthand
+    elif found := re.fullmatch(r"[\w.-]+@([\w.-]+):(?!/)(.+)", plain, re.ASCII):
+        plain = f"https://{found[1]}/{found[2]}"
+    try:
+        parts = urlsplit(plain)
+        host = (parts.hostname or "").removeprefix("www.")
+        port = f":{parts.port}" if parts.port and parts.scheme != "ssh" else ""
+    except ValueError:
+        return ""
+    steps = [step for step in parts.path.partition("/-/")[0].split("/") if step]
+    if host in _TWO_STEPS:
+        steps = steps[:2]
+    if not host or len(steps) < 2:
+        return ""
+    steps[-1] = steps[-1].removesuffix(".git")
+    path = "/".join(steps)
+    return f"https://{host}{port}/{path.lower() if host in (*_TWO_STEPS, 'gitlab.com') else path}"
+
+
+# Statements
+
+
+class Subject(Record):
+    """One thing that a statement is about."""
+
+    name: str
+    digests: tuple[Digest, ...]
+    """Only those by algorithms that are compared here."""
+
+
+class Statement(Record):
+    """An in-toto statement: a claim by whoever signed it."""
+
+    predicate_type: str
+    subjects: tuple[Subject, ...]
+    predicate: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def kind(self) -> Kind:
+        """What is stated."""
+        return statement_kind(self.predicate_type)
+
+
+class About(Record):
+    """The bytes that a statement has to be about: what they are called, and their digests, computed here."""
+
+    ecosystem: Ecosystem
+    name: str
+    """For ``npm`` the package, for ``pypi`` the file; elsewhere names are not compared."""
+    version: str = ""
+    digests: tuple[Digest, ...]
+
+    def digest(self, algorithm: str) -> Digest | None:
+        """The digest by one algorithm, if there is one."""
+        return next((each for each in self.digests if each.algorithm == algorithm), None)
+
+
+def about_file(package: PackageName, file: ArtifactFile) -> About:
+    """A file that was downloaded and hashed."""
+    name = file.name if package.ecosystem == "pypi" else package.name
+    return About(ecosystem=package.ecosystem, name=name, version=package.version, digests=file.digests)
+
+
+def about_image(package: PackageName, digest: Digest) -> About:
+    """An image index or manifest that was fetched and hashed."""
+    return About(ecosystem="oci", name=package.name, digests=(digest,))
+
+
+def statement_kind(predicate_type: str) -> Kind:
+    """The kind of a statement with that type of predicate."""
+    if predicate_type in (_SLSA_1, _SLSA_1 + ".0"):
+        return "slsa-provenance/v1"
+    if predicate_type == _SLSA_02:
+        return "slsa-provenance/v0.2"
+    if predicate_type.startswith(_NPM_PUBLISH):
+        return "npm-publish"
+    if predicate_type.endswith(_PYPI_PUBLISH):
+        return "pypi-publish"
+    return "cosign-signature" if predicate_type.startswith(_COSIGN) else "in-toto"
+
+
+def parse_statement(data: bytes) -> Statement:
+    """An in-toto statement of version 1 or 0.1."""
+    document = strict_json.parse(data, LIMITS)
+    if not isinstance(document, dict) or document.get("_type") not in _STATEMENTS:
+        _refuse("is not an in-toto statement")
+    predicate_type, predicate = document.get("predicateType"), document.get("predicate")
+    if not isinstance(predicate_type, str) or not predicate_type or not is_showable(predicate_type):
+        _refuse("does not say what it states")
+    if predicate is not None and not isinstance(predicate, dict):
+        _refuse("has a predicate that is not an object")
+    rows = document.get("subject")
+    if not isinstance(rows, list) or not rows or len(rows) > _MAX_SUBJECTS:
+        _refuse("has no subject, or too many")
+    subjects = tuple(_subject(row) for row in rows)
+    return Statement(predicate_type=predicate_type, subjects=subjects, predicate=predicate or {})
+
+
+def _subject(row: Any) -> Subject:
+    digests = row.get("digest") if isinstance(row, dict) else None
+    name = row.get("name", "") if isinstance(row, dict) else None
+    if not isinstance(name, str) or not isinstance(digests, dict) or not digests:
+        _refuse("has a subject without a digest")
+    return Subject(name=name, digests=tuple(_digests(digests)))
+
+
+def _digests(digests: Mapping[str, Any]) -> Iterator[Digest]:
+    for algorithm in _COMPARED:
+        if algorithm in digests:
+            text = digests[algorithm]
+            if not isinstance(text, str):
+                _refuse("has a digest that is not text")
+            yield Digest.parse(f"{algorithm}:{text}")
+
+
+def parse_simple_signing(data: bytes) -> Digest:
+    """The digest of the manifest that one of cosign's older signatures is about."""
+    document = strict_json.parse(data, LIMITS)
+    critical = _object(_object(document).get("critical"))
+    digest = _object(critical.get("image")).get("docker-manifest-digest")
+    if critical.get("type") != "cosign container image signature" or not isinstance(digest, str):
+        _refuse("is not a signature of a container image")
+    return Digest.parse(digest)
+
+
+def why_not_about(statement: Statement, about: About) -> str:
+    """Why a statement is not about these bytes under this name; empty if it is."""
+    named = [subject for subject in statement.subjects if _is_named(subject, about)]
+    if not named:
+        return f"the statement is about {statement.subjects[0].name[:200]!a}, not about {about.name[:200]!a}"
+    if not any(_is_same(subject, about) for subject in named):
+        return "the statement is about other bytes"
+    if statement.kind == "npm-publish":
+        stated = (statement.predicate.get("name"), statement.predicate.get("version"))
+        if stated != (about.name, about.version):
+            return "the statement says that another package was published"
+    return ""
+
+
+def _is_named(subject: Subject, about: About) -> bool:
+    if about.ecosystem == "npm":
+        return unquote(subject.name) == f"pkg:npm/{about.name}@{about.version}"
+    if about.ecosystem == "pypi":
+        return subject.name == about.name or _file_key(subject.name) == _file_key(about.name)
+    return True
+
+
+def _file_key(name: str) -> object:
+    """Python projects spell one file name in several ways (PEP 427, PEP 625)."""
+    from packaging.utils import (
+        InvalidSdistFilename,
+        InvalidWheelFilename,
+        parse_sdist_filename,
+        parse_wheel_filename,
+    )
+
+    try:
+        if name.endswith(".whl"):
+            return parse_wheel_filename(name)
+        return (*parse_sdist_filename(name), name.endswith(".zip"))
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return name
+
+
+def _is_same(subject: Subject, about: About) -> bool:
+    """Whether all digests that both sides have are the same, and there is one."""
+    pairs = [(each, here) for each in subject.digests if (here := about.digest(each.algorithm)) is not None]
+    return bool(pairs) and all(stated == here for stated, here in pairs)
+
+
+# What a statement says about its own origin
+
+
+def contradictions(statement: Statement, identity: Identity) -> tuple[str, ...]:
+    """In which respects a statement of provenance says something else than the certificate of its signer."""
+    found = []
+    for name, claimed in _claims(statement).items():
+        spelt = repository_uri if name == "repository" else plain_text
+        stated, proven = spelt(claimed), spelt(getattr(identity, name))
+        if stated and proven and stated != proven:
+            found.append(name)
+    return tuple(found)
+
+
+def _claims(statement: Statement) -> dict[str, str]:
+    """By the name of the member of an identity."""
+    predicate = statement.predicate
+    if statement.kind == "slsa-provenance/v1":
+        definition = _object(predicate.get("buildDefinition"))
+        workflow = _object(_object(definition.get("externalParameters")).get("workflow"))
+        forge = _object(_object(definition.get("internalParameters")).get("github"))
+        builder = _object(_object(predicate.get("runDetails")).get("builder"))
+        claims = {
+            "repository": workflow.get("repository"),
+            "ref": workflow.get("ref"),
+            "workflow": workflow.get("path"),
+            "repository_id": forge.get("repository_id"),
+            "owner_id": forge.get("repository_owner_id"),
+            "runner": forge.get("runner_environment") or _runner(builder.get("id")),
+            "commit": _commit(definition.get("resolvedDependencies"), workflow.get("repository"), "gitCommit"),
+        }
+    elif statement.kind == "slsa-provenance/v0.2":
+        source = _object(_object(predicate.get("invocation")).get("configSource"))
+        repository, _, ref = str(source.get("uri", "")).partition("@")
+        claims = {
+            "repository": repository,
+            "ref": ref if ref.startswith("refs/") else "",
+            "workflow": _path_of(source.get("entryPoint")),
+            "runner": _runner(_object(predicate.get("builder")).get("id")),
+            "commit": _object(source.get("digest")).get("sha1"),
+        }
+    else:
+        claims = {}
+    return {name: value for name, value in claims.items() if isinstance(value, str)}
+
+
+def _runner(builder: Any) -> str:
+    prefix = "https://github.com/actions/runner/"
+    return builder.removeprefix(prefix) if isinstance(builder, str) and builder.startswith(prefix) else ""
+
+
+def _path_of(entry_point: Any) -> str:
+    """A path, where it is one and not the name of a step."""
+    return entry_point if isinstance(entry_point, str) and "/" in entry_point else ""
+
+
+def _commit(dependencies: Any, repository: Any, algorithm: str) -> Any:
+    """The commit of the repository that is said to be built, among all that was used."""
+    for each in dependencies if isinstance(dependencies, list) else ():
+        uri = _object(each).get("uri")
+        if isinstance(uri, str) and isinstance(repository, str):
+            source = uri.partition("@")[0]
+            if repository_uri(source) == repository_uri(repository) != "":
+                return _object(_object(each).get("digest")).get(algorithm)
+    return None
+
+
+# Keys of a registry
+
+
+class RegistryKey(Record):
+    """A public key that a registry publishes for what it signs."""
+
+    key_id: str
+    spki: bytes = field(repr=False)
+    """SubjectPublicKeyInfo, DER."""
+    expires: str | None = None
+
+
+def parse_registry_keys(data: bytes) -> tuple[RegistryKey, ...]:
+    """The keys of npm's ``-/npm/v1/keys`` document. A row that is not a key is passed over: it verifies nothing."""
+    rows = _object(strict_json.parse(data, LIMITS)).get("keys")
+    if not isinstance(rows, list):
+        _refuse("is not a list of keys")
+    found = []
+    for row in map(_object, rows):
+        key_id, text, expires = row.get("keyid"), row.get("key"), row.get("expires")
+        if isinstance(key_id, str) and isinstance(text, str) and isinstance(expires, str | None):
+            try:
+                found.append(RegistryKey(key_id=key_id, spki=b64decode(text, validate=True), expires=expires))
+            except (BinasciiError, ValueError):
+                continue
+    return tuple(found)
+
+
+# Outcomes
+
+
+class ProvenanceOutcome(Record):
+    """What came of checking one attestation."""
+
+    state: State
+    """``unavailable``: it could not be checked here. That never counts as verified."""
+    signer: Signer
+    """How it is signed, or says that it is."""
+    method: str
+    """How it was checked: ``sigstore-dsse``, ``npm-registry-key``, …"""
+    anchor: str = ""
+    """What the check rests on: a trust root or a key."""
+    identity: Identity | None = None
+    """Only if verified."""
+    reason: str = ""
+    """Why it failed or could not be checked."""
+
+
+def strongest(outcomes: tuple[ProvenanceOutcome, ...]) -> Identity | None:
+    """The identity to pin: of those verified, the one that says most about where the bytes come from."""
+    found = [each.identity for each in outcomes if each.state == "verified" and each.identity is not None]
+    return min(found, key=lambda each: KINDS.index(each.kind), default=None)
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PinwardenError("PROVENANCE_INVALID", f"the document {why}")

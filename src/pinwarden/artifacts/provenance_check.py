@@ -1,0 +1,405 @@
+"""Checks attestations: is the signature good, is it about the bytes that were hashed here, and who made it.
+
+The identity is the verified certificate's (or the key's), never the statement's. Whatever cannot be checked here is
+``unavailable``; whatever was checked and is not good is ``failed``.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as BinasciiError
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pinwarden.artifacts.artifact import ArtifactFacts, Attestation
+from pinwarden.artifacts.provenance import (
+    LIMITS,
+    About,
+    Identity,
+    ProvenanceOutcome,
+    RegistryKey,
+    Signer,
+    Statement,
+    about_file,
+    about_image,
+    contradictions,
+    parse_registry_keys,
+    parse_simple_signing,
+    parse_statement,
+    why_not_about,
+)
+from pinwarden.artifacts.sigstore_root import IN_TOTO, Refused, SigstoreRoot, Unavailable, open_root
+from pinwarden.core import strict_json
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+
+if TYPE_CHECKING:
+    from pinwarden.system.net.endpoint import Endpoint
+    from pinwarden.system.net.fetch import Fetcher
+
+_SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
+_DSSE = "application/vnd.dsse.envelope.v1+json"
+_SIGNATURE = "dev.cosignproject.cosign/signature"
+_CERTIFICATE, _PROMISE = "dev.sigstore.cosign/certificate", "dev.sigstore.cosign/bundle"
+_NOT_GOOD = ("PROVENANCE_INVALID", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR", "DIGEST_INVALID")
+"""The errors that say something about an attestation; others say that we could not look."""
+
+
+def registry_keys(fetcher: Fetcher, endpoint: Endpoint) -> tuple[RegistryKey, ...]:
+    """The keys that an npm registry publishes; none if it has none."""
+    from pinwarden.system.net.fetch import Wanted
+    from pinwarden.system.net.fetch_failures import unfetched
+
+    wanted = Wanted(endpoint=endpoint, url=f"{endpoint.url}-/npm/v1/keys", accept="application/json")
+    answer = fetcher.get(wanted, max_bytes=LIMITS.max_bytes)
+    if not answer.found:
+        return ()
+    try:
+        return parse_registry_keys(answer.body)
+    except PinwardenError as err:
+        raise unfetched("protocol", f"the registry's keys cannot be read: {err.message}") from err
+
+
+class _Check(Record):
+    """How one attestation is checked."""
+
+    signer: Signer
+    method: str
+    run: Callable[[], tuple[Identity, str]]
+    """The identity and the anchor; raises what the outcome is otherwise."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ProvenanceVerifier:
+    """Checks attestations against one trust root and a set of keys. Needs no network."""
+
+    now: str
+    trust_root: Path | None = None
+    """A ``trusted_root.json``; without it, the public root that the installed package sigstore brings."""
+    registry_keys: tuple[RegistryKey, ...] = ()
+    """For what an npm registry signs itself."""
+    public_keys: tuple[bytes, ...] = ()
+    """PEM; for signatures without a certificate."""
+    _root: SigstoreRoot | Unavailable | None = field(default=None, repr=False, init=False)
+
+    def check_all(self, facts: ArtifactFacts) -> tuple[ProvenanceOutcome, ...]:
+        """All attestations that came with an artifact, each against the bytes of the file that it came with."""
+        return tuple(self._check_one(facts, each) for each in facts.attestations)
+
+    def check(self, attestation: Attestation, about: About) -> ProvenanceOutcome:
+        """One attestation, which has to be about these bytes."""
+        check = _Check(signer="unknown", method="none", run=_unreadable)
+        try:
+            check = self._route(attestation.bundle, about)
+            identity, anchor = check.run()
+        except Unavailable as err:
+            return _outcome("unavailable", check, reason=str(err))
+        except Refused as err:
+            return _outcome("failed", check, reason=str(err))
+        except PinwardenError as err:
+            if err.code not in _NOT_GOOD:
+                raise
+            return _outcome("failed", check, reason=err.message)
+        return _outcome("verified", check, identity=identity, anchor=anchor)
+
+    def _check_one(self, facts: ArtifactFacts, attestation: Attestation) -> ProvenanceOutcome:
+        about = _subject_of(facts, attestation)
+        if about is None:
+            reason = f"{attestation.file[:120]!a}, which it came with, was not fetched"
+            return ProvenanceOutcome(state="unavailable", signer="unknown", method="none", reason=reason)
+        return self.check(attestation, about)
+
+    def _route(self, bundle: bytes, about: About) -> _Check:
+        document = strict_json.parse(bundle, LIMITS)
+        if not isinstance(document, dict):
+            _refuse("it is not an object")
+        if {"annotations", "mediaType", "payload"} <= document.keys():
+            return self._route_cosign(document, about)
+        material = _object(document, "verificationMaterial")
+        if "publicKey" in material:
+            is_npm = about.ecosystem == "npm"
+            method = "npm-registry-key" if is_npm else "public-key"
+            return _Check(signer="key", method=method, run=lambda: self._key_bundle(document, about))
+        if "dsseEnvelope" in document:
+            return _Check(
+                signer="certificate", method="sigstore-dsse", run=lambda: self._certified_statement(bundle, about)
+            )
+        return _Check(
+            signer="certificate", method="sigstore-signature", run=lambda: self._certified_bytes(bundle, about)
+        )
+
+    def _opened(self) -> SigstoreRoot:
+        """The trust root, opened once; what is missing now is missing later, too."""
+        if self._root is None:
+            try:
+                self._root = open_root(self.trust_root)
+            except Unavailable as err:
+                self._root = err
+        if isinstance(self._root, Unavailable):
+            raise self._root
+        return self._root
+
+    # Sigstore bundles with a certificate
+
+    def _certified_statement(self, bundle: bytes, about: About) -> tuple[Identity, str]:
+        from pinwarden.artifacts.certificate_identity import identity_of
+
+        root = self._opened()
+        signed = root.verify_envelope(bundle)
+        statement = _statement(signed.payload_type, signed.payload, about)
+        identity = identity_of(signed.certificate, statement.kind)
+        if false := contradictions(statement, identity):
+            _refuse(f"the statement contradicts the certificate of its signer: {', '.join(false)}")
+        return identity, root.anchor
+
+    def _certified_bytes(self, bundle: bytes, about: About) -> tuple[Identity, str]:
+        from pinwarden.artifacts.certificate_identity import identity_of
+
+        root = self._opened()
+        signed = root.verify_digest(bundle, _sha256(about))
+        return identity_of(signed.certificate, "signature"), root.anchor
+
+    # Sigstore bundles without one
+
+    def _key_bundle(self, document: Mapping[str, Any], about: About) -> tuple[Identity, str]:
+        """1. find the key; 2. the signature; 3. what is stated; 4. whether the key was good at that time."""
+        hint = _object(_object(document, "verificationMaterial"), "publicKey").get("hint")
+        envelope = _Envelope.read(_object(document, "dsseEnvelope"))
+        key = self._registry_key(hint) if about.ecosystem == "npm" else None
+        if key is None:
+            return self._given_key(lambda given: given.verify(envelope.signature, envelope.signed), envelope, about)
+        if not _fits(key, envelope):
+            _refuse("the signature does not fit the registry's key")
+        statement = _statement(envelope.payload_type, envelope.payload, about)
+        if statement.kind != "npm-publish":
+            _refuse("the registry's key signed something that is not for a registry to say")
+        self._check_age(key, document, envelope)
+        return Identity(kind=statement.kind, key_id=key.key_id), f"registry key {key.key_id}"
+
+    def _registry_key(self, hint: Any) -> RegistryKey | None:
+        found = next((key for key in self.registry_keys if key.key_id == hint), None)
+        if found is None and not self.public_keys:
+            if self.registry_keys:
+                _refuse("it is signed with a key that the registry does not publish")
+            raise Unavailable("it is signed with a key, and the registry publishes none")
+        return found
+
+    def _check_age(self, key: RegistryKey, document: Mapping[str, Any], envelope: _Envelope) -> None:
+        """A key that has run out since is good for what the log recorded before."""
+        if key.expires is None or _before(self.now, key.expires):
+            return
+        entries = _object(document, "verificationMaterial").get("tlogEntries")
+        if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
+            _refuse("the registry's key has run out, and no log says when it was used")
+        moment = self._opened().logged_at(entries[0], envelope.payload, envelope.signature, key.spki)
+        if not _before(moment.isoformat(), key.expires):
+            _refuse("the registry's key had run out when it was used")
+
+    def _given_key(self, fits: Callable[[_PublicKey], bool], envelope: _Envelope, about: About) -> tuple[Identity, str]:
+        key = self._fitting(fits)
+        statement = _statement(envelope.payload_type, envelope.payload, about)
+        return Identity(kind=statement.kind, key_id=key.key_id), f"public key {key.key_id}"
+
+    def _fitting(self, fits: Callable[[_PublicKey], bool]) -> _PublicKey:
+        if not self.public_keys:
+            raise Unavailable("it is signed with a key, and no key was given")
+        for key in (_PublicKey.load(pem, pem=True) for pem in self.public_keys):
+            if fits(key):
+                return key
+        _refuse("it is signed with none of the keys that were given")
+
+    # Cosign's older formats
+
+    def _route_cosign(self, document: Mapping[str, Any], about: About) -> _Check:
+        annotations = _object(document, "annotations")
+        certified = _CERTIFICATE in annotations
+        match document["mediaType"]:
+            case media_type if media_type == _SIMPLE_SIGNING and certified:
+                return _Check(
+                    signer="certificate",
+                    method="cosign-certificate",
+                    run=lambda: self._cosign_certificate(document, annotations, about),
+                )
+            case media_type if media_type == _SIMPLE_SIGNING:
+                return _Check(
+                    signer="key", method="cosign-key", run=lambda: self._cosign_key(document, annotations, about)
+                )
+            case media_type if media_type == _DSSE and not certified:
+                return _Check(signer="key", method="public-key", run=lambda: self._cosign_statement(document, about))
+        return _Check(signer="unknown", method="none", run=_unsupported)
+
+    def _cosign_certificate(
+        self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: About
+    ) -> tuple[Identity, str]:
+        from pinwarden.artifacts.certificate_identity import identity_of
+
+        root, payload = self._opened(), _base64(document, "payload")
+        certificate, promise = annotations[_CERTIFICATE], annotations.get(_PROMISE)
+        if not isinstance(certificate, str) or not isinstance(promise, str):
+            _refuse("no log says when it was signed")
+        signed = root.verify_promised(certificate.encode(), _base64(annotations, _SIGNATURE), payload, promise.encode())
+        _check_image(payload, about)
+        return identity_of(signed.certificate, "cosign-signature"), root.anchor
+
+    def _cosign_key(
+        self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: About
+    ) -> tuple[Identity, str]:
+        payload, signature = _base64(document, "payload"), _base64(annotations, _SIGNATURE)
+        key = self._fitting(lambda given: given.verify(signature, payload))
+        _check_image(payload, about)
+        return Identity(kind="cosign-signature", key_id=key.key_id), f"public key {key.key_id}"
+
+    def _cosign_statement(self, document: Mapping[str, Any], about: About) -> tuple[Identity, str]:
+        envelope = _Envelope.read(strict_json.parse(_base64(document, "payload"), LIMITS))
+        return self._given_key(lambda given: given.verify(envelope.signature, envelope.signed), envelope, about)
+
+
+def _outcome(
+    state: Any, check: _Check, *, identity: Identity | None = None, anchor: str = "", reason: str = ""
+) -> ProvenanceOutcome:
+    return ProvenanceOutcome(
+        state=state, signer=check.signer, method=check.method, identity=identity, anchor=anchor, reason=reason
+    )
+
+
+def _subject_of(facts: ArtifactFacts, attestation: Attestation) -> About | None:
+    """The bytes that an attestation came with."""
+    if facts.image is not None:
+        came_with = attestation.file in ("", str(facts.image.root))
+        return about_image(facts.package, facts.image.root) if came_with else None
+    files = [file for file in facts.files if attestation.file in ("", file.name)]
+    return about_file(facts.package, files[0]) if len(files) == 1 else None
+
+
+def _statement(payload_type: str, payload: bytes, about: About) -> Statement:
+    if payload_type != IN_TOTO:
+        _refuse("the envelope does not hold an in-toto statement")
+    statement = parse_statement(payload)
+    if why := why_not_about(statement, about):
+        _refuse(why)
+    return statement
+
+
+def _check_image(payload: bytes, about: About) -> None:
+    if parse_simple_signing(payload) != _sha256(about):
+        _refuse("the signature is about another image")
+
+
+def _sha256(about: About) -> Digest:
+    digest = about.digest("sha256")
+    if digest is None:
+        raise Unavailable("the bytes were not hashed with SHA-256")
+    return digest
+
+
+# Signatures without a certificate
+
+
+class _Envelope(Record):
+    """A DSSE envelope with one signature."""
+
+    payload_type: str
+    payload: bytes
+    signature: bytes
+
+    @classmethod
+    def read(cls, document: Any) -> _Envelope:
+        signatures = document.get("signatures") if isinstance(document, dict) else None
+        payload_type = document.get("payloadType") if isinstance(document, dict) else None
+        if not isinstance(payload_type, str) or not isinstance(signatures, list) or len(signatures) != 1:
+            _refuse("the envelope does not have one signature")
+        signature = _base64(signatures[0], "sig") if isinstance(signatures[0], dict) else b""
+        return cls(payload_type=payload_type, payload=_base64(document, "payload"), signature=signature)
+
+    @property
+    def signed(self) -> bytes:
+        """https://github.com/secure-systems-lab/dsse/blob/v1.0.0/protocol.md: type and content, with their lengths."""
+        kind = self.payload_type.encode("utf-8", "surrogatepass")
+        return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(self.payload), self.payload)
+
+
+class _PublicKey(Record):
+    """A key that was given, and its name: the digest of its SubjectPublicKeyInfo."""
+
+    key: Any
+    key_id: str
+
+    @classmethod
+    def load(cls, data: bytes, *, pem: bool) -> _PublicKey:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+        from cryptography.hazmat.primitives.serialization import (
+            Encoding,
+            PublicFormat,
+            load_der_public_key,
+            load_pem_public_key,
+        )
+
+        try:
+            key = load_pem_public_key(data) if pem else load_der_public_key(data)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as err:
+            raise PinwardenError("KEY_INVALID", "a public key for provenance cannot be read") from err
+        if not isinstance(key, ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey):
+            raise PinwardenError("KEY_INVALID", "a public key for provenance is neither ECDSA nor Ed25519")
+        return cls(key=key, key_id=str(Digest.of(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))))
+
+    def verify(self, signature: bytes, message: bytes) -> bool:
+        """Whether the key made this signature."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.hashes import SHA256
+
+        how: Sequence[Any] = (ec.ECDSA(SHA256()),) if isinstance(self.key, ec.EllipticCurvePublicKey) else ()
+        try:
+            self.key.verify(signature, message, *how)
+        except InvalidSignature:
+            return False
+        return True
+
+
+def _fits(key: RegistryKey, envelope: _Envelope) -> bool:
+    try:
+        public = _PublicKey.load(key.spki, pem=False)
+    except PinwardenError as err:  # the registry's fault, not the user's
+        raise Refused("the registry's key is not a usable one") from err
+    return public.verify(envelope.signature, envelope.signed)
+
+
+def _before(one: str, other: str) -> bool:
+    """Whether one moment is certainly before another."""
+    try:
+        first, second = (datetime.fromisoformat(text) for text in (one, other))
+    except ValueError:
+        return False
+    return (first if first.tzinfo else first.replace(tzinfo=UTC)) < (
+        second if second.tzinfo else second.replace(tzinfo=UTC)
+    )
+
+
+def _object(document: Mapping[str, Any], member: str) -> Mapping[str, Any]:
+    value = document.get(member)
+    return value if isinstance(value, dict) else _refuse(f"it has no {member}")
+
+
+def _base64(document: Mapping[str, Any], member: str) -> bytes:
+    text = document.get(member)
+    try:
+        return b64decode(text, validate=True) if isinstance(text, str) else _refuse(f"it has no {member}")
+    except (BinasciiError, ValueError) as err:
+        raise Refused(f"its {member} is not base64") from err
+
+
+def _unreadable() -> NoReturn:
+    raise Refused("it cannot be read")
+
+
+def _unsupported() -> NoReturn:
+    raise Unavailable("it is in a format that is not checked here")
+
+
+def _refuse(why: str) -> NoReturn:
+    raise Refused(why)

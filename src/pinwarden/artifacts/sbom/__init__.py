@@ -1,0 +1,1 @@
+"""A bill of materials as CycloneDX or SPDX. Pure."""

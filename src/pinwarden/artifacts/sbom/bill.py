@@ -1,0 +1,253 @@
+"""What a bill of materials lists: every locked server, and every package of every closure once.
+
+The package that a server is made of is the server itself, so it is not listed a second time among its dependencies.
+Closures do not say which of their packages needs which other one; a server depends on all packages of its closure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import urlsplit
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from packageurl import PackageURL
+
+from pinwarden.clients.launch.values import Launched
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.lock import lockfile
+from pinwarden.lock.closure import Closure, ClosurePackage
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import Extension
+from pinwarden.lock.locked_launch import locked_launch
+from pinwarden.lock.lockfile import Lock
+from pinwarden.lock.record import extension_of
+
+LOCK_REF = "lock"
+NO_EDGES = "which package of a closure needs which other one is not recorded; every server depends on all of its own"
+_REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "nuget": "nuget", "cargo": "cargo"}
+
+Properties = tuple[tuple[str, str], ...]
+
+
+class Archive(Record):
+    """One file of a package."""
+
+    name: str
+    digest: Digest
+    url: str | None = None
+    """Where the resolver found it, without anything that could be a credential."""
+
+
+class Package(Record):
+    """One package that a server needs."""
+
+    ref: str
+    name: str
+    version: str
+    purl: str
+    archives: tuple[Archive, ...]
+    optional: bool = False
+    """Whether every closure that has it can do without it."""
+    properties: Properties = ()
+
+
+class Server(Record):
+    """One locked server, for all clients that have it in the same way."""
+
+    ref: str
+    name: str
+    version: str | None = None
+    purl: str | None = None
+    is_image: bool = False
+    endpoint: str | None = None
+    """The address of a remote server."""
+    is_installed: bool = True
+    """Whether something is installed for it; a plain address needs nothing here."""
+    archives: tuple[Archive, ...] = ()
+    properties: Properties = ()
+    needs: tuple[str, ...] | None = None
+    """The packages that it depends on; None if its closure is not locked."""
+
+
+class Bill(Record):
+    """All of a lock."""
+
+    serial: UUID
+    lock_digest: str
+    """Of the whole file, and so of the digests of all closures too."""
+    servers: tuple[Server, ...]
+    packages: tuple[Package, ...]
+
+
+def bill_of(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str], str]) -> Bill:
+    """The bill of a lock; closures by the path that the lock pins. ``shown`` takes secrets out of an address."""
+    digest = str(Digest.of(lockfile.to_bytes(lock)))
+    packages = _packages(closures.values())
+    found: dict[Server, list[Entry]] = {}
+    for entry in sorted(lock.entries, key=lambda each: each.key):
+        found.setdefault(_server(entry, closures, packages, shown), []).append(entry)
+    servers = (
+        replace(
+            server,
+            ref=f"server:{entries[0].key}",
+            properties=tuple(sorted({*server.properties, *(("pinwarden:client", each.client) for each in entries)})),
+        )
+        for server, entries in found.items()
+    )
+    return Bill(
+        serial=uuid5(NAMESPACE_URL, f"urn:pinwarden:lock:{digest}"),
+        lock_digest=digest,
+        servers=tuple(sorted(servers, key=lambda each: each.ref)),
+        packages=tuple(sorted(packages.values(), key=lambda each: each.ref)),
+    )
+
+
+# Servers
+
+
+def _server(
+    entry: Entry, closures: Mapping[str, Closure], packages: Mapping[_Key, Package], shown: Callable[[str], str]
+) -> Server:
+    record = extension_of(entry) or Extension()
+    closure = closures[record.closure.path] if record.closure else None
+    runs = _runs(entry)
+    package = runs and (runs.via or runs)
+    endpoint = runs.identity if runs and runs.kind == "url" else None
+    if runs is None and entry.selected_target.get("kind") == "remote":
+        endpoint = str(entry.selected_target.get("url"))
+    version = package.version if package and package.pinned else None
+    return Server(
+        ref="",
+        name=entry.name,
+        version=closure.version if closure else version,
+        purl=_purl_of(entry, package, record),
+        is_image=package is not None and package.kind == "oci",
+        endpoint=None if endpoint is None else shown(endpoint),
+        is_installed=endpoint is None or (runs is not None and runs.via is not None),
+        archives=_server_archives(record, closure),
+        properties=tuple(_server_properties(entry, record, package, closure)),
+        needs=None if closure is None else _needs(closure, packages),
+    )
+
+
+def _runs(entry: Entry) -> Launched | None:
+    try:
+        return locked_launch(entry).runs
+    except PinwardenError:  # an address, or a configuration that only its own client understands
+        return None
+
+
+def _purl_of(entry: Entry, package: Launched | None, record: Extension) -> str | None:
+    if package is not None and package.kind == "oci" and record.image is not None and record.image.index is not None:
+        return replace(package, digest=str(record.image.index)).purl
+    if package is not None:
+        return package.purl
+    target = entry.selected_target
+    kind, name, version = (str(target.get(member) or "") for member in ("registryType", "identifier", "version"))
+    return _purl(_REGISTRY_TYPES[kind], name, version) if kind in _REGISTRY_TYPES and name else None
+
+
+def _server_archives(record: Extension, closure: Closure | None) -> tuple[Archive, ...]:
+    """What is installed: the files of the closure's own package, the image, or else whatever was hashed."""
+    if closure is not None:
+        files = [Archive(name=file.name, digest=file.digest, url=_url(file.url)) for file in closure.root.files]
+    elif record.image is not None and record.image.index is not None:
+        files = [Archive(name="index", digest=record.image.index)]
+    elif record.image is not None and len(record.image.platforms) == 1:
+        files = [Archive(name=platform, digest=digest) for platform, digest in record.image.platforms.items()]
+    else:
+        files = [Archive(name=file.name, digest=file.digest) for file in record.artifacts]
+    return tuple(sorted(files, key=lambda each: (each.name, str(each.digest))))
+
+
+def _server_properties(
+    entry: Entry, record: Extension, package: Launched | None, closure: Closure | None
+) -> Iterable[tuple[str, str]]:
+    yield "pinwarden:server", entry.name
+    if package is not None:
+        yield "pinwarden:kind", package.kind
+    if record.surface is not None:
+        yield "pinwarden:surface", str(record.surface.digest)
+    if record.registry is not None:
+        yield "pinwarden:registry", record.registry
+    for file in record.artifacts:
+        yield "pinwarden:artifact", f"{file.name} {file.digest}"
+    if record.image is not None:
+        for platform, digest in record.image.platforms.items():
+            yield f"pinwarden:image:{platform}", str(digest)
+    if closure is not None:
+        yield "pinwarden:resolver", closure.resolver
+    if record.closure is not None:
+        yield "pinwarden:closure", str(record.closure.file_digest)
+
+
+def _needs(closure: Closure, packages: Mapping[_Key, Package]) -> tuple[str, ...]:
+    root = closure.root
+    return tuple(sorted({packages[_key(closure, each)].ref for each in closure.packages if each is not root}))
+
+
+# Packages
+
+_Key = tuple[str, str, str, tuple[str, ...]]
+"""Ecosystem, name, version, and the digests of its files: two registries may give the same name to other bytes."""
+
+
+def _key(closure: Closure, package: ClosurePackage) -> _Key:
+    digests = tuple(sorted(str(file.digest) for file in package.files))
+    return closure.ecosystem, package.name, package.version, digests
+
+
+def _packages(closures: Iterable[Closure]) -> dict[_Key, Package]:
+    rows: dict[_Key, list[ClosurePackage]] = {}
+    for closure in closures:
+        root = closure.root
+        for package in closure.packages:
+            if package is not root:
+                rows.setdefault(_key(closure, package), []).append(package)
+    purls = {key: _purl(*key[:3]) for key in rows}
+    count = Counter(purls.values())
+    return {key: _package(key, purls[key], same, is_shared=count[purls[key]] > 1) for key, same in rows.items()}
+
+
+def _package(key: _Key, purl: str, same: list[ClosurePackage], *, is_shared: bool) -> Package:
+    first = same[0]
+    bytes_of_it = Digest.of("\n".join(key[3]).encode()).hex[:16]
+    scripts = any(package.install_scripts for package in same)
+    return Package(
+        ref=f"{purl}#{bytes_of_it}" if is_shared else purl,
+        name=first.name,
+        version=first.version,
+        purl=purl,
+        archives=tuple(
+            Archive(name=file.name, digest=file.digest, url=_url(file.url))
+            for file in sorted(first.files, key=lambda each: (each.name, str(each.digest)))
+        ),
+        optional=all(package.optional for package in same),
+        properties=(("pinwarden:install-scripts", "not run"),) if scripts else (),
+    )
+
+
+def _purl(kind: str, name: str, version: str) -> str:
+    namespace, _, bare = name.rpartition("/")
+    try:
+        return PackageURL(type=kind, namespace=namespace, name=bare, version=version).to_string()
+    except ValueError as err:
+        raise PinwardenError("CLOSURE_INVALID", f"no package can be called {name[:120]!a}") from err
+
+
+def _url(url: str | None) -> str | None:
+    """An address without user, password and query; None for anything that is no web address."""
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        port = "" if parts.port is None else f":{parts.port}"
+    except ValueError:
+        return None
+    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
+    plain = f"{parts.scheme}://{host}{port}{parts.path}"
+    is_web = parts.scheme in ("http", "https") and bool(host)
+    return plain if is_web and plain.isascii() and plain.isprintable() and not set(plain) & set(' "<>\\^`{|}') else None

@@ -1,0 +1,136 @@
+"""A bill of materials as CycloneDX 1.6 JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pinwarden.artifacts.sbom.bill import LOCK_REF, NO_EDGES, Archive, Bill, Package, Properties, Server
+
+SPEC_VERSION = "1.6"
+_ALGORITHMS = {"sha256": "SHA-256", "sha384": "SHA-384", "sha512": "SHA-512"}
+
+
+def to_bytes(bill: Bill, lock_name: str, now: str, tool_version: str) -> bytes:
+    """The document: indented, with a final newline; equal bills at one time give equal bytes."""
+    document = {
+        "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": SPEC_VERSION,
+        "serialNumber": bill.serial.urn,
+        "version": 1,
+        "metadata": _metadata(bill, lock_name, now, tool_version),
+        "components": [
+            *(_server(each) for each in bill.servers if each.is_installed),
+            *(_package(each) for each in bill.packages),
+        ],
+        "services": [_service(each) for each in bill.servers if each.endpoint is not None],
+        "dependencies": _dependencies(bill),
+        "compositions": _compositions(bill),
+    }
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
+def _metadata(bill: Bill, lock_name: str, now: str, tool_version: str) -> dict[str, Any]:
+    return {
+        "timestamp": now,
+        "tools": {"components": [{"type": "application", "name": "pinwarden", "version": tool_version}]},
+        "component": {"type": "data", "bom-ref": LOCK_REF, "name": lock_name},
+        "properties": _properties((("pinwarden:lock", bill.lock_digest), ("pinwarden:edges", NO_EDGES))),
+    }
+
+
+def _server(server: Server) -> dict[str, Any]:
+    return _without_nothing(
+        {
+            "type": "container" if server.is_image else "application",
+            "bom-ref": server.ref,
+            "name": server.name,
+            "version": server.version,
+            "hashes": _hashes(server.archives),
+            "purl": server.purl,
+            "externalReferences": _references(server.archives),
+            "properties": _properties(server.properties),
+        }
+    )
+
+
+def _service(server: Server) -> dict[str, Any]:
+    return _without_nothing(
+        {
+            "bom-ref": _service_ref(server),
+            "name": server.name,
+            "endpoints": [server.endpoint],
+            "x-trust-boundary": True,
+            "properties": _properties(server.properties),
+        }
+    )
+
+
+def _package(package: Package) -> dict[str, Any]:
+    return _without_nothing(
+        {
+            "type": "library",
+            "bom-ref": package.ref,
+            "name": package.name,
+            "version": package.version,
+            "scope": "optional" if package.optional else "required",
+            "hashes": _hashes(package.archives),
+            "purl": package.purl,
+            "externalReferences": _references(package.archives),
+            "properties": _properties(package.properties),
+        }
+    )
+
+
+def _hashes(archives: tuple[Archive, ...]) -> list[dict[str, str]]:
+    """Of the one file. Where a package has one for each platform, each hash stands beside its address."""
+    return [_hash(archives[0])] if len(archives) == 1 else []
+
+
+def _hash(archive: Archive) -> dict[str, str]:
+    return {"alg": _ALGORITHMS[archive.digest.algorithm], "content": archive.digest.hex}
+
+
+def _references(archives: tuple[Archive, ...]) -> list[dict[str, Any]]:
+    return [
+        {"type": "distribution", "url": archive.url, "comment": archive.name, "hashes": [_hash(archive)]}
+        for archive in archives
+        if archive.url is not None
+    ]
+
+
+def _properties(rows: Properties) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in rows]
+
+
+def _dependencies(bill: Bill) -> list[dict[str, Any]]:
+    """What is known. In this format no row about a component means that its dependencies are not known."""
+    roots = [ref for server in bill.servers for ref in _refs(server)]
+    rows = [{"ref": LOCK_REF, "dependsOn": sorted(roots)}]
+    rows += [
+        {"ref": server.ref, "dependsOn": list(server.needs)} for server in bill.servers if server.needs is not None
+    ]
+    return rows
+
+
+def _compositions(bill: Bill) -> list[dict[str, Any]]:
+    """How much is known of what: a closure is complete, what is inside it and what has none is not known."""
+    complete = [server.ref for server in bill.servers if server.needs is not None]
+    unknown = [server.ref for server in bill.servers if server.needs is None and server.is_installed]
+    unknown += [package.ref for package in bill.packages]
+    rows = [{"aggregate": "complete", "dependencies": [LOCK_REF, *complete]}]
+    return [*rows, {"aggregate": "unknown", "dependencies": unknown}] if unknown else rows
+
+
+def _refs(server: Server) -> list[str]:
+    refs = [server.ref] if server.is_installed else []
+    return refs if server.endpoint is None else [*refs, _service_ref(server)]
+
+
+def _service_ref(server: Server) -> str:
+    return f"{server.ref}:address" if server.is_installed else server.ref
+
+
+def _without_nothing(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if value is not None and value != []}

@@ -1,0 +1,141 @@
+"""A bill of materials as SPDX 2.3 JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pinwarden.artifacts.sbom.bill import NO_EDGES, Archive, Bill, Package, Properties, Server
+from pinwarden.core.digest import Digest
+from pinwarden.core.record import Record, replace
+
+SPEC_VERSION = "SPDX-2.3"
+_DOCUMENT = "SPDXRef-DOCUMENT"
+_UNKNOWN = "NOASSERTION"
+_ALGORITHMS = {"sha256": "SHA256", "sha384": "SHA384", "sha512": "SHA512"}
+
+
+def to_bytes(bill: Bill, lock_name: str, now: str, tool_version: str) -> bytes:
+    """The document: indented, with a final newline; equal bills at one time give equal bytes."""
+    document = {
+        "spdxVersion": SPEC_VERSION,
+        "dataLicense": "CC0-1.0",
+        "SPDXID": _DOCUMENT,
+        "name": lock_name,
+        "documentNamespace": bill.serial.urn,
+        "comment": f"pinwarden:lock={bill.lock_digest}; {NO_EDGES}",
+        "creationInfo": {
+            "created": re.sub(r"\.\d+", "", now),  # this format knows no parts of a second
+            "creators": [f"Tool: pinwarden-{tool_version}"],
+        },
+        "packages": [_element_json(each) for each in _elements(bill)],
+        "relationships": [*_relationships(bill)],
+    }
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
+class _Element(Record):
+    """What this format calls a package: a server, a package, or one file of a package."""
+
+    ref: str
+    name: str
+    version: str | None
+    purl: str | None
+    purpose: str
+    archive: Archive | None
+    properties: Properties = ()
+
+
+def _elements(bill: Bill) -> Iterator[_Element]:
+    yield from (_server(each) for each in bill.servers)
+    for package in bill.packages:
+        yield from _package(package)
+
+
+def _server(server: Server) -> _Element:
+    single = server.archives[0] if len(server.archives) == 1 else None
+    properties = server.properties
+    if server.endpoint is not None:
+        properties += (("pinwarden:endpoint", server.endpoint),)
+    return _Element(
+        ref=server.ref,
+        name=server.name,
+        version=server.version,
+        purl=server.purl,
+        purpose="CONTAINER" if server.is_image else "APPLICATION" if server.is_installed else "OTHER",
+        archive=single,
+        properties=properties,
+    )
+
+
+def _package(package: Package) -> Iterator[_Element]:
+    """The package. Where it has a file for each platform, each file is a package too: only that has a checksum."""
+    whole = _Element(
+        ref=package.ref,
+        name=package.name,
+        version=package.version,
+        purl=package.purl,
+        purpose="LIBRARY",
+        archive=package.archives[0] if len(package.archives) == 1 else None,
+        properties=package.properties,
+    )
+    yield whole
+    for archive in package.archives if whole.archive is None else ():
+        ref = _archive_ref(package, archive)
+        yield replace(whole, ref=ref, purpose="ARCHIVE", archive=archive, properties=())
+
+
+def _element_json(element: _Element) -> dict[str, Any]:
+    archive = element.archive
+    document: dict[str, Any] = {
+        "SPDXID": _id(element.ref),
+        "name": element.name,
+        "versionInfo": element.version,
+        "packageFileName": archive.name if archive and archive.url else None,
+        "downloadLocation": (archive.url if archive else None) or _UNKNOWN,
+        "filesAnalyzed": False,
+        "checksums": [_checksum(archive.digest)] if archive else None,
+        "primaryPackagePurpose": element.purpose,
+        "licenseConcluded": _UNKNOWN,
+        "licenseDeclared": _UNKNOWN,
+        "copyrightText": _UNKNOWN,
+        "comment": "\n".join(f"{name}={value}" for name, value in element.properties) or None,
+        "externalRefs": _purl_reference(element.purl) if element.purl else None,
+    }
+    return {name: value for name, value in document.items() if value is not None}
+
+
+def _purl_reference(purl: str) -> list[dict[str, str]]:
+    return [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}]
+
+
+def _checksum(digest: Digest) -> dict[str, str]:
+    return {"algorithm": _ALGORITHMS[digest.algorithm], "checksumValue": digest.hex}
+
+
+def _relationships(bill: Bill) -> Iterator[dict[str, str]]:
+    for server in bill.servers:
+        yield _relationship(_DOCUMENT, "DESCRIBES", _id(server.ref))
+        for ref in server.needs or ():
+            yield _relationship(_id(server.ref), "DEPENDS_ON", _id(ref))
+        if server.needs is None:
+            yield _relationship(_id(server.ref), "DEPENDS_ON", _UNKNOWN)
+    for package in bill.packages:
+        for archive in package.archives if len(package.archives) > 1 else ():
+            yield _relationship(_id(_archive_ref(package, archive)), "VARIANT_OF", _id(package.ref))
+
+
+def _relationship(one: str, kind: str, other: str) -> dict[str, str]:
+    return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
+
+
+def _archive_ref(package: Package, archive: Archive) -> str:
+    return f"{package.ref} {archive.name} {archive.digest}"
+
+
+def _id(ref: str) -> str:
+    """An identifier of the letters that this format allows; different things never share one."""
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", ref)[:60].strip("-")
+    return f"SPDXRef-{readable}-{Digest.of(ref.encode('utf-8', 'surrogatepass')).hex[:16]}"

@@ -1,0 +1,330 @@
+"""The one place that touches the ``sigstore`` package: a trust root, and what it lets us verify without a network.
+
+``sigstore`` 4.5 verifies bundles whose log entry is of a new kind. The entries of npm's attestations (``intoto``
+0.0.2) and cosign's older signatures, which carry a promise of the log and no proof, are verified here with the same
+parts, in the order of ``sigstore.verify.Verifier``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from base64 import b64decode
+from binascii import Error as BinasciiError
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pinwarden.core import strict_json
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field
+from pinwarden.core.visible import show_invisible
+from pinwarden.system.files import read_file
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+    from sigstore.models import Bundle, TransparencyLogEntry
+    from sigstore.verify import Verifier
+
+IN_TOTO = "application/vnd.in-toto+json"
+_ROOT_LIMITS = Limits(max_bytes=4 * 1024 * 1024)
+_OWN_ENTRY = ("intoto", "0.0.2")
+
+
+class Unavailable(Exception):  # noqa: N818 - not an error: nothing was found to be wrong
+    """The package is not installed, or is one that is not known here."""
+
+
+class Refused(Exception):  # noqa: N818 - the outcome of a check
+    """The signature, its certificate or its log entry is not good."""
+
+
+class Signed(Record):
+    """What was signed, and the verified certificate of whoever signed it."""
+
+    certificate: Certificate
+    payload: bytes = field(repr=False, default=b"")
+    """The content of the envelope; empty for a signature over bytes that are elsewhere."""
+    payload_type: str = ""
+
+
+class SigstoreRoot(Record):
+    """A trust root: certificate authorities and logs."""
+
+    verifier: Verifier = field(repr=False)
+    anchor: str
+    """Which root it is."""
+
+    def verify_envelope(self, bundle_json: bytes) -> Signed:
+        """A bundle with a signed statement in it."""
+        with _checking():
+            bundle = _bundle(bundle_json)
+            kind = bundle.log_entry._inner.kind_version
+            if (kind.kind, kind.version) == _OWN_ENTRY:
+                return _verify_intoto(self.verifier, bundle)
+            payload_type, payload = self.verifier.verify_dsse(bundle, _AnyIdentity())
+            return Signed(certificate=bundle.signing_certificate, payload=payload, payload_type=payload_type)
+
+    def verify_digest(self, bundle_json: bytes, digest: Digest) -> Signed:
+        """A bundle with a signature over bytes that have this SHA-256."""
+        from sigstore.hashes import Hashed
+        from sigstore_models.common.v1 import HashAlgorithm
+
+        with _checking():
+            bundle = _bundle(bundle_json)
+            hashed = Hashed(algorithm=HashAlgorithm.SHA2_256, digest=digest.raw)
+            self.verifier.verify_artifact(hashed, bundle, _AnyIdentity())
+            return Signed(certificate=bundle.signing_certificate)
+
+    def verify_promised(self, pem: bytes, signature: bytes, payload: bytes, promise: bytes) -> Signed:
+        """A signature with its certificate and the log's promise to have recorded it, as cosign stored them."""
+        from cryptography.x509 import load_pem_x509_certificate
+
+        with _checking():
+            certificate = load_pem_x509_certificate(pem)
+            body, moment = _promised(self.verifier, promise)
+            _check_certificate(self.verifier, certificate, moment)
+            _check_signature(certificate, signature, payload)
+            _check_hashedrekord(body, certificate, signature, payload)
+            return Signed(certificate=certificate, payload=payload)
+
+    def logged_at(self, entry: Mapping[str, Any], payload: bytes, signature: bytes, spki: bytes) -> datetime:
+        """When the log recorded an envelope that was signed with a key."""
+        from sigstore.models import TransparencyLogEntry
+        from sigstore_models.rekor.v1 import TransparencyLogEntry as Model
+
+        with _checking():
+            parsed = TransparencyLogEntry(Model.from_dict(dict(entry)))
+            moment = _check_entry(self.verifier, parsed)
+            body, kind = parsed._inner.canonicalized_body, parsed._inner.kind_version
+            recorded = _check_intoto if (kind.kind, kind.version) == _OWN_ENTRY else _check_dsse
+            recorded(body, payload, signature, spki)
+            return moment
+
+
+def open_root(path: Path | None) -> SigstoreRoot:
+    """The root in a file, or else the public one that the installed package brings. Nothing is fetched or updated.
+
+    Not ``Verifier.production(offline=True)``: that prefers an unverified copy in a folder of the user's.
+    """
+    data = read_file(path, _ROOT_LIMITS.max_bytes) if path is not None else None
+    try:
+        from sigstore import __version__
+        from sigstore._internal.tuf import DEFAULT_TUF_URL
+        from sigstore._utils import read_embedded
+        from sigstore.models import TrustedRoot
+        from sigstore.verify import Verifier
+        from sigstore_models.trustroot.v1 import TrustedRoot as Model
+    except ImportError as err:
+        if err.name == "sigstore":
+            why = "the package sigstore is not installed; the extra pinwarden[provenance] brings it"
+        else:
+            why = f"the installed release of the package sigstore is not known here: {err}"
+        raise Unavailable(why) from err
+    logging.getLogger("sigstore").addHandler(logging.NullHandler())  # what it says is in its errors, too
+    if data is None:
+        data, source = read_embedded("trusted_root.json", DEFAULT_TUF_URL), f"sigstore {__version__}"
+    else:
+        source = "file"
+    try:
+        strict_json.parse(data, _ROOT_LIMITS)
+        with _checking():
+            root = TrustedRoot(Model.from_json(data))
+            _check_complete(root)
+            return SigstoreRoot(verifier=Verifier(trusted_root=root), anchor=f"trust root {Digest.of(data)} ({source})")
+    except (Refused, PinwardenError) as err:
+        raise PinwardenError("TRUST_ROOT_INVALID", f"{path or source}: {err}") from err
+
+
+def _check_complete(root: Any) -> None:
+    from sigstore._internal.trust import KeyringPurpose
+
+    root.rekor_keyring(KeyringPurpose.VERIFY)
+    root.ct_keyring(KeyringPurpose.VERIFY)
+    root.get_fulcio_certs()
+
+
+class _AnyIdentity:
+    """Who signed is read from the verified certificate, and judged against the lock."""
+
+    def verify(self, cert: Certificate) -> None:
+        """Whoever it is."""
+
+
+class _checking:  # noqa: N801 - reads as a statement
+    """Turns every way in which a hostile bundle can make the libraries fail into a refusal."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, _: object) -> None:
+        # No list of exception types would be complete: pydantic, cryptography, rfc3161 and asn1 parsers raise here,
+        # and a panic of the parts that are written in Rust is not even an Exception.
+        if isinstance(err, Exception) or (kind is not None and kind.__name__ == "PanicException"):
+            raise err if isinstance(err, Refused) else Refused(_first_line(err)) from err
+
+
+def _first_line(err: BaseException | None) -> str:
+    """What the library says, which may quote the bundle."""
+    lines = str(err).splitlines() or [""]
+    return show_invisible(lines[0][:200]) or type(err).__name__
+
+
+def _bundle(data: bytes) -> Bundle:
+    from sigstore.models import Bundle
+
+    return Bundle.from_json(data)
+
+
+# The steps of a verification that are done here
+
+
+def _verify_intoto(verifier: Verifier, bundle: Bundle) -> Signed:
+    """1. the log entry, which gives the time; 2. the certificate at that time; 3. the signature; 4. that the entry
+    records this signature and no other (CVE-2022-36056)."""
+    envelope = bundle._dsse_envelope
+    if envelope is None:
+        _refuse("the bundle has no envelope")
+    certificate, payload, payload_type = (
+        bundle.signing_certificate,
+        envelope._inner.payload,
+        envelope._inner.payload_type,
+    )
+    moment = _check_entry(verifier, bundle.log_entry)
+    _check_certificate(verifier, certificate, moment)
+    _check_signature(certificate, envelope.signature, envelope.pae())
+    if payload_type != IN_TOTO:
+        _refuse("the envelope does not hold an in-toto statement")
+    _check_intoto(bundle.log_entry._inner.canonicalized_body, payload, envelope.signature, _der(certificate))
+    return Signed(certificate=certificate, payload=payload, payload_type=payload_type)
+
+
+def _check_entry(verifier: Verifier, entry: TransparencyLogEntry) -> datetime:
+    """Proof, checkpoint and promise; the last is what binds the time."""
+    from sigstore._internal.trust import KeyringPurpose
+
+    keyring = verifier._trusted_root.rekor_keyring(KeyringPurpose.VERIFY)
+    entry._verify(keyring)
+    if not entry._inner.integrated_time:
+        _refuse("the log entry has no time")
+    entry._verify_set(keyring)
+    return datetime.fromtimestamp(entry._inner.integrated_time, tz=UTC)
+
+
+def _promised(verifier: Verifier, promise: bytes) -> tuple[Mapping[str, Any], datetime]:
+    """The body of the entry that the log promised to record, and when."""
+    from sigstore._internal.trust import KeyringPurpose
+    from sigstore._utils import KeyID
+
+    document = strict_json.parse(promise, _ROOT_LIMITS)
+    entry = document["Payload"]
+    signed = {name: entry[name] for name in ("body", "integratedTime", "logID", "logIndex")}
+    verifier._trusted_root.rekor_keyring(KeyringPurpose.VERIFY).verify(
+        key_id=KeyID(bytes.fromhex(entry["logID"])),
+        signature=b64decode(document["SignedEntryTimestamp"], validate=True),
+        data=canonicalize(signed, "jcs"),
+    )
+    body = strict_json.parse(b64decode(entry["body"], validate=True), _ROOT_LIMITS)
+    return body, datetime.fromtimestamp(entry["integratedTime"], tz=UTC)
+
+
+def _check_certificate(verifier: Verifier, certificate: Certificate, moment: datetime) -> None:
+    from cryptography.x509 import ExtendedKeyUsage, KeyUsage
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+    from sigstore._internal.sct import verify_sct
+    from sigstore._internal.timestamp import TimestampSource, TimestampVerificationResult
+    from sigstore._internal.trust import KeyringPurpose
+
+    result = TimestampVerificationResult(source=TimestampSource.TRANSPARENCY_SERVICE, time=moment)
+    chain = verifier._verify_chain_at_time(certificate, result)
+    verify_sct(certificate, chain, verifier._trusted_root.ct_keyring(KeyringPurpose.VERIFY))
+    extensions = certificate.extensions
+    if not extensions.get_extension_for_class(KeyUsage).value.digital_signature:
+        _refuse("the certificate is not for signatures")
+    if ExtendedKeyUsageOID.CODE_SIGNING not in extensions.get_extension_for_class(ExtendedKeyUsage).value:
+        _refuse("the certificate is not for signing code")
+    if not certificate.not_valid_before_utc <= moment <= certificate.not_valid_after_utc:
+        _refuse("the certificate was not valid when the log recorded the signature")
+
+
+def _check_signature(certificate: Certificate, signature: bytes, message: bytes) -> None:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    key = certificate.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        _refuse("the certificate has a key of another kind than sigstore gives out")
+    try:
+        key.verify(signature, message, ec.ECDSA(SHA256()))
+    except InvalidSignature as err:
+        raise Refused("the signature does not fit") from err
+
+
+def _check_intoto(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
+    # https://github.com/sigstore/rekor/blob/main/pkg/types/intoto/v0.0.2/intoto_v0_0_2_schema.json
+    entry = strict_json.parse(body, _ROOT_LIMITS)
+    content = entry["spec"]["content"]
+    recorded = content["envelope"]
+    (row,) = recorded["signatures"]
+    same = (
+        (entry["kind"], entry["apiVersion"]) == _OWN_ENTRY
+        and recorded["payloadType"] == IN_TOTO
+        and content["payloadHash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
+        and b64decode(b64decode(row["sig"], validate=True), validate=True) == signature  # it is encoded twice
+        and _pem_content(row["publicKey"]) == signer
+    )
+    if not same:
+        _refuse("the log entry records something else")
+
+
+def _check_dsse(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
+    # https://github.com/sigstore/rekor/blob/main/pkg/types/dsse/v0.0.1/dsse_v0_0_1_schema.json
+    entry = strict_json.parse(body, _ROOT_LIMITS)
+    (row,) = entry["spec"]["signatures"]
+    same = (
+        (entry["kind"], entry["apiVersion"]) == ("dsse", "0.0.1")
+        and entry["spec"]["payloadHash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
+        and b64decode(row["signature"], validate=True) == signature
+        and _pem_content(row["verifier"]) == signer
+    )
+    if not same:
+        _refuse("the log entry records something else")
+
+
+def _check_hashedrekord(body: Mapping[str, Any], certificate: Certificate, signature: bytes, payload: bytes) -> None:
+    # https://github.com/sigstore/rekor/blob/main/pkg/types/hashedrekord/v0.0.1/hashedrekord_v0_0_1_schema.json
+    spec = body["spec"]
+    same = (
+        (body["kind"], body["apiVersion"]) == ("hashedrekord", "0.0.1")
+        and spec["data"]["hash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
+        and b64decode(spec["signature"]["content"], validate=True) == signature
+        and _pem_content(spec["signature"]["publicKey"]["content"]) == _der(certificate)
+    )
+    if not same:
+        _refuse("the log entry records something else")
+
+
+def _pem_content(text: str) -> bytes:
+    """What stands between the lines of a PEM text that is itself in base64."""
+    lines = b64decode(text, validate=True).decode("ascii").strip().split("\n")
+    if len(lines) < 3 or not lines[0].startswith("-----BEGIN ") or not lines[-1].startswith("-----END "):
+        _refuse("the log entry names no key")
+    try:
+        return b64decode("".join(lines[1:-1]), validate=True)
+    except BinasciiError as err:
+        raise Refused("the log entry names no key") from err
+
+
+def _der(certificate: Certificate) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.DER)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise Refused(why)

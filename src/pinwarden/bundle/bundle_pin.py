@@ -1,0 +1,145 @@
+"""What our record keeps of a server that was installed from a registry of bundles: its bytes, its permissions, and
+on whose word it was accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pinwarden.bundle.descriptor import RUNTIMES, SecurityPolicy
+from pinwarden.core.cid import Cid
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.record import extension_of
+
+BUNDLE = "bundle"
+"""The member of our record."""
+REGISTRY_TYPE = "mcp-toolbundle"
+"""What stands for the kind of package in the lock, as in the registry's own listing."""
+_TEXTS = ("tool", "version", "channel", "rootCid", "descriptorCid", "registry", "runtime", "target")
+_PERMISSIONS = {
+    "network": ("deny", "allow"),
+    "filesystem": ("deny", "read_only", "read_write"),
+    "exec": ("deny", "allow"),
+}
+
+
+class BundlePin(Record):
+    """One installed bundle."""
+
+    tool: str
+    version: str
+    channel: str
+    root_cid: str
+    descriptor_cid: str
+    archive: Digest
+    """The content hash."""
+    archive_cid: str
+    size: int
+    descriptor: Digest
+    """Of the document's bytes in the store."""
+    manifest: Digest
+    tree: Digest
+    """What unpacks from it."""
+    runtime: str
+    target: str
+    policy: SecurityPolicy
+    """What it asked for and was allowed."""
+    registry: str
+    """Where it came from, for people. Nothing is fetched from there because a lock says so."""
+    log_id: str | None
+    log_index: int | None
+    floor: str | None = None
+    oci_digest: Digest | None = None
+    """Of the artifact, where it came from an OCI registry."""
+    literal: bool = False
+    """Accepted by the letter of the rulebook, with its holes."""
+    surface_from: str | None = None
+    """Who asked the server for its surface: ``here`` or ``registry``; None if nobody did."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """The record of the acceptance."""
+
+    @property
+    def entry(self) -> str:
+        """The file that is started."""
+        return self.target.partition(":")[0]
+
+
+def bundle_value(pin: BundlePin) -> dict[str, Any]:
+    """The member of our record."""
+    value: dict[str, Any] = {
+        "tool": pin.tool,
+        "version": pin.version,
+        "channel": pin.channel,
+        "rootCid": pin.root_cid,
+        "descriptorCid": pin.descriptor_cid,
+        "contentHash": str(pin.archive),
+        "archiveCid": pin.archive_cid,
+        "size": pin.size,
+        "descriptor": str(pin.descriptor),
+        "manifest": str(pin.manifest),
+        "tree": str(pin.tree),
+        "runtime": pin.runtime,
+        "target": pin.target,
+        "policy": {"network": pin.policy.network, "filesystem": pin.policy.filesystem, "exec": pin.policy.exec},
+        "registry": pin.registry,
+        "log": None if pin.log_id is None else {"id": pin.log_id, "index": pin.log_index},
+        "provenance": dict(pin.provenance),
+    }
+    if pin.floor is not None:
+        value["floor"] = pin.floor
+    if pin.oci_digest is not None:
+        value["ociDigest"] = str(pin.oci_digest)
+    if pin.literal:
+        value["literal"] = True
+    if pin.surface_from is not None:
+        value["surfaceFrom"] = pin.surface_from
+    return value
+
+
+def bundle_of(entry: Entry) -> BundlePin | None:
+    """The bundle that an entry pins; None if it is of another kind. A record that cannot be read is an error."""
+    extension = extension_of(entry)
+    value = extension.others.get(BUNDLE) if extension else None
+    if value is None:
+        return None
+    try:
+        return _read(value)
+    except (KeyError, TypeError, AttributeError, PinwardenError) as err:
+        raise PinwardenError(
+            "LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} cannot be read: {err}"
+        ) from err
+
+
+def _read(value: Any) -> BundlePin:
+    if any(type(value[name]) is not str for name in _TEXTS) or type(value["size"]) is not int:
+        raise TypeError("a member is of another kind")
+    log, policy = value["log"], value["policy"]
+    if any(policy[name] not in allowed for name, allowed in _PERMISSIONS.items()) or value["runtime"] not in RUNTIMES:
+        raise TypeError("a permission or runtime is unknown")
+    return BundlePin(
+        tool=value["tool"],
+        version=value["version"],
+        channel=value["channel"],
+        root_cid=str(Cid.parse(value["rootCid"])),
+        descriptor_cid=str(Cid.parse(value["descriptorCid"])),
+        archive=Digest.parse(value["contentHash"]),
+        archive_cid=str(Cid.parse(value["archiveCid"])),
+        size=value["size"],
+        descriptor=Digest.parse(value["descriptor"]),
+        manifest=Digest.parse(value["manifest"]),
+        tree=Digest.parse(value["tree"]),
+        runtime=value["runtime"],
+        target=value["target"],
+        policy=SecurityPolicy(**{name: policy[name] for name in _PERMISSIONS}),
+        registry=value["registry"],
+        log_id=None if log is None else str(log["id"]),
+        log_index=None if log is None else int(log["index"]),
+        floor=value.get("floor"),
+        oci_digest=Digest.parse(value["ociDigest"]) if "ociDigest" in value else None,
+        literal=value.get("literal") is True,
+        surface_from=value.get("surfaceFrom"),
+        provenance=dict(value["provenance"].items()),
+    )

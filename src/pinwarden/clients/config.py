@@ -1,0 +1,315 @@
+"""The servers in a client's configuration file, and what each of them would start or contact.
+
+Whatever form a file has, reading it gives a value: a damaged file is a ``ConfigFile`` that says so, and a server that
+cannot be understood is a ``ConfiguredServer`` with a problem, so that one of them never hides the others. Values stay
+as they are written; ``${VAR}`` is resolved by whoever connects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, cast
+
+from pinwarden.clients.entry_dialects import fields_of, target_of, unwrapped
+from pinwarden.clients.table import CLIENTS, FORMATS, Client, Format, Place, Scope
+from pinwarden.clients.unsupported_servers import unread_servers
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.pointer import pointer_step
+from pinwarden.core.record import Record, field, replace
+from pinwarden.system.target import Target
+
+_ROOTS = (("mcpServers",), ("servers",), ("context_servers",), ("mcp_servers",), ("mcp", "servers"), ("mcp",))
+
+
+class ConfiguredServer(Record):
+    """One server as a client's file names it."""
+
+    client: str
+    scope: Scope
+    path: str
+    """The file."""
+    name: str
+    pointer: str
+    """JSON Pointer to the entry inside the file."""
+    entry: Any = field(repr=False)
+    """What stands in the file, verbatim. It may hold secrets, so it is not shown."""
+    target: Target | None
+    problem: str | None = None
+    """Why the entry cannot be used as it stands, or what is ambiguous about it."""
+    disabled: bool = False
+    folder: str | None = None
+    """The project that an entry of scope ``local`` is for; the user's file holds those of all projects."""
+
+
+class DeclaredInput(Record):
+    """A value that the client asks its user for; ``${input:id}`` stands for the answer."""
+
+    id: str
+    pointer: str
+    """JSON Pointer to the declaration inside the file."""
+    password: bool
+    """The client hides what is typed."""
+    literals: tuple[str, ...] = field(repr=False)
+    """What the file offers as an answer: the default, and what can be picked. It may hold secrets."""
+    command: str | None = None
+    """The command of the client that gives the answer, where nobody is asked."""
+
+
+class ConfigFile(Record):
+    """A file that a client reads, as it was found."""
+
+    client: str
+    scope: Scope
+    path: str
+    servers: tuple[ConfiguredServer, ...] = ()
+    document: Any = field(default=None, repr=False)
+    """The whole file as values; ``None`` if it could not be read."""
+    fault: Literal["unreadable", "invalid"] | None = None
+    problem: str | None = None
+    """What is wrong with the file, if it has a fault."""
+    link: str | None = None
+    """Where the path leads if it, or a folder on the way inside the project or home, is a symbolic link."""
+    settings: bool = False
+    """The file holds no servers but decides about them."""
+    inputs: tuple[DeclaredInput, ...] = ()
+    """What the user is asked for."""
+    unread: tuple[str, ...] = ()
+    """JSON Pointers to servers that the client is not known to read there, so that they are not among ``servers``."""
+    code: bool = False
+    """The file is a program that the client loads; it is not read."""
+
+
+def format_of(path: str) -> Format:
+    """The format of a file, by its name; JSON with comments where that says nothing."""
+    return next((form for ending, form in FORMATS.items() if path.lower().endswith(ending)), "json")
+
+
+def read_document(data: bytes, path: str) -> Any:
+    """The values of a configuration file. An empty file is an empty object, as clients see it."""
+    from pinwarden.clients.jsonc import decode
+
+    form = format_of(path)
+    if form == "json":
+        return _read_json(data)
+    text = decode(data)
+    if form == "toml":
+        from pinwarden.clients.toml_text import read_toml
+
+        return read_toml(text)
+    from pinwarden.clients.yaml_text import read_yaml
+
+    document = read_yaml(text)
+    return {} if document is None else document
+
+
+def _front_matter(data: bytes) -> dict[str, Any]:
+    from pinwarden.clients.front_matter import read_front_matter
+
+    return read_front_matter(data)
+
+
+def _read_json(data: bytes) -> Any:
+    from pinwarden.clients.jsonc import decode, read
+    from pinwarden.core.strict_json import parse
+
+    if not data.strip():
+        return {}
+    try:
+        return parse(data)  # most files are plain JSON, and the strict reader is a hundred times faster
+    except PinwardenError:
+        return read(decode(data)).value
+
+
+def read_config(data: bytes, *, client: Client, place: Place, path: str, link: str | None = None) -> ConfigFile:
+    """A configuration file and its servers. It never raises: what is wrong is said in the result."""
+    try:
+        document = _front_matter(data) if place.agents else read_document(data, path)
+        if type(document) is not dict:
+            raise PinwardenError("CONFIG_INVALID", "the file does not hold an object")
+        servers = () if place.settings else tuple(_servers(document, client, place, path))
+        inputs = () if place.settings else tuple(_inputs(document, client, place))
+    except PinwardenError as err:
+        return ConfigFile(
+            client=client.id,
+            scope=place.scope,
+            path=path,
+            fault="invalid",
+            problem=err.message,
+            link=link,
+            settings=place.settings,
+        )
+    return ConfigFile(
+        client=client.id,
+        scope=place.scope,
+        path=path,
+        servers=servers,
+        document=document,
+        link=link,
+        settings=place.settings,
+        inputs=inputs,
+        unread=tuple(unread_servers(document, (server.pointer for server in servers))),
+    )
+
+
+def entry_in(document: Any, client: Client, name: str, root: tuple[str, ...] | None = None) -> Any:
+    """The entry of one server in a configuration or a fragment of one; ``None`` if it is not there."""
+    entries = document
+    for step in root or client.root:
+        entries = entries.get(step) if type(entries) is dict else None
+    if type(entries) is list:
+        return next((entry for entry in entries if type(entry) is dict and entry.get("name") == name), None)
+    return entries.get(name) if type(entries) is dict else None
+
+
+def config_with(client: Client, name: str, entry: Any) -> dict[str, Any]:
+    """A configuration with one server in it, where its client looks for it: what ``entry_in`` finds again."""
+    if not client.spelling.named_list:
+        return nested(client.root, {name: entry})
+    # Continue also reads files of other clients, where a server's name is not inside its entry.
+    return nested(client.root, [{"name": name, **entry} if type(entry) is dict else entry])
+
+
+def nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """An object that holds a value at a path of members."""
+    for step in reversed(path):
+        value = {step: value}
+    return cast(dict[str, Any], value)
+
+
+def servers_in(config: Any) -> dict[str, Target]:
+    """Every server of a configuration whose client is not known, by its name. Unusable entries are left out."""
+    if type(config) is not dict:
+        raise PinwardenError("CONFIG_INVALID", "the configuration is not an object")
+    found: dict[str, Target] = {}
+    for root in _ROOTS:
+        entries: Any = config
+        for step in root:
+            entries = entries.get(step) if type(entries) is dict else None
+        for name, entry, _ in _named_entries(entries, root):
+            target, _problem = target_of(entry, CLIENTS["generic"])
+            if target is not None:
+                found.setdefault(name, target)
+    return found
+
+
+def configured_server(name: str, entry: Any, client: Client, *, path: str = "") -> ConfiguredServer:
+    """One entry of a project's file, understood in the spelling of its client."""
+    target, problem = target_of(entry, client)
+    if not name:
+        problem = "the server has no name"
+    return ConfiguredServer(
+        client=client.id,
+        scope="project",
+        path=path,
+        name=name,
+        pointer=_pointer((*client.root, name)),
+        entry=entry,
+        target=target,
+        problem=problem,
+        disabled=type(entry) is dict and fields_of(entry, client)["disabled"] is True,
+    )
+
+
+def _servers(document: Mapping[str, Any], client: Client, place: Place, path: str) -> Iterator[ConfiguredServer]:
+    if place.may_be_one_server and _looks_like_server(document) and (place.root or client.root)[0] not in document:
+        yield replace(configured_server(_stem(path), document, client, path=path), scope=place.scope, pointer="")
+        return
+    within: list[tuple[Any, tuple[str, ...], Scope]] = [(document, (), place.scope)]
+    folders = document.get(place.folders) if place.folders else None
+    if place.folders and type(folders) is dict:
+        within += [(value, (place.folders, folder), "local") for folder, value in folders.items()]
+    for holder, before, scope in within:
+        for entries, root in _holders(holder, client, place):
+            if type(entries) is not dict and type(entries) is not list:
+                raise PinwardenError("CONFIG_INVALID", f"{'/'.join((*before, *root))[:80]!a} does not hold servers")
+            names = [name for name, _, _ in _named_entries(entries, root) if name]
+            repeated = next((name for name in names if names.count(name) > 1), None) if type(entries) is list else None
+            if repeated is not None:
+                raise PinwardenError("CONFIG_INVALID", f"two servers have the name {repeated[:80]!a}")
+            for name, entry, step in _named_entries(entries, root):
+                if is_inside(entry, client):
+                    continue
+                pointer = _pointer((*before, *root, step))
+                server = configured_server(name, entry, client, path=path)
+                yield replace(server, scope=scope, pointer=pointer, folder=before[1] if before else None)
+
+
+def is_inside(entry: Any, client: Client) -> bool:
+    """Whether an entry is a part of the client itself, and starts or contacts nothing."""
+    if not client.spelling.inside or type(entry) is not dict:
+        return False
+    words = unwrapped(entry, client)
+    started = (client.spelling.command, *client.spelling.url)
+    return words.get("type") in client.spelling.inside and not any(words.get(member) for member in started)
+
+
+def _inputs(document: Mapping[str, Any], client: Client, place: Place) -> Iterator[DeclaredInput]:
+    if client.spelling.inputs is None:
+        return
+    roots = (place.root or client.root, *place.more_roots)
+    for holder in dict.fromkeys((*root[:-1], client.spelling.inputs) for root in roots):
+        for declared, steps in _at(document, holder, dotted=place.dotted):
+            for number, each in enumerate(declared if type(declared) is list else ()):
+                if type(each) is not dict:
+                    continue
+                options = each.get("options")
+                picked = [row.get("value") if type(row) is dict else row for row in _listed(options)]
+                yield DeclaredInput(
+                    id=each["id"] if type(each.get("id")) is str else "",
+                    pointer=_pointer((*steps, str(number))),
+                    password=each.get("password") is True,
+                    literals=tuple(text for text in (each.get("default"), *picked) if type(text) is str),
+                    command=str(each.get("command"))[:200] if each.get("type") == "command" else None,
+                )
+
+
+def _holders(document: Any, client: Client, place: Place) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Every object or list of servers that the file has, and the members on the way to it."""
+    for root in (place.root or client.root, *place.more_roots):
+        yield from ((found, steps) for found, steps in _at(document, root, dotted=place.dotted) if found is not None)
+
+
+def _at(value: Any, path: tuple[str, ...], *, dotted: bool) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """What is at a path of members, with the members as they are written: ``a.b`` may stand for ``b`` in ``a``."""
+    if not path:
+        yield value, ()
+        return
+    if type(value) is not dict:
+        return
+    for count in range(1, len(path) + 1 if dotted else 2):
+        member = ".".join(path[:count])
+        if member in value:
+            yield from ((found, (member, *rest)) for found, rest in _at(value[member], path[count:], dotted=dotted))
+    if dotted and any(member.startswith(f"{'.'.join(path)}.") for member in value):
+        raise PinwardenError("CONFIG_INVALID", f"{'.'.join(path)[:80]!a} is taken apart into members with dots")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if type(value) is list else []
+
+
+def _stem(path: str) -> str:
+    """The name of a file without its ending."""
+    return path.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
+
+
+def _named_entries(entries: Any, root: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+    """Name, entry and last step of its pointer."""
+    if type(entries) is dict:
+        for name, entry in entries.items():
+            # VS Code's old settings keep servers and inputs under "mcp"; opencode keeps servers there directly.
+            if root == ("mcp",) and name in ("servers", "inputs") and not _looks_like_server(entry):
+                continue
+            yield name, entry, name
+    elif type(entries) is list:
+        for number, entry in enumerate(entries):
+            name = entry.get("name") if type(entry) is dict else None
+            yield name if type(name) is str else "", entry, str(number)
+
+
+def _looks_like_server(entry: Any) -> bool:
+    return type(entry) is dict and any(type(entry.get(member)) in (str, list) for member in ("command", "url"))
+
+
+def _pointer(steps: tuple[str, ...]) -> str:
+    return "".join("/" + pointer_step(step) for step in steps)

@@ -1,0 +1,451 @@
+"""What changed between an approved configuration entry and the one that lies there now, and how much it matters.
+
+Entries are compared by what they mean, not by how a client spells it. No value that could be a secret is part of a
+change: it is masked, or only that it changed is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pinwarden.clients.config import ConfiguredServer, configured_server
+from pinwarden.clients.entry_dialects import fields_of
+from pinwarden.clients.findings import settings_changes
+from pinwarden.clients.kinds import CONFIG_KINDS
+from pinwarden.clients.launch.launched import DANGERS, Launched, what_runs
+from pinwarden.clients.near_names import near_name
+from pinwarden.clients.table import CLIENTS, Client, client_of
+from pinwarden.core.patterns import pattern
+from pinwarden.core.record import Record
+from pinwarden.surface.drift.changes import ABSENT, Change, in_order
+from pinwarden.surface.drift.json_values import same, step
+from pinwarden.system.command_words import program_name
+from pinwarden.system.masking import is_reference, shown_address, shown_kept, shown_text, shown_value, shown_words
+from pinwarden.system.redirecting_variables import redirects
+from pinwarden.system.target import StdioTarget
+
+ENTITY = "config"
+_INSERTED = pattern(r"\$\{((?:env:|input:)?[A-Za-z_][\w.-]*)\}|\{env:([A-Za-z_]\w*)\}|%([A-Za-z_]\w{2,})%")
+_INSERTION = r"(?:\$\{(?:env:|input:)?[A-Za-z_][\w.-]*\}|\{env:[A-Za-z_]\w*\}|%[A-Za-z_]\w{2,}%)"
+_TEMPLATE = pattern(
+    rf"(?:(?:Bearer|Basic|Token) )?{_INSERTION}(?:[/\\:;,. -]*{_INSERTION})*(?:[/\\][\w.-]{{1,20}}){{0,8}}"
+)
+_REFERRED = pattern(
+    r"\$\{\s*((?:env:)?[A-Za-z_]\w*)?|\$([A-Z_][A-Z0-9_]{2,})|^\s*\$([A-Za-z_]\w*)\s*$|\{(?:env|file):([^{}]*)|%([A-Za-z_]\w{2,})%"
+)
+"""Clients put a variable in wherever such a thing stands in a value."""
+_COMPARED = ("command", "args", "env", "cwd", "url", "headers", "transport", "disabled")
+
+
+def compare_configs(before: Any, after: Any, client: Client = CLIENTS["generic"]) -> tuple[Change, ...]:
+    """All changes between two whole configurations of one client, servers matched by name."""
+    approved, current = _entries(before, client), _entries(after, client)
+    changes: list[Change] = []
+    for name, entry in current.items():
+        if name in approved:
+            changes += compare_entries(name, approved[name], entry, client)
+        else:
+            changes.append(unknown_entry(configured_server(name, entry, client), approved, _packages(approved, client)))
+    changes += [_removed(name, entry, client) for name, entry in approved.items() if name not in current]
+    return in_order([*changes, *settings_changes(before, after)])
+
+
+def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple[Change, ...]:
+    """All changes between the approved entry of a server and the one that is configured now."""
+    if same(before, after):
+        return ()
+    if type(before) is not dict or type(after) is not dict:
+        return (_Row(name=name, field="entry").change("unusable_entry", ABSENT, ABSENT),)
+    pair = _Pair.of(name, before, after, client)
+    return in_order(_changes(pair))
+
+
+def compare_answers(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
+    """The change between what was proposed as answers when a server was approved, and what is proposed now."""
+    if same(dict(before), dict(after)):
+        return ()
+    row = _Row(name=name, field="inputs", path="/inputs")
+    return (row.change("answers_changed", dict(before) or ABSENT, dict(after) or ABSENT),)
+
+
+def unknown_entry(server: ConfiguredServer, names: Iterable[str], packages: Iterable[str] = ()) -> Change:
+    """The change that a server without approval is; ``names`` and ``packages`` are those that have one."""
+    near = near_name(server.name, names)
+    launched = what_runs(server.target) if server.target else None
+    if near is None and launched and launched.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source"):
+        near = near_name(launched.identity, packages)
+    row = _Row(name=server.name, field="added")
+    kind = "look_alike_entry" if near is not None else "rogue_entry"
+    more = [f"It is close to {near[:80]!a}."] if near is not None else []
+    return row.change(kind, ABSENT, shown_server(server), *more, *_told(launched.dangers if launched else ()))
+
+
+def shown_server(server: ConfiguredServer) -> dict[str, Any]:
+    """An entry for people: what it starts or contacts, and the names of its variables and headers."""
+    if type(server.entry) is not dict:
+        return {"entry": type(server.entry).__name__}
+    fields = fields_of(server.entry, client_of(server.client))
+    shown: dict[str, Any] = {"client": server.client, "scope": server.scope, "file": server.path}
+    if fields["command"] is not None:
+        shown["command"] = shown_words([str(word) for word in (fields["command"], *fields["args"])])
+    if type(fields["url"]) is str:
+        shown["url"] = shown_address(fields["url"])
+    for member in ("env", "headers"):
+        if type(fields[member]) is dict and fields[member]:
+            shown[member] = sorted(fields[member])
+    return shown
+
+
+class _Row(Record):
+    """Where a change is."""
+
+    name: str
+    field: str
+    path: str = ""
+
+    def change(self, kind: str, before: Any, after: Any, *more: str) -> Change:
+        row = CONFIG_KINDS[kind]
+        return Change(
+            entity=ENTITY,
+            name=self.name,
+            field=self.field,
+            path=self.path,
+            kind=kind,
+            severity=row.severity,
+            before=before,
+            after=after,
+            reason=" ".join((row.reason, *more)),
+        )
+
+
+class _Pair(Record):
+    """An approved entry and the one that is there now, understood."""
+
+    name: str
+    old: Mapping[str, Any]
+    new: Mapping[str, Any]
+    old_server: ConfiguredServer
+    new_server: ConfiguredServer
+    was: Launched | None
+    runs: Launched | None
+    client: Client
+
+    @classmethod
+    def of(cls, name: str, before: dict[str, Any], after: dict[str, Any], client: Client) -> _Pair:
+        old, new = configured_server(name, before, client), configured_server(name, after, client)
+        return cls(
+            name=name,
+            old=fields_of(before, client),
+            new=fields_of(after, client),
+            old_server=old,
+            new_server=new,
+            was=what_runs(old.target) if old.target else None,
+            runs=what_runs(new.target) if new.target else None,
+            client=client,
+        )
+
+    @property
+    def new_dangers(self) -> tuple[str, ...]:
+        known = self.was.dangers if self.was else ()
+        return tuple(code for code in (self.runs.dangers if self.runs else ()) if code not in known)
+
+    def row(self, field: str, *steps: str) -> _Row:
+        path = ""
+        for token in (field, *steps):
+            path = step(path, token)
+        return _Row(name=self.name, field=field, path=path)
+
+    def differs(self, field: str) -> bool:
+        return not same(_emptied(self.old.get(field)), _emptied(self.new.get(field)))
+
+
+def _changes(pair: _Pair) -> Iterator[Change]:
+    yield from _usability(pair)
+    yield from _command(pair)
+    yield from _arguments(pair)
+    yield from _variables(pair)
+    yield from _folder(pair)
+    yield from _address(pair)
+    yield from _headers(pair)
+    yield from _switches(pair)
+    yield from _others(pair)
+
+
+def _usability(pair: _Pair) -> Iterator[Change]:
+    old, new = pair.old_server, pair.new_server
+    if new.target is None and old.target is not None:
+        yield _Row(name=pair.name, field="entry").change("unusable_entry", ABSENT, ABSENT)
+    elif new.problem and not old.problem:
+        yield _Row(name=pair.name, field="entry").change("ambiguous_entry", ABSENT, ABSENT)
+
+
+def _command(pair: _Pair) -> Iterator[Change]:
+    if not pair.differs("command"):
+        return
+    old, new = pair.old["command"], pair.new["command"]
+    row = pair.row("command")
+    before, after = _shown_program(old), _shown_program(new)
+    if old is None or new is None:
+        yield row.change("kind_swapped", before, after, *_told(pair.new_dangers))
+    elif type(old) is str and type(new) is str and not pair.new_dangers and program_name(old) == program_name(new):
+        yield row.change("program_moved", before, after)
+    elif _same_release(pair) and not pair.new_dangers:
+        yield row.change("launcher_changed", before, after)
+    else:
+        yield row.change("command_swapped", before, after, *_told(pair.new_dangers))
+
+
+def _arguments(pair: _Pair) -> Iterator[Change]:
+    if not pair.differs("args"):
+        return
+    before, after = _shown_arguments(pair.old), _shown_arguments(pair.new)
+    kind = _kind_of_arguments(pair)
+    dangers = () if pair.differs("command") else pair.new_dangers  # told with the command otherwise
+    yield pair.row("args").change(kind, before, after, *_told(dangers))
+
+
+def _kind_of_arguments(pair: _Pair) -> str:
+    was, runs = pair.was, pair.runs
+    if pair.differs("command") or was is None or runs is None:
+        return "arguments_changed"
+    if pair.new_dangers:
+        return "danger_added"
+    if (was.kind, _name(was)) != (runs.kind, _name(runs)):
+        return "package_swapped"
+    if was.via is not None and runs.via is not None and was.via != runs.via:
+        was, runs = was.via, runs.via
+        if (was.kind, _name(was)) != (runs.kind, _name(runs)):
+            return "package_swapped"
+    if was.pinned and not runs.pinned:
+        return "pin_loosened"
+    if not was.pinned and runs.pinned and _one_word_differs(pair):
+        return "pin_tightened"
+    return "release_changed" if (was.version, was.digest) != (runs.version, runs.digest) else "arguments_changed"
+
+
+def _same_release(pair: _Pair) -> bool:
+    was, runs = pair.was, pair.runs
+    if was is None or runs is None or was.kind in ("path", "shell"):
+        return False
+    return (was.kind, _name(was), was.version, was.digest) == (runs.kind, _name(runs), runs.version, runs.digest)
+
+
+def _name(launched: Launched) -> str:
+    """The identity, with the spelling of package names that makes no difference taken out."""
+    return (launched.purl or launched.identity).partition("@")[0] if launched.kind == "pypi" else launched.identity
+
+
+def _one_word_differs(pair: _Pair) -> bool:
+    old, new = pair.old["args"], pair.new["args"]
+    return len(old) == len(new) and sum(one != other for one, other in zip(old, new, strict=True)) == 1
+
+
+def _variables(pair: _Pair) -> Iterator[Change]:
+    yield from _named_values(pair, "env", "variable")
+
+
+def _headers(pair: _Pair) -> Iterator[Change]:
+    yield from _named_values(pair, "headers", "header")
+
+
+def _named_values(pair: _Pair, field: str, what: str) -> Iterator[Change]:
+    if not pair.differs(field):
+        return
+    old, new = pair.old[field] or {}, pair.new[field] or {}
+    if type(old) is not dict or type(new) is not dict:
+        yield pair.row(field).change(f"{what}_changed", ABSENT, ABSENT)
+        return
+    for name in sorted({*old, *new}):
+        before, after = old.get(name, ABSENT), new.get(name, ABSENT)
+        if before is ABSENT or after is ABSENT or not same(before, after):
+            kind = _kind_of_value(name, before, after, what)
+            yield pair.row(field, name).change(kind, _shown(name, before), _shown(name, after))
+
+
+def _kind_of_value(name: str, before: Any, after: Any, what: str) -> str:
+    if after is ABSENT:
+        return f"{what}_removed"
+    if type(before) is str and type(after) is str and reference_name(before) == reference_name(after) is not None:
+        return "placeholder_spelled"
+    if what == "variable" and redirects(name):
+        return "redirecting_variable"
+    if before is ABSENT:
+        return f"{what}_added"
+    # A person has to fill in <NAME>; but where the answers come from, or another variable, is no matter of filling in.
+    if type(before) is str and before == f"<{name}>" and type(after) is str and "://" not in after:
+        return f"{what}_changed" if _refers_elsewhere(name, after) else "placeholder_filled"
+    return f"{what}_changed"
+
+
+def reference_name(value: str) -> str | None:
+    """The variable that a placeholder stands for, whatever its spelling."""
+    text = value.strip()
+    for opening, closing in (
+        ("${{ secrets.", "}}"),
+        ("${{secrets.", "}}"),
+        ("${env:", "}"),
+        ("{env:", "}"),
+        ("<", ">"),
+    ):
+        if text.startswith(opening) and text.endswith(closing) and is_reference(text):
+            return text[len(opening) : -len(closing)].strip()
+    if text.startswith("${") and text.endswith("}") and text[2:-1].isidentifier():
+        return text[2:-1]
+    if text.startswith("$") and text[1:].isidentifier():
+        return text[1:]
+    # A scheme before it, a path behind it, or another variable beside it: the text without secrets, in one spelling.
+    return _INSERTED.sub(_as_usual, text) if _TEMPLATE.fullmatch(text) else None
+
+
+def in_usual_words(text: str) -> str:
+    """A text with every placeholder of a variable as ``${NAME}``."""
+    name = reference_name(text)
+    if name is None:
+        return _INSERTED.sub(_as_usual, text)
+    return name if "${" in name else f"${{{name}}}"
+
+
+def _as_usual(inserted: re.Match[str]) -> str:
+    name = next(part for part in inserted.groups() if part)
+    return f"${{{name.removeprefix('env:')}}}"
+
+
+def _refers_elsewhere(name: str, value: str) -> bool:
+    """Whether a value is, or holds, a reference to a variable other than the one of that name."""
+    if is_reference(value) and not _REFERRED.search(value):
+        return True
+    return any(
+        next((part for part in found.groups() if part), "").removeprefix("env:") != name
+        for found in _REFERRED.finditer(value)
+    )
+
+
+def _folder(pair: _Pair) -> Iterator[Change]:
+    if not pair.differs("cwd"):
+        return
+    found_there = bool(pair.runs and {"relative_path"} & set(pair.runs.dangers)) or bool(
+        pair.runs and pair.runs.kind in ("module", "script")
+    )
+    kind = "folder_decides" if found_there else "folder_changed"
+    yield pair.row("cwd").change(kind, _shown_program(pair.old["cwd"]), _shown_program(pair.new["cwd"]))
+
+
+def _address(pair: _Pair) -> Iterator[Change]:
+    if not pair.differs("url"):
+        if pair.differs("transport"):
+            yield pair.row("transport").change("transport_changed", pair.old["transport"], pair.new["transport"])
+        return
+    old, new = pair.old["url"], pair.new["url"]
+    before, after = _shown_address(old), _shown_address(new)
+    if old is None or new is None:
+        # With a command on the other side, its row has said that this is no longer the same kind of server.
+        kind = (
+            "kind_swapped" if not pair.differs("command") else "address_moved" if new is not None else "address_changed"
+        )
+    else:
+        kind = "address_changed" if _origin(old) == _origin(new) else "address_moved"
+    yield pair.row("url").change(kind, before, after, *_told(pair.new_dangers))
+
+
+def _origin(url: Any) -> str:
+    """Scheme, user and host as they are written. Two spellings of one host are better asked about than overlooked."""
+    text = url if type(url) is str else ""
+    scheme, _, rest = text.partition("://")
+    host = rest
+    for mark in "/?#\\":
+        host = host.partition(mark)[0]
+    return f"{scheme.lower()}://{host.lower()}"
+
+
+def _switches(pair: _Pair) -> Iterator[Change]:
+    if pair.old["disabled"] != pair.new["disabled"]:
+        kind = "entry_disabled" if pair.new["disabled"] else "entry_enabled"
+        yield pair.row("disabled").change(kind, pair.old["disabled"], pair.new["disabled"])
+
+
+def _others(pair: _Pair) -> Iterator[Change]:
+    for field in sorted({*pair.old, *pair.new}):
+        if field in _COMPARED or not pair.differs(field):
+            continue
+        before, after = pair.old.get(field, ABSENT), pair.new.get(field, ABSENT)
+        kind = "member_changed"
+        if field in pair.client.spelling.consent:
+            narrowed = "*" in _consented(before) or _consented(after) <= _consented(before)
+            kind = "consent_narrowed" if narrowed else "consent_widened"
+        yield pair.row(field).change(kind, _shown_member(field, before), _shown_member(field, after))
+
+
+def _consented(value: Any) -> frozenset[str]:
+    """What may be called without asking; everything is spelt ``*``."""
+    if type(value) is list:
+        return frozenset(str(item) for item in value)
+    return frozenset({"*"}) if value is True else frozenset()
+
+
+def _removed(name: str, entry: Any, client: Client) -> Change:
+    shown = shown_server(configured_server(name, entry, client))
+    return _Row(name=name, field="removed").change("entry_removed", shown, ABSENT)
+
+
+def _entries(config: Any, client: Client) -> dict[str, Any]:
+    """The servers of a configuration by name, under the client's own member or, failing that, any that is usual."""
+    document = config if type(config) is dict else {}
+    found: dict[str, Any] = {}
+    for root in dict.fromkeys((client.root, *(other.root for other in CLIENTS.values()))):
+        entries: Any = document
+        for member in root:
+            entries = entries.get(member) if type(entries) is dict else None
+        if type(entries) is list:
+            named = [entry for entry in entries if type(entry) is dict and type(entry.get("name")) is str]
+            entries = {entry["name"]: entry for entry in named}
+        if type(entries) is dict:
+            found = {**entries, **found}
+    return found
+
+
+def _packages(entries: Mapping[str, Any], client: Client) -> list[str]:
+    return [
+        name for name in (package_of(configured_server(key, entry, client)) for key, entry in entries.items()) if name
+    ]
+
+
+def package_of(server: ConfiguredServer) -> str | None:
+    """The package or image that a server runs, if it runs one."""
+    launched = what_runs(server.target) if isinstance(server.target, StdioTarget) else None
+    return launched.identity if launched and launched.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source") else None
+
+
+def _told(dangers: Iterable[str]) -> list[str]:
+    return [DANGERS[code] for code in dangers]
+
+
+def _emptied(value: Any) -> Any:
+    """Clients and installers differ in whether they write an empty list or object."""
+    return None if value in ({}, [], None) else value
+
+
+def _shown(name: str, value: Any) -> Any:
+    return ABSENT if value is ABSENT else shown_kept(name, value)
+
+
+def _shown_program(value: Any) -> Any:
+    return ABSENT if value is None else shown_text(value) if type(value) is str else type(value).__name__
+
+
+def _shown_arguments(fields: Mapping[str, Any]) -> list[str]:
+    # The word before the first argument is the program, which can be an option's name for nothing.
+    return shown_words([word if type(word) is str else type(word).__name__ for word in fields["args"]])
+
+
+def _shown_address(value: Any) -> Any:
+    return ABSENT if value is None else shown_address(value) if type(value) is str else type(value).__name__
+
+
+def _shown_member(field: str, value: Any) -> Any:
+    if value is ABSENT or type(value) in (bool, int, float):
+        return value
+    if type(value) is list and all(type(item) is str for item in value):
+        return shown_words(value)
+    return shown_value(field, value) if type(value) is str else type(value).__name__

@@ -1,0 +1,299 @@
+"""What is wrong with the configurations of a machine by themselves, without comparing them with anything approved.
+
+Files that cannot be read, links, entries that run shells, settings of a repository that start servers or redirect the
+assistant before anybody agreed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pinwarden.clients.config import ConfigFile, ConfiguredServer
+from pinwarden.clients.entry_dialects import fields_of
+from pinwarden.clients.launch.launched import DANGERS, what_runs
+from pinwarden.clients.switches import switches_in
+from pinwarden.clients.table import client_of
+from pinwarden.core.finding_kinds import Kinds, kind_table
+from pinwarden.core.record import Record
+from pinwarden.surface.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change
+from pinwarden.surface.drift.json_values import same, step
+from pinwarden.system.masking import shown_name
+from pinwarden.system.redirecting_variables import redirects
+
+FINDING_KINDS: Kinds = kind_table(
+    critical=(
+        ("config_unreadable", "The file could not be read, so nobody knows which servers it starts."),
+        ("config_invalid", "The file cannot be understood, and clients may still read something in it."),
+        ("servers_not_understood", "The file names servers where Pinwarden does not know its client to read them."),
+        ("shell_command", DANGERS["shell_command"]),
+        ("download_and_run", DANGERS["download_and_run"]),
+        ("redirecting_variable", "A variable makes the command load, fetch or trust something else."),
+        ("all_servers_enabled", "The settings start every server that the repository names, without asking."),
+        ("assistant_redirected", "The settings send what the assistant says and reads to another address."),
+        ("permissions_bypassed", "The settings let the assistant act without asking."),
+    ),
+    review=(
+        ("start_unresolved", "The entry starts a server through pinwarden run, which the lock does not let it start."),
+        ("config_link", "The file is a symbolic link, so who can change it is decided elsewhere."),
+        ("entry_unusable", "The entry cannot be understood, so it cannot be locked."),
+        ("inline_code", DANGERS["inline_code"]),
+        ("shell_text", DANGERS["shell_text"]),
+        ("preload", DANGERS["preload"]),
+        ("other_index", DANGERS["other_index"]),
+        ("temporary_path", DANGERS["temporary_path"]),
+        ("container_privileges", DANGERS["container_privileges"]),
+        ("unencrypted_address", DANGERS["unencrypted_address"]),
+        ("servers_enabled", "The settings start servers that the repository names, without asking."),
+        ("hooks", "The settings run commands when the assistant works."),
+        ("command_setting", "The settings name a command that is run without asking."),
+        ("variables_set", "The settings set a variable that decides where code, packages or answers come from."),
+        ("calls_unasked", "Calls to this server pass without asking the user."),
+        ("plugins_enabled", "The settings bring plugins, which may start servers and commands that nobody approved."),
+    ),
+    info=(
+        ("calls_allowed", "The settings let tools of servers be called without asking the user."),
+        ("relative_path", DANGERS["relative_path"]),
+        ("floating", "The entry does not say which release is run, so it changes without notice."),
+        ("servers_disabled", "The settings keep servers from being started."),
+    ),
+)
+"""By code. The single source for severities and for the reasons people read."""
+
+
+class ConfigFinding(Record):
+    """One thing in a configuration that a person should look at. It never holds a value of the file."""
+
+    code: str
+    severity: str
+    client: str
+    scope: str
+    file: str
+    name: str
+    """The server; empty where the whole file is meant."""
+    pointer: str
+    """JSON Pointer inside the file."""
+    message: str
+
+
+def findings_in(files: Iterable[ConfigFile]) -> tuple[ConfigFinding, ...]:
+    """Everything that stands out in these files and their servers."""
+    return tuple(finding for file in files for finding in (*file_findings(file), *_servers_of(file)))
+
+
+def file_findings(file: ConfigFile) -> Iterator[ConfigFinding]:
+    """What stands out about the file itself, its settings included."""
+    if file.link is not None:
+        yield _of_file(file, "config_link", "", "it leads to another place")
+    if file.fault is not None:
+        yield _of_file(file, f"config_{file.fault}", "", file.problem or "")
+    if file.code:
+        yield _of_file(file, "plugins_enabled", "", file.path.replace("\\", "/").rpartition("/")[2])
+    if type(file.document) is not dict:
+        return
+    for pointer in file.unread:
+        yield _of_file(file, "servers_not_understood", pointer, pointer)
+    found = _settings(file.document, file.scope) if file.settings else _settings_beside(file)
+    for code, pointer, detail in found:
+        yield _of_file(file, code, pointer, detail)
+
+
+def start_unresolved(server: ConfiguredServer, why: str) -> ConfigFinding:
+    """That ``pinwarden run`` would refuse to start a server as it is configured."""
+    return _of_server(server, "start_unresolved", why)
+
+
+def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:
+    """What stands out about one server."""
+    if server.target is None or server.problem:
+        yield _of_server(server, "entry_unusable", server.problem or "")
+    if server.target is not None:
+        launched = what_runs(server.target)
+        for danger in launched.dangers:
+            yield _of_server(server, danger)
+        package = launched.via or launched
+        if package.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source") and not package.pinned:
+            yield _of_server(server, "floating", package.identity)
+    if type(server.entry) is not dict:
+        return
+    client = client_of(server.client)
+    fields = fields_of(server.entry, client)
+    for name in sorted(fields["env"]) if type(fields["env"]) is dict else ():
+        if redirects(name):
+            yield _of_server(server, "redirecting_variable", name)
+    for member in client.spelling.consent:
+        if server.entry.get(member):
+            yield _of_server(server, "calls_unasked", member)
+
+
+def settings_changes(before: Any, after: Any) -> tuple[Change, ...]:
+    """How the settings that decide about servers differ between two versions of a settings file."""
+    old = before if type(before) is dict else {}
+    new = after if type(after) is dict else {}
+    found: list[Change] = []
+    for member in _SETTINGS:
+        if same(old.get(member), new.get(member)):
+            continue
+        codes = [code for code, pointer, _ in _settings(new, "project") if pointer.split("/")[1] == member]
+        gone = not codes
+        severity = INFO if gone else min((FINDING_KINDS[code].severity for code in codes), key=_rank)
+        reason = (
+            FINDING_KINDS[codes[0]].reason if codes else "A setting that decides about servers is gone or different."
+        )
+        found.append(
+            Change(
+                entity="config",
+                name="",
+                field=member,
+                path=step("", member),
+                kind=codes[0] if codes else "setting_changed",
+                severity=severity,
+                before=_kind_of_setting(old.get(member, ABSENT)),
+                after=_kind_of_setting(new.get(member, ABSENT)),
+                reason=reason,
+            )
+        )
+    return tuple(found)
+
+
+_SETTINGS = (
+    "enableAllProjectMcpServers",
+    "enabledMcpjsonServers",
+    "disabledMcpjsonServers",
+    "env",
+    "hooks",
+    "permissions",
+    "enabledPlugins",
+    "extraKnownMarketplaces",
+    "apiKeyHelper",
+    "awsAuthRefresh",
+    "awsCredentialExport",
+    "otelHeadersHelper",
+    "statusLine",
+)
+_COMMAND_SETTINGS = ("apiKeyHelper", "awsAuthRefresh", "awsCredentialExport", "otelHeadersHelper", "statusLine")
+_ANSWERING = ("_BASE_URL", "_API_BASE", "_ENDPOINT")
+
+
+def _settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, str, str]]:
+    """Code, place and detail of each setting that matters."""
+    if document.get("enableAllProjectMcpServers") is True:
+        yield "all_servers_enabled", "/enableAllProjectMcpServers", ""
+    for member, code in (("enabledMcpjsonServers", "servers_enabled"), ("disabledMcpjsonServers", "servers_disabled")):
+        names = document.get(member)
+        if type(names) is list and names:
+            yield code, f"/{member}", _named(names)
+    env = document.get("env")
+    for name in sorted(env) if type(env) is dict else ():
+        if redirects(name):
+            code = "assistant_redirected" if name.upper().endswith(_ANSWERING) else "variables_set"
+            yield code, step("/env", name), name
+    if document.get("hooks"):
+        hooks = document["hooks"]
+        yield "hooks", "/hooks", ", ".join(sorted(hooks)) if type(hooks) is dict else ""
+    permissions = document.get("permissions")
+    if type(permissions) is dict and permissions.get("defaultMode") == "bypassPermissions":
+        yield "permissions_bypassed", "/permissions/defaultMode", ""
+    allowed = permissions.get("allow") if type(permissions) is dict else None
+    tools = [rule for rule in allowed if str(rule).startswith("mcp__")] if type(allowed) is list else []
+    if tools:
+        yield "calls_allowed", "/permissions/allow", _named(tools)
+    for member in ("enabledPlugins", "extraKnownMarketplaces"):
+        plugins = document.get(member)
+        wanted = [name for name, on in plugins.items() if on is not False] if type(plugins) is dict else plugins
+        if wanted:
+            yield "plugins_enabled", f"/{member}", _named(wanted) if type(wanted) is list else ""
+    if scope == "project":
+        for member in _COMMAND_SETTINGS:
+            if document.get(member):
+                yield "command_setting", f"/{member}", member
+
+
+def _named(names: list[Any]) -> str:
+    return ", ".join(shown_name(str(name)[:80]) for name in names[:20])
+
+
+_GEMINI_COMMANDS = (
+    *(("tools", "discoveryCommand"), ("tools", "callCommand"), ("mcp", "serverCommand")),
+    *(("toolDiscoveryCommand",), ("toolCallCommand",), ("mcpServerCommand",)),
+)
+_VSCODE_CONSENT = ("chat.tools.autoApprove", "chat.tools.global.autoApprove")
+_VSCODE_SETTINGS = ((), ("settings",), ("customizations", "vscode", "settings"))
+
+
+def _settings_beside(file: ConfigFile) -> Iterator[tuple[str, str, str]]:
+    """The same for settings that stand in one file with servers."""
+    for code, path in switches_in(file.client, file.document):
+        yield code, "".join(f"/{each}" for each in path), ".".join(path)
+    if file.client in ("gemini", "qwen") and file.scope == "project":
+        for path in _GEMINI_COMMANDS:
+            if _member_at(file.document, path):
+                yield "command_setting", "".join(f"/{each}" for each in path), path[-1]
+    if file.client == "vscode":
+        for holder in _VSCODE_SETTINGS:
+            settings = _member_at(file.document, holder)
+            for member in _VSCODE_CONSENT:
+                if _member_at(settings, (member,)) is True or _member_at(settings, tuple(member.split("."))) is True:
+                    yield "permissions_bypassed", "".join(f"/{each}" for each in (*holder, member)), member
+
+
+def _member_at(value: Any, path: tuple[str, ...]) -> Any:
+    for member in path:
+        value = value.get(member) if type(value) is dict else None
+    return value
+
+
+def _kind_of_setting(value: Any) -> Any:
+    """Flags and lists of names are shown; commands and variables can hold secrets."""
+    if value is ABSENT or type(value) is bool:
+        return value
+    if type(value) is list and all(type(item) is str for item in value):
+        return value
+    return sorted(value) if type(value) is dict else type(value).__name__
+
+
+_DECIDED_BY_USER = frozenset({"permissions_bypassed", "hooks", "plugins_enabled", "calls_allowed", "command_setting"})
+
+
+def _servers_of(file: ConfigFile) -> Iterator[ConfigFinding]:
+    for server in file.servers:
+        yield from server_findings(server)
+
+
+def _of_file(file: ConfigFile, code: str, pointer: str, detail: str) -> ConfigFinding:
+    kind = FINDING_KINDS[code]
+    # A setting in the user's own file was made by the user; in a repository it was made by whoever wrote that.
+    decided = file.settings or code in _DECIDED_BY_USER
+    own = decided and file.scope == "global" and code not in ("config_unreadable", "config_invalid")
+    return ConfigFinding(
+        code=code,
+        severity=INFO if own else kind.severity,
+        client=file.client,
+        scope=file.scope,
+        file=file.path,
+        name="",
+        pointer=pointer,
+        message=_sentence(kind.reason, detail),
+    )
+
+
+def _of_server(server: ConfiguredServer, code: str, detail: str = "") -> ConfigFinding:
+    kind = FINDING_KINDS[code]
+    return ConfigFinding(
+        code=code,
+        severity=kind.severity,
+        client=server.client,
+        scope=server.scope,
+        file=server.path,
+        name=server.name,
+        pointer=server.pointer,
+        message=_sentence(kind.reason, detail),
+    )
+
+
+def _sentence(reason: str, detail: str) -> str:
+    return f"{reason} ({detail})" if detail else reason
+
+
+def _rank(severity: str) -> int:
+    return (CRITICAL, REVIEW, INFO).index(severity)

@@ -1,0 +1,67 @@
+"""Names of servers and packages that are meant to be taken for approved ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from pinwarden.surface.drift.names import skeleton
+
+_COMMON = frozenset({"server", "servers", "mcpserver", "client", "index", "tools"})
+_LONGEST = 200  # longer names are compared letter by letter with nobody
+_LONG = 8  # from this length on two slips of the keyboard still look the same
+
+
+def near_name(name: str, approved: Iterable[str]) -> str | None:
+    """The approved name that ``name`` is a near miss of: look-alike letters, other separators, a slip or two, or the
+    same package under another owner. ``None`` if it is one of the approved names itself."""
+    known = sorted(set(approved))
+    if name in known:
+        return None
+    bare = _skeleton(name)
+    for other in known:
+        theirs = _skeleton(other)
+        if bare == theirs or _last(name) == _last(other) or _few_slips(bare, theirs):
+            return other
+    return None
+
+
+@lru_cache(maxsize=65536)
+def _skeleton(name: str) -> str:
+    return skeleton(name)
+
+
+def _last(name: str) -> str:
+    """What the name ends with after its owner; nothing in particular where that is a word everybody uses."""
+    owner, slash, last = name.rpartition("/")
+    bare = _skeleton(last)
+    return bare if slash and owner and len(bare) >= 5 and bare not in _COMMON else name + "\0"
+
+
+def _few_slips(one: str, other: str) -> bool:
+    shorter = min(len(one), len(other))
+    if shorter > _LONGEST:
+        return False
+    allowed = 0 if shorter < 4 else 1 if shorter < _LONG else 2
+    return abs(len(one) - len(other)) <= allowed and slips(one, other, allowed) <= allowed
+
+
+def slips(one: str, other: str, enough: int) -> int:
+    """How many letters were left out, added, replaced or swapped with their neighbour; counting stops after
+    ``enough``."""
+    before_last: list[int] = []
+    last = list(range(len(other) + 1))
+    for row, letter in enumerate(one, start=1):
+        # Further than ``enough`` from the diagonal it takes more than that many slips.
+        first, end = max(1, row - enough), min(len(other), row + enough)
+        current = [row, *[enough + 1] * len(other)]
+        for column in range(first, end + 1):
+            theirs = other[column - 1]
+            cost = min(last[column] + 1, current[column - 1] + 1, last[column - 1] + (letter != theirs))
+            if row > 1 and column > 1 and letter == other[column - 2] and one[row - 2] == theirs:
+                cost = min(cost, before_last[column - 2] + 1)
+            current[column] = cost
+        if min(current) > enough:
+            return enough + 1
+        before_last, last = last, current
+    return last[-1]

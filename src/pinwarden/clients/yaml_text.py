@@ -1,0 +1,272 @@
+"""YAML read by the rules of version 1.2, and edited as text: one element of a list of named objects at a time.
+
+Python's YAML reader follows version 1.1, where ``no`` is false; clients follow 1.2, where it is text. So only its
+syntax tree is used, which also knows the place of every node, and values are made from it here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.clients.toml_text import basic_string
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.core.visible import INVISIBLE
+
+if TYPE_CHECKING:
+    from yaml.nodes import MappingNode, Node
+
+MAX_CHARACTERS = 1024 * 1024  # reading takes several microseconds for each character
+MAX_NODES = 200_000  # aliases can make a small file stand for a huge value
+_STR = "tag:yaml.org,2002:str"
+_NULL = re.compile(r"(?:~|null|Null|NULL)?")
+_TRUE = re.compile(r"true|True|TRUE")
+_FALSE = re.compile(r"false|False|FALSE")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,1000}")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+# Text that needs no quotes by any version's rules; everything else is quoted.
+_PLAIN = re.compile(r"(?:[A-Za-z0-9_/.$<+(^~]|[-?:](?=[^\s,\[\]{}]))(?:[^\s:#]|:(?=\S)|(?<=\S)#| (?=[^\s#]))*")
+_NOT_TEXT = re.compile(
+    r"~|null|true|false|yes|no|on|off|y|n|=|<<|[-+]?\.(?:inf|nan)|"
+    r"(?![0-9]+(?:\.[0-9]+){2,}\Z)[-+]?[.0-9][-+0-9a-fxobe_.,:]*",
+    re.IGNORECASE,
+)
+
+
+def read_yaml(text: str, limits: Limits = DEFAULT_LIMITS) -> Any:
+    """The one document of a text as values. Repeated members, merge keys, tags and endless aliases are refused."""
+    node = _compose(text)
+    return None if node is None else _Values(limits).of(node, 1)
+
+
+def put_named(text: str, member: str, name: str, value: dict[str, Any]) -> str:
+    """The text with the element of the list ``member`` that has this name replaced by ``value``, or added."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    root = _mapping(_compose(text))
+    listed = _value_of(root, member)
+    if listed is None:
+        before = text if not text or text.endswith("\n") else text + newline
+        return before + newline.join([f"{member}:", *_element(value, 2)]) + newline
+    items = _block_items(listed)
+    if items is None:
+        start, end = listed.start_mark.index, listed.end_mark.index
+        while start < end and text[start - 1] in " \t":
+            start -= 1
+        text = text[:start] + text[end:]
+        line_end = _line_end(text, start)  # after the comment on that line, if there is one
+        return text[:line_end] + newline + newline.join(_element(value, 2)) + text[line_end:]
+    for item in items:
+        if _name_of(item) == name:
+            start, end = item.start_mark.index, _content_end(item)
+            return (
+                text[:start]
+                + newline.join(_element(value, _dash_column(text, item)))[_dash_column(text, item) + 2 :]
+                + text[end:]
+            )
+    last = items[-1]
+    end = _line_end(text, _content_end(last))
+    return text[:end] + newline + newline.join(_element(value, _dash_column(text, last))) + text[end:]
+
+
+def remove_named(text: str, member: str, name: str) -> str:
+    """The text without the element of that name in the list ``member``."""
+    listed = _value_of(_mapping(_compose(text)), member)
+    items = None if listed is None else _block_items(listed)
+    if listed is None or items is None:
+        return text
+    for item in items:
+        if _name_of(item) != name:
+            continue
+        start = text.rfind("\n", 0, item.start_mark.index) + 1
+        end = _line_end(text, _content_end(item))
+        end += len(re.compile(r"(?:\r?\n)?").match(text, end)[0])  # type: ignore[index]  # it always matches
+        text = text[:start] + text[end:]
+        if len(items) == 1:
+            key_end = next(key.end_mark.index for key, _ in _mapping(_compose(text)).value if key.value == member)
+            colon = text.index(":", key_end) + 1
+            text = text[:colon] + " []" + text[colon:]
+        return text
+    return text
+
+
+def render_yaml(value: dict[str, Any]) -> str:
+    """A new file."""
+    return "\n".join(_lines(value, 0)) + "\n"
+
+
+def _compose(text: str) -> Node | None:
+    import yaml
+
+    if len(text) > MAX_CHARACTERS:
+        raise PinwardenError("CONFIG_INVALID", f"more than {MAX_CHARACTERS} characters of YAML")
+    try:
+        # The loader without implicit types: every scalar is text until the rules below say otherwise.
+        node: Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
+    except RecursionError as err:
+        raise PinwardenError("CONFIG_INVALID", "nested more deeply than can be read") from err
+    except yaml.MarkedYAMLError as err:
+        # Neither the snippet nor the problem is quoted: both can hold a secret.
+        place = f" at line {err.problem_mark.line + 1}" if err.problem_mark else ""
+        raise PinwardenError("CONFIG_INVALID", f"not YAML{place}") from err
+    except (yaml.YAMLError, ValueError) as err:
+        raise PinwardenError("CONFIG_INVALID", "not YAML") from err
+    return node
+
+
+class _Values:
+    """Makes values from nodes, and counts them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.left = MAX_NODES
+
+    def of(self, node: Node, depth: int) -> Any:
+        import yaml
+
+        self.left -= 1
+        if self.left < 0 or depth > self.limits.max_depth:
+            raise PinwardenError("CONFIG_INVALID", "the YAML stands for more, or deeper, values than are read")
+        line = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, depth)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.of(item, depth + 1) for item in node.value]
+        if node.tag != _STR or not isinstance(node, yaml.ScalarNode):
+            raise PinwardenError("CONFIG_INVALID", f"line {line}: a tag gives a value another meaning")
+        return _scalar(node.value) if node.style is None else node.value
+
+    def _mapping(self, node: MappingNode, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            name = key.value
+            if type(name) is not str:
+                raise PinwardenError("CONFIG_INVALID", f"line {line}: the name of a member is not text")
+            if name == "<<":  # some readers put the members of another object here, others do not
+                raise PinwardenError("CONFIG_INVALID", f"line {line}: a merge key means different things to clients")
+            if name in found:
+                raise PinwardenError("CONFIG_INVALID", f"line {line}: member {name[:80]!a} occurs more than once")
+            found[name] = self.of(value, depth + 1)
+        return found
+
+
+def _scalar(text: str) -> Any:
+    if _NULL.fullmatch(text):
+        return None
+    if _TRUE.fullmatch(text):
+        return True
+    if _FALSE.fullmatch(text):
+        return False
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text
+
+
+def _mapping(node: Node | None) -> MappingNode:
+    import yaml
+
+    if node is None:
+        return yaml.MappingNode("tag:yaml.org,2002:map", [])
+    if not isinstance(node, yaml.MappingNode) or node.flow_style:
+        raise PinwardenError("CONFIG_UNEDITABLE", "the YAML is not an object with one member per line")
+    return node
+
+
+def _value_of(node: MappingNode, member: str) -> Node | None:
+    return next((value for key, value in node.value if key.value == member), None)
+
+
+def _block_items(node: Node) -> list[Node] | None:
+    """The elements of a list with one dash per element; none if there is no element at all."""
+    import yaml
+
+    if isinstance(node, yaml.ScalarNode) and node.style is None and _NULL.fullmatch(node.value):
+        return None
+    if isinstance(node, yaml.SequenceNode) and not node.value:
+        return None
+    if not isinstance(node, yaml.SequenceNode) or node.flow_style:
+        raise PinwardenError("CONFIG_UNEDITABLE", "the servers are not a list with one dash per server")
+    if not all(isinstance(item, yaml.MappingNode) and not item.flow_style for item in node.value):
+        raise PinwardenError("CONFIG_UNEDITABLE", "a server in the list is not an object with one member per line")
+    return list(node.value)
+
+
+def _name_of(item: Node) -> Any:
+    return next((value.value for key, value in item.value if key.value == "name"), None)
+
+
+def _content_end(node: Node) -> int:
+    """Where the text of a node ends; the reader says where the next one begins, after blank lines and comments."""
+    import yaml
+
+    if isinstance(node, yaml.MappingNode) and node.value and not node.flow_style:
+        return max(_content_end(part) for part in node.value[-1])
+    if isinstance(node, yaml.SequenceNode) and node.value and not node.flow_style:
+        return _content_end(node.value[-1])
+    end = node.end_mark.index
+    if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">"):
+        raise PinwardenError("CONFIG_UNEDITABLE", "a server ends with a block of text")
+    return end
+
+
+def _dash_column(text: str, item: Node) -> int:
+    start = item.start_mark.index
+    line = text.rfind("\n", 0, start) + 1
+    before = text[line:start]
+    if not re.fullmatch(r" *- ", before):
+        raise PinwardenError("CONFIG_UNEDITABLE", "a server does not begin after a dash on its own line")
+    return len(before) - 2
+
+
+def _line_end(text: str, place: int) -> int:
+    end = text.find("\n", place)
+    end = len(text) if end < 0 else end
+    return end - 1 if end > place and text[end - 1] == "\r" else end
+
+
+def _element(value: dict[str, Any], column: int) -> list[str]:
+    first, *others = _lines(value, column + 2)
+    return [" " * column + "- " + first.lstrip(" "), *others]
+
+
+def _lines(value: dict[str, Any], column: int) -> list[str]:
+    pad = " " * column
+    lines: list[str] = []
+    for name, item in value.items():
+        key = pad + _plain(name) + ":"
+        if type(item) is dict and item:
+            lines += [key, *_lines(item, column + 2)]
+        elif type(item) is list and item:
+            lines.append(key)
+            for element in item:
+                lines += _list_lines(element, column + 2)
+        else:
+            lines.append(f"{key} {_leaf(item)}")
+    return lines
+
+
+def _list_lines(element: Any, column: int) -> list[str]:
+    if type(element) is dict and element:
+        return _element(element, column)
+    if type(element) is list and element:
+        raise PinwardenError("CONFIG_UNEDITABLE", "a list inside a list is not written")
+    return [" " * column + "- " + _leaf(element)]
+
+
+def _leaf(value: Any) -> str:
+    if type(value) is str:
+        return _plain(value)
+    if value is None or type(value) is bool:
+        return {None: "null", True: "true", False: "false"}[value]
+    if type(value) in (int, float):
+        return repr(value)
+    return "{}" if type(value) is dict else "[]"
+
+
+def _plain(text: str) -> str:
+    if _PLAIN.fullmatch(text) and not _NOT_TEXT.fullmatch(text) and not INVISIBLE.search(text):
+        return text
+    return basic_string(text)

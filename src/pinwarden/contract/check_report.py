@@ -1,0 +1,127 @@
+"""Holding a server against its lock. Whatever changed makes the lock stale, an unexpected entitlement more so."""
+
+from __future__ import annotations
+
+from pinwarden.contract.check import check_lockfile
+from pinwarden.contract.cost_report import COST_KINDS, Budget, cost_change, over_budget
+from pinwarden.contract.denials import (
+    CONTRACT_KINDS,
+    gained_rows,
+    notices,
+    prompt_and_resource_rows,
+    startup_rows,
+    unchecked_rows,
+)
+from pinwarden.contract.dialect import Dialect, dialects_of
+from pinwarden.contract.extension import surface_of
+from pinwarden.contract.lock_command import Place, digests_of, locked_at
+from pinwarden.contract.lockfile import Lockfile, generate_lockfile
+from pinwarden.contract.normalise import normalised_digest
+from pinwarden.contract.observation import Observed, unanalysed_note
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
+from pinwarden.core.finding_kinds import reasons_of
+from pinwarden.core.report import Report, Row, is_grave, row_facts, weight
+from pinwarden.surface.drift.surface import compare
+from pinwarden.surface.rows import row_of
+
+
+def check(observed: Observed, place: Place, *, compat: bool = False, budget: Budget | None = None) -> Report:
+    """Hold the server against its lock, and what it costs against its budget."""
+    path, locked = place.path, locked_at(place)
+    result = check_lockfile(
+        locked,
+        observed.contracts,
+        observed.prompts,
+        current=observed.extension,
+        dialect=_matching(locked, observed),
+        compat=compat,
+    )
+    costs = cost_change(surface_of(locked), observed.extension.surface)
+    over = () if budget is None else over_budget(observed.name, costs, budget)
+    found = () if compat else (*changes(locked, observed, result.changed), *notices(observed, locked))
+    rows = tuple(sorted((*found, *over), key=weight))
+    ok = result.ok and not any(is_grave(row) for row in rows)
+    notes = (*_notes(locked, observed), *unanalysed_note(observed), *costs.notes())
+    return Report(
+        command="contract check",
+        subject=observed.name,
+        summary=result.message,
+        exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
+        rows=rows,
+        notes=notes,
+        facts={
+            "ok": ok,
+            "check": result.to_json(),
+            **digests_of(locked),
+            "path": str(path),
+            "tokens": costs.to_json(),
+            "findings": [row_facts(row) for row in rows],
+            "notes": list(notes),
+        },
+        rule_texts=reasons_of(CONTRACT_KINDS, COST_KINDS),
+    )
+
+
+def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> tuple[Row, ...]:
+    """What moved since the lock was written, as a person would want to read it."""
+    before = surface_of(locked)
+    rows = (
+        [_unsealed(observed.name)]
+        if before is None
+        else [row_of(each) for each in compare(before, observed.extension.surface)]
+    )
+    rows += [
+        *gained_rows(locked, observed),
+        *prompt_and_resource_rows(locked, observed),
+        *unchecked_rows(locked, observed),
+        *startup_rows(locked, observed, observed.name),
+    ]
+    told = {row.name for row in rows}
+    rows += [
+        Row(
+            code="contract_changed",
+            level="review",
+            entity="tool",
+            name=name,
+            path="",
+            message="the contract changed in a part that no client sees",
+        )
+        for name in changed
+        if name not in told
+    ]
+    return tuple(rows)
+
+
+def _unsealed(name: str) -> Row:
+    """Whoever takes our member out of a lockfile must not get a weaker check for it."""
+    return Row(
+        code="lock_unsealed",
+        level="review",
+        entity="server",
+        name=name,
+        path="",
+        message="the lockfile holds digests only: instructions, resources, annotations and output are held to nothing",
+    )
+
+
+def _matching(locked: Lockfile, observed: Observed) -> Dialect:
+    """Of the dialects that a file may be in, the first that gives its digest; the newest if none does."""
+    possible = dialects_of(locked.document)
+    for dialect in possible:
+        made = generate_lockfile("", observed.contracts, observed.prompts, generated_at="", dialect=dialect)
+        if made.integrity_digest == locked.integrity_digest:
+            return dialect
+    return possible[0]
+
+
+def _notes(locked: Lockfile, observed: Observed) -> tuple[str, ...]:
+    before = surface_of(locked)
+    if before is None:
+        return (
+            "the lockfile has no texts of its own, so only digests were compared; run `pinwarden contract lock` to add "
+            "them, or check with --compat as the original does",
+        )
+    now = observed.extension.surface
+    if before.digest != now.digest and normalised_digest(before) == normalised_digest(now):
+        return ("the server moved between frameworks or versions without a change of meaning",)
+    return ()

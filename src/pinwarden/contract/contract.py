@@ -1,0 +1,323 @@
+"""What a server promises, as values: the preimages of the lockfile's digests, part by part.
+
+A ``ToolContract`` has four sections, each hashed on its own: surface, behavior, token economics, entitlements. Much of
+it is hashed and never written (``docs/reference/fusion-differences.md``), so a lockfile is compared with contracts, not
+verified alone. Absent is None throughout; the members that are hashed as null and those that are left out differ by
+place, and only ``contract/digests.py`` knows which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+
+RISKS = ("low", "medium", "high", "critical")
+FLAGS = ("filesystem", "network", "subprocess", "crypto", "codeEvaluation")
+"""The entitlements that the format knows, in its order."""
+
+
+class ActionContract(Record):
+    """One operation of a tool. A tool without a discriminator has one, named ``default``."""
+
+    description: str | None = None
+    destructive: bool = False
+    idempotent: bool = False
+    read_only: bool = False
+    required_fields: tuple[str, ...] = ()
+    """In the order of the schema, which is hashed."""
+    presenter_name: str | None = None
+    input_schema_digest: str
+    """Bare hex over the names of the required fields; see ``required_fields_digest``."""
+    has_middleware: bool = False
+
+
+class SurfaceContract(Record):
+    """What a model is shown of a tool."""
+
+    name: str
+    """The tool's own name, which may differ from its key in the map of contracts."""
+    description: str | None = None
+    tags: tuple[str, ...] = ()
+    actions: Mapping[str, ActionContract]
+    input_schema_digest: str
+    """Bare hex."""
+
+
+class BehaviorContract(Record):
+    """What a tool's answers are bound to."""
+
+    egress_schema_digest: str | None = None
+    system_rules_fingerprint: str = "none"
+    agent_limit_max: int | float | None = None
+    egress_max_bytes: int | float | None = None
+    middleware_chain: tuple[str, ...] = ()
+    state_sync_fingerprint: str | None = None
+    concurrency_fingerprint: str | None = None
+    affordance_topology: tuple[str, ...] = ()
+    embedded_presenters: tuple[str, ...] = ()
+
+
+class TokenContract(Record):
+    """How a tool's answers may swell."""
+
+    schema_field_count: int = 0
+    unbounded_collection: bool = False
+    base_overhead_tokens: int = 0
+    inflation_risk: str = "low"
+
+
+class EntitlementContract(Record):
+    """What a tool's handlers reach. ``raw`` holds the identifiers that were found.
+
+    A flag is None where the code was not analysed, or not to its end: that is not the same as False.
+    """
+
+    filesystem: bool | None = False
+    network: bool | None = False
+    subprocess: bool | None = False
+    crypto: bool | None = False
+    code_evaluation: bool | None = False
+    raw: tuple[str, ...] = ()
+
+    def with_unknown_flags(self) -> EntitlementContract:
+        """The same, with unknown instead of False: the code was not followed everywhere."""
+        return EntitlementContract(
+            filesystem=self.filesystem or None,
+            network=self.network or None,
+            subprocess=self.subprocess or None,
+            crypto=self.crypto or None,
+            code_evaluation=self.code_evaluation or None,
+            raw=self.raw,
+        )
+
+    def flags(self) -> dict[str, bool | None]:
+        """The flags under the names of the format."""
+        return {
+            "filesystem": self.filesystem,
+            "network": self.network,
+            "subprocess": self.subprocess,
+            "crypto": self.crypto,
+            "codeEvaluation": self.code_evaluation,
+        }
+
+
+UNKNOWN_ENTITLEMENTS = EntitlementContract(
+    filesystem=None, network=None, subprocess=None, crypto=None, code_evaluation=None
+)
+"""Of a tool whose code was not analysed."""
+
+
+class ToolContract(Record):
+    """All four sections of one tool."""
+
+    surface: SurfaceContract
+    behavior: BehaviorContract = BehaviorContract()
+    token_economics: TokenContract = TokenContract()
+    entitlements: EntitlementContract = EntitlementContract()
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract as the original writes it; absent members are left out."""
+        return {
+            "surface": _surface_json(self.surface),
+            "behavior": _behavior_json(self.behavior),
+            "tokenEconomics": {
+                "schemaFieldCount": self.token_economics.schema_field_count,
+                "unboundedCollection": self.token_economics.unbounded_collection,
+                "baseOverheadTokens": self.token_economics.base_overhead_tokens,
+                "inflationRisk": self.token_economics.inflation_risk,
+            },
+            "entitlements": {**self.entitlements.flags(), "raw": list(self.entitlements.raw)},
+        }
+
+
+class PromptArgument(Record):
+    """One argument of a prompt."""
+
+    name: str
+    description: str | None = None
+    required: bool = False
+
+
+class PromptContract(Record):
+    """What is pinned of one prompt. Icons are not, in the original's part of the file."""
+
+    name: str
+    description: str | None = None
+    title: str | None = None
+    tags: tuple[str, ...] = ()
+    arguments: tuple[PromptArgument, ...] = ()
+    has_middleware: bool = False
+    hydration_timeout: int | float | None = None
+
+
+Contracts = Mapping[str, ToolContract]
+"""The tools of a server by exported name, in the order of registration."""
+
+
+def tool_contract_from_json(value: Any, where: str = "contract") -> ToolContract:
+    """Read a contract. A member of the wrong kind is an error that names its place."""
+    read = _Reader(value, where)
+    behavior, tokens, granted = read.inside("behavior"), read.inside("tokenEconomics"), read.inside("entitlements")
+    guardrails = behavior.inside("cognitiveGuardrails")
+    return ToolContract(
+        surface=_surface_from(read.inside("surface")),
+        behavior=BehaviorContract(
+            egress_schema_digest=behavior.text_or_none("egressSchemaDigest"),
+            system_rules_fingerprint=behavior.text("systemRulesFingerprint"),
+            agent_limit_max=guardrails.number_or_none("agentLimitMax"),
+            egress_max_bytes=guardrails.number_or_none("egressMaxBytes"),
+            middleware_chain=behavior.texts("middlewareChain"),
+            state_sync_fingerprint=behavior.text_or_none("stateSyncFingerprint"),
+            concurrency_fingerprint=behavior.text_or_none("concurrencyFingerprint"),
+            affordance_topology=behavior.texts("affordanceTopology"),
+            embedded_presenters=behavior.texts("embeddedPresenters"),
+        ),
+        token_economics=TokenContract(
+            schema_field_count=tokens.count("schemaFieldCount"),
+            unbounded_collection=tokens.flag("unboundedCollection"),
+            base_overhead_tokens=tokens.count("baseOverheadTokens"),
+            inflation_risk=tokens.text("inflationRisk"),
+        ),
+        entitlements=EntitlementContract(
+            filesystem=granted.flag_or_none("filesystem"),
+            network=granted.flag_or_none("network"),
+            subprocess=granted.flag_or_none("subprocess"),
+            crypto=granted.flag_or_none("crypto"),
+            code_evaluation=granted.flag_or_none("codeEvaluation"),
+            raw=granted.texts("raw"),
+        ),
+    )
+
+
+def contracts_from_json(value: Any, where: str = "contracts") -> dict[str, ToolContract]:
+    """Read a map of contracts, in its order."""
+    if not isinstance(value, Mapping):
+        _malformed(where, "an object")
+    return {name: tool_contract_from_json(each, f"{where}.{name}") for name, each in value.items()}
+
+
+def contracts_to_json(contracts: Contracts) -> dict[str, Any]:
+    """A map of contracts, ready for JSON."""
+    return {name: contract.to_json() for name, contract in contracts.items()}
+
+
+def _surface_from(read: _Reader) -> SurfaceContract:
+    actions = read.inside("actions")
+    return SurfaceContract(
+        name=read.text("name"),
+        description=read.text_or_none("description"),
+        tags=read.texts("tags"),
+        actions={key: _action_from(actions.inside(key)) for key in actions.value},
+        input_schema_digest=read.text("inputSchemaDigest"),
+    )
+
+
+def _action_from(read: _Reader) -> ActionContract:
+    return ActionContract(
+        description=read.text_or_none("description"),
+        destructive=read.flag("destructive"),
+        idempotent=read.flag("idempotent"),
+        read_only=read.flag("readOnly"),
+        required_fields=read.texts("requiredFields"),
+        presenter_name=read.text_or_none("presenterName"),
+        input_schema_digest=read.text("inputSchemaDigest"),
+        has_middleware=read.flag("hasMiddleware"),
+    )
+
+
+def _surface_json(surface: SurfaceContract) -> dict[str, Any]:
+    return {
+        "name": surface.name,
+        **_stated("description", surface.description),
+        "tags": list(surface.tags),
+        "actions": {key: _action_json(action) for key, action in surface.actions.items()},
+        "inputSchemaDigest": surface.input_schema_digest,
+    }
+
+
+def _action_json(action: ActionContract) -> dict[str, Any]:
+    return {
+        **_stated("description", action.description),
+        "destructive": action.destructive,
+        "idempotent": action.idempotent,
+        "readOnly": action.read_only,
+        "requiredFields": list(action.required_fields),
+        **_stated("presenterName", action.presenter_name),
+        "inputSchemaDigest": action.input_schema_digest,
+        "hasMiddleware": action.has_middleware,
+    }
+
+
+def _behavior_json(behavior: BehaviorContract) -> dict[str, Any]:
+    return {
+        "egressSchemaDigest": behavior.egress_schema_digest,
+        "systemRulesFingerprint": behavior.system_rules_fingerprint,
+        "cognitiveGuardrails": {
+            "agentLimitMax": behavior.agent_limit_max,
+            "egressMaxBytes": behavior.egress_max_bytes,
+        },
+        "middlewareChain": list(behavior.middleware_chain),
+        "stateSyncFingerprint": behavior.state_sync_fingerprint,
+        "concurrencyFingerprint": behavior.concurrency_fingerprint,
+        "affordanceTopology": list(behavior.affordance_topology),
+        "embeddedPresenters": list(behavior.embedded_presenters),
+    }
+
+
+def _stated(name: str, value: str | None) -> dict[str, str]:
+    return {} if value is None else {name: value}
+
+
+class _Reader:
+    """One JSON object, its members read by kind."""
+
+    __slots__ = ("value", "where")
+
+    def __init__(self, value: Any, where: str) -> None:
+        if not isinstance(value, Mapping):
+            _malformed(where, "an object")
+        self.value = value
+        self.where = where
+
+    def inside(self, name: str) -> _Reader:
+        return _Reader(self.value.get(name), f"{self.where}.{name}")
+
+    def text(self, name: str) -> str:
+        found = self.value.get(name)
+        return found if isinstance(found, str) else self._wrong(name, "text")
+
+    def text_or_none(self, name: str) -> str | None:
+        return None if self.value.get(name) is None else self.text(name)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        found = self.value.get(name)
+        if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+            self._wrong(name, "a list of texts")
+        return tuple(found)
+
+    def flag(self, name: str) -> bool:
+        found = self.value.get(name, False)
+        return found if isinstance(found, bool) else self._wrong(name, "true or false")
+
+    def flag_or_none(self, name: str) -> bool | None:
+        return None if self.value.get(name, False) is None else self.flag(name)
+
+    def count(self, name: str) -> int:
+        found = self.value.get(name)
+        return found if type(found) is int else self._wrong(name, "a whole number")
+
+    def number_or_none(self, name: str) -> int | float | None:
+        found = self.value.get(name)
+        if found is None or type(found) is int or type(found) is float:
+            return found
+        self._wrong(name, "a number or null")
+
+    def _wrong(self, name: str, kind: str) -> NoReturn:
+        _malformed(f"{self.where}.{name}", kind)
+
+
+def _malformed(where: str, kind: str) -> NoReturn:
+    raise PinwardenError("CONTRACT_INVALID", f"{where[:200]} is not {kind}")

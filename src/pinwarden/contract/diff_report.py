@@ -1,0 +1,118 @@
+"""What changed between two contracts of a server, for a reviewer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from pinwarden.contract.cost_report import CostChange, cost_change
+from pinwarden.contract.deltas import BREAKING, COSMETIC, RISKY, SAFE, SEVERITIES
+from pinwarden.contract.extension import surface_of
+from pinwarden.contract.files import read_lockfile
+from pinwarden.contract.lockfile import Lockfile
+from pinwarden.contract.server_diff import Finding, ServerDiff, diff_lockfiles
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
+from pinwarden.core.report import Report, Row
+
+CONTRACT_CHANGE_KINDS: Kinds = kind_table(
+    critical=(
+        (
+            BREAKING.lower(),
+            "A call, a reader or a promise that was right before is wrong, or the change looks like an attack.",
+        ),
+    ),
+    review=(
+        (RISKY.lower(), "A model or a host sees something different, or more is let through; somebody has to look."),
+    ),
+    info=(
+        (SAFE.lower(), "What was reviewed still holds."),
+        (COSMETIC.lower(), "The same in other words."),
+    ),
+)
+
+
+def diff_files(before: Path, after: Path, *, compat: bool = False) -> Report:
+    """Compare two lockfiles. Exit code 1 if anything is breaking or risky."""
+    old, new = _read(before), _read(after)
+    diff = diff_lockfiles(old, new, compat=compat)
+    costs = _costs(old, new)
+    counts = Counter(each.delta.severity for each in diff.findings)
+    notes = (*_notes(diff), *(costs.notes() if costs else ()))
+    return Report(
+        command="contract diff",
+        subject=f"{before} -> {after}",
+        summary=_summary(counts),
+        exit_code=EXIT_REFUSED if counts[BREAKING] or counts[RISKY] else EXIT_CLEAN,
+        rows=tuple(_row(each) for each in diff.findings),
+        notes=notes,
+        facts={
+            "before": _digests(old),
+            "after": _digests(new),
+            "changes": [each.to_json() for each in diff.findings],
+            "maxSeverity": diff.max_severity,
+            "counts": {severity: counts[severity] for severity in SEVERITIES},
+            "frameworkChanged": diff.framework_changed,
+            "sameMeaning": diff.same_meaning,
+            "digestsOnly": diff.digests_only,
+            "tokens": costs.to_json() if costs else None,
+            "notes": list(notes),
+        },
+        rule_texts=reasons_of(CONTRACT_CHANGE_KINDS),
+    )
+
+
+def _read(path: Path) -> Lockfile:
+    lockfile = read_lockfile(path)
+    if lockfile is None:
+        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {path}", hint="Name two lockfiles that are there.")
+    return lockfile
+
+
+def _costs(old: Lockfile, new: Lockfile) -> CostChange | None:
+    now = surface_of(new)
+    return None if now is None else cost_change(surface_of(old), now)
+
+
+def _summary(counts: Counter[str]) -> str:
+    if not counts:
+        return "no change"
+    told = ", ".join(f"{counts[severity]} {severity.lower()}" for severity in SEVERITIES if counts[severity])
+    return f"{told}: {'somebody has to look' if counts[BREAKING] or counts[RISKY] else 'nothing to decide'}"
+
+
+def _notes(diff: ServerDiff) -> tuple[str, ...]:
+    notes: list[str] = []
+    if diff.framework_changed:
+        notes.append("the two were served by different frameworks; what those add by themselves was left out")
+    if diff.same_meaning:
+        notes.append("the server moved between frameworks or versions without a change of meaning")
+    if diff.digests_only:
+        notes.append("a file holds digests and no texts, so what moved behind a digest is not told; lock it again")
+    return tuple(notes)
+
+
+def _row(finding: Finding) -> Row:
+    delta = finding.delta
+    kind = CONTRACT_CHANGE_KINDS[delta.severity.lower()]
+    return Row(
+        code=kind.kind,
+        level=kind.severity,
+        entity=finding.entity,
+        name=finding.name,
+        path=delta.field,
+        message=delta.description,
+        before=delta.before,
+        after=delta.after,
+    )
+
+
+def _digests(lockfile: Lockfile) -> dict[str, Any]:
+    extension = lockfile.extension or {}
+    return {
+        "serverName": lockfile.server_name,
+        "integrityDigest": lockfile.integrity_digest,
+        "surfaceDigest": extension.get("surfaceDigest"),
+        "normalisedDigest": extension.get("normalisedDigest"),
+    }

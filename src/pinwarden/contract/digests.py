@@ -1,0 +1,147 @@
+"""The digests of contracts, from the sections of one tool up to the whole file.
+
+What is hashed as null and what is left out follows the original: an absent description of a tool or action is left
+out, an absent one of a prompt is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pinwarden.contract.canonical import hex_of, hex_of_text, utf16_sorted
+from pinwarden.contract.contract import (
+    ActionContract,
+    Contracts,
+    EntitlementContract,
+    PromptContract,
+    SurfaceContract,
+    ToolContract,
+)
+from pinwarden.contract.dialect import Dialect
+from pinwarden.core.locale_order import locale_sorted
+from pinwarden.core.record import Record
+
+_PROMPTS_FOLLOW = "\n---prompts---\n"
+
+
+class ToolDigest(Record):
+    """The digest of one tool and of each of its sections, in bare hex."""
+
+    digest: str
+    surface: str
+    behavior: str
+    token_economics: str
+    entitlements: str
+
+    def components(self) -> dict[str, str]:
+        """The digests of the sections by the original's names."""
+        return {
+            "surface": self.surface,
+            "behavior": self.behavior,
+            "tokenEconomics": self.token_economics,
+            "entitlements": self.entitlements,
+        }
+
+
+class ServerDigest(Record):
+    """The digest over all tools, and each tool's own. Prompts are not in it."""
+
+    digest: str
+    tools: Mapping[str, ToolDigest]
+
+
+def required_fields_digest(names: Iterable[str]) -> str:
+    """What the original calls an action's ``inputSchemaDigest``: only names, in their order."""
+    return hex_of(list(names))
+
+
+def tool_digest(contract: ToolContract, dialect: Dialect) -> ToolDigest:
+    """The digest of one tool."""
+    document = contract.to_json()
+    parts = (
+        hex_of(_surface(contract.surface)),
+        hex_of(document["behavior"]),
+        hex_of(document["tokenEconomics"]),
+        hex_of(_entitlements(contract.entitlements, dialect)),
+    )
+    return ToolDigest(
+        digest=hex_of_text(":".join(parts)),
+        surface=parts[0],
+        behavior=parts[1],
+        token_economics=parts[2],
+        entitlements=parts[3],
+    )
+
+
+def server_digest(contracts: Contracts, dialect: Dialect) -> ServerDigest:
+    """The digest of all tools under the names by which they are exported, whatever their order."""
+    tools = {name: tool_digest(contract, dialect) for name, contract in contracts.items()}
+    return ServerDigest(digest=server_digest_of({name: each.digest for name, each in tools.items()}), tools=tools)
+
+
+def server_digest_of(tools: Mapping[str, str]) -> str:
+    """The server's digest from those of its tools, in bare hex."""
+    return hex_of_text("\n".join(f"{name}:{tools[name]}" for name in utf16_sorted(tools)))
+
+
+def file_digest(server: str, prompts: Iterable[tuple[str, str]]) -> str:
+    """The file's digest in bare hex, from the server's and the prompts' (name and ``sha256:`` digest, sorted)."""
+    lines = [f"{name}:{digest}" for name, digest in prompts]
+    return hex_of_text(server + _PROMPTS_FOLLOW + "\n".join(lines)) if lines else server
+
+
+def locked_prompt(prompt: PromptContract) -> dict[str, Any]:
+    """A prompt as it stands in the file, digests included."""
+    ordered, _ = locale_sorted(prompt.arguments, lambda argument: argument.name)
+    arguments = [
+        {"name": each.name, "description": each.description or None, "required": each.required} for each in ordered
+    ]
+    visible = {
+        "description": prompt.description or None,
+        "title": prompt.title or None,
+        "tags": utf16_sorted(prompt.tags),
+        "arguments": arguments,
+        "hasMiddleware": prompt.has_middleware,
+        "hydrationTimeout": prompt.hydration_timeout,
+    }
+    return {
+        **visible,
+        "argumentsDigest": f"sha256:{hex_of(arguments)}",
+        "integrityDigest": f"sha256:{hex_of({'name': prompt.name, **visible})}",
+    }
+
+
+def _surface(surface: SurfaceContract) -> dict[str, Any]:
+    return {
+        "name": surface.name,
+        **({} if surface.description is None else {"description": surface.description}),
+        "tags": utf16_sorted(surface.tags),
+        "inputSchemaDigest": surface.input_schema_digest,
+        "actions": [_action(key, surface.actions[key]) for key in utf16_sorted(surface.actions)],
+    }
+
+
+def _action(key: str, action: ActionContract) -> dict[str, Any]:
+    preimage: dict[str, Any] = {
+        "key": key,
+        "destructive": action.destructive,
+        "idempotent": action.idempotent,
+        "readOnly": action.read_only,
+        "requiredFields": list(action.required_fields),
+        "inputSchemaDigest": action.input_schema_digest,
+        "hasMiddleware": action.has_middleware,
+    }
+    if action.description is not None:
+        preimage["description"] = action.description
+    if action.presenter_name is not None:
+        preimage["presenterName"] = action.presenter_name
+    return preimage
+
+
+def _entitlements(entitlements: EntitlementContract, dialect: Dialect) -> dict[str, Any]:
+    """The format hashes true or false, so a flag that is not known is hashed as false; the file says null."""
+    flags: dict[str, Any] = {name: flag is True for name, flag in entitlements.flags().items()}
+    if not dialect.code_evaluation:
+        del flags["codeEvaluation"]
+    return {**flags, "raw": utf16_sorted(entitlements.raw)}

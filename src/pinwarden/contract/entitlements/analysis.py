@@ -1,0 +1,181 @@
+"""The entitlements of handlers, from source."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from pinwarden.contract.entitlements.interpreter.engine import Engine
+from pinwarden.contract.entitlements.interpreter.program import Activation
+from pinwarden.contract.entitlements.values import (
+    KINDS,
+    Analysis,
+    Entitlements,
+    Finding,
+    Handler,
+    Source,
+    Step,
+    UnknownReach,
+)
+
+MAX_TOLD = 200
+"""Findings that are told of one handler; its entitlements are complete all the same."""
+
+
+_KINDS = {
+    "prompt": ("prompt", False),
+    "resource": ("resource", False),
+    "get_prompt": ("prompt", True),
+    "read_resource": ("resource", True),
+}
+"""What a registration is for, and whether its function serves all of them."""
+
+
+def entitlements_of(
+    sources: Mapping[str, Source],
+    handlers: Iterable[Handler] | None = None,
+    packages: Mapping[str, Source] | None = None,
+) -> Mapping[str, Entitlements]:
+    """What each handler can do, by the name of its tool.
+
+    ``sources`` are the server's own modules by their dotted name. ``handlers`` are those that the source registers,
+    unless they are given. ``packages`` are modules of third-party packages to look into where the maintained table
+    knows nothing about them; only its ``get`` is used, so it may read lazily.
+    """
+    return analyse(sources, handlers, packages).handlers
+
+
+def analyse(
+    sources: Mapping[str, Source],
+    handlers: Iterable[Handler] | None = None,
+    packages: Mapping[str, Source] | None = None,
+) -> Analysis:
+    """As ``entitlements_of``, with what the server does while it is imported."""
+    engine = Engine(sources, packages)
+    wanted = _registered(engine) if handlers is None else tuple(handlers)
+    begun = engine.follow(wanted)
+    at_start = [module.activation for each in wanted if (module := engine.module(each.module)) is not None]
+    started = _reached(dict.fromkeys(at_start), set())
+    modules = {each for each in started if each.label == "<module>"}
+    by_kind: dict[str, dict[str, list[Handler]]] = {"tool": {}, "prompt": {}, "resource": {}}
+    for handler in wanted:
+        by_kind[handler.kind].setdefault(handler.name, []).append(handler)
+    found = {
+        kind: {name: _told(each, begun, modules, engine) for name, each in by_name.items()}
+        for kind, by_name in by_kind.items()
+    }
+    told = Analysis(
+        handlers=found["tool"],
+        prompts=found["prompt"],
+        resources=found["resource"],
+        startup=_entitlements(started),
+    )
+    engine.forget()
+    return told
+
+
+def handlers_in(sources: Mapping[str, Source]) -> tuple[Handler, ...]:
+    """The tools, prompts and resources that the source registers, with where their code begins.
+
+    A name can be there more than once. One function that serves all prompts or all resources has the name ``*``.
+    """
+    engine = Engine(sources, None)
+    found = _registered(engine)
+    engine.forget()
+    return found
+
+
+def _registered(engine: Engine) -> tuple[Handler, ...]:
+    engine.discover()
+    found: dict[Handler, None] = {}
+    for each in engine.registrations.values():
+        if each.kind == "tool":
+            name = each.name or each.qualname.rpartition(".")[2]
+            found[Handler(name=name, module=each.module, function=each.qualname, line=each.line)] = None
+        elif each.kind in ("call_tool", "call_request"):
+            for name in engine.tool_names:
+                place = Handler(name=name, module=each.module, function=each.qualname, line=each.line, case=name)
+                found[place] = None
+        elif each.kind in _KINDS:
+            kind, serves_all = _KINDS[each.kind]
+            name = "*" if serves_all else each.name or each.qualname.rpartition(".")[2]
+            found[Handler(name=name, module=each.module, function=each.qualname, line=each.line, kind=kind)] = None
+    return tuple(found)
+
+
+def _told(
+    handlers: list[Handler],
+    begun: Mapping[Handler, dict[Activation, None]],
+    at_start: set[Activation],
+    engine: Engine,
+) -> Entitlements:
+    """What the handlers of one tool can do; several that share a name are taken together."""
+    roots = {activation: None for handler in handlers for activation in begun[handler]}
+    told = _entitlements(_reached(roots, at_start))
+    notes = [_note("the handler was not found in the source", each) for each in handlers if not begun[each]]
+    if engine.exhausted:
+        notes.append(_note("the program is too large to be followed to its end", handlers[0]))
+    return Entitlements(kinds=told.kinds, findings=told.findings, unknown=(*notes, *told.unknown))
+
+
+def _note(reason: str, handler: Handler) -> UnknownReach:
+    return UnknownReach(reason=reason, path="", line=handler.line, what=handler.function, evidence="", way=())
+
+
+def _reached(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:
+    """Everything that can be called from the roots, each with the shortest way to it."""
+    ways: dict[Activation, tuple[Step, ...]] = dict.fromkeys(roots, ())
+    queue = deque(roots)
+    while queue:
+        at = queue.popleft()
+        way = ways[at]
+        for called, line in sorted(at.calls.items(), key=_by_place):
+            if called not in ways and called not in skipped:
+                step = Step(function=at.label, path=at.module.source.path, line=line)
+                ways[called] = (*way, step)
+                queue.append(called)
+    return ways
+
+
+def _by_place(call: tuple[Activation, int]) -> tuple[int, str, str]:
+    called, line = call
+    return line, called.module.name, called.label
+
+
+def _place(told: Finding | UnknownReach) -> tuple[str, int, str]:
+    return told.path, told.line, told.kind if isinstance(told, Finding) else told.reason
+
+
+def _entitlements(ways: dict[Activation, tuple[Step, ...]]) -> Entitlements:
+    findings: dict[tuple[str, str, int], Finding] = {}
+    unknown: dict[tuple[str, str, int], UnknownReach] = {}
+    for at, way in ways.items():
+        module = at.module
+        path = module.source.path
+        for kind, line, what in at.effects:
+            if (kind, path, line) not in findings:
+                findings[kind, path, line] = Finding(
+                    kind=kind,
+                    path=path,
+                    line=line,
+                    what=what,
+                    evidence=module.line(line),
+                    way=(*way, Step(function=at.label, path=path, line=line)),
+                    third_party=module.third_party,
+                )
+        for reason, line, what in at.unknown:
+            if (reason, path, line) not in unknown:
+                unknown[reason, path, line] = UnknownReach(
+                    reason=reason,
+                    path=path,
+                    line=line,
+                    what=what,
+                    evidence=module.line(line),
+                    way=(*way, Step(function=at.label, path=path, line=line)),
+                )
+    kinds = {each.kind for each in findings.values()}
+    return Entitlements(
+        kinds=tuple(kind for kind in KINDS if kind in kinds),
+        findings=tuple(sorted(findings.values(), key=_place)[:MAX_TOLD]),
+        unknown=tuple(sorted(unknown.values(), key=_place)[:MAX_TOLD]),
+    )

@@ -1,0 +1,298 @@
+"""Attributes: of modules, of objects and classes of the source, of things outside."""
+
+from __future__ import annotations
+
+import ast
+
+from pinwarden.contract.entitlements.interpreter import language
+from pinwarden.contract.entitlements.interpreter.base import EngineBase
+from pinwarden.contract.entitlements.interpreter.items import (
+    EMPTY,
+    Bound,
+    Class,
+    Descriptor,
+    Function,
+    Instance,
+    Item,
+    Mark,
+    ModuleItem,
+    Namespace,
+    Outside,
+    Partial,
+    Request,
+    Returns,
+    Super,
+    Table,
+    TableMethod,
+    Text,
+    Value,
+)
+from pinwarden.contract.entitlements.interpreter.program import Frame, parts_of
+from pinwarden.contract.entitlements.interpreter.terms import NOTHING_GIVEN, Given
+
+BACK_DOORS = frozenset(language.BACK_DOORS.split())
+
+_TEXT_TO_TEXT = frozenset(language.TEXT_METHODS.split())
+
+
+class Attributes(EngineBase):
+    """What a name after a dot stands for."""
+
+    def attribute(self, value: Value, name: str, node: ast.AST, frame: Frame) -> Value:
+        """What an attribute can stand for."""
+        if name in BACK_DOORS:
+            self.cannot_see(frame, "reaches into the interpreter", node, name)
+            return EMPTY
+        found: Value = EMPTY
+        for item in value:
+            found |= self._of_item(item, name, node, frame)
+        return found
+
+    def _of_item(self, item: Item, name: str, node: ast.AST, frame: Frame) -> Value:
+        if isinstance(item, Outside):
+            return self._of_outside(item, name, node, frame)
+        if isinstance(item, Instance):
+            return self._of_instance(item, name, node, frame)
+        if isinstance(item, ModuleItem):
+            return self._of_module(item, name, node, frame)
+        if isinstance(item, Class):
+            return self._of_class(item, name, node, frame)
+        if isinstance(item, Super):
+            return self._of_super(item, name, node, frame)
+        if isinstance(item, Table):
+            return Value((TableMethod(item, name),))
+        if isinstance(item, Text | Mark):
+            return self._of_text(item, name)
+        if isinstance(item, Request):
+            return Value((Text(item.tool), Mark(_ASKED, "name"))) if name == "name" else Value((item,))
+        if isinstance(item, Function | Bound | Partial):
+            return self._of_function(item, name)
+        return EMPTY
+
+    def _of_outside(self, item: Outside, name: str, node: ast.AST, frame: Frame) -> Value:
+        if name == "__dict__":
+            self.cannot_see(frame, "looks names up by a computed text", node, f"{item.path}.__dict__")
+            return EMPTY
+        if name in ("__wrapped__", "__func__", "__self__"):
+            return Value((item,))
+        return self.touch(f"{item.path}.{name}", node, frame)
+
+    def _of_module(self, item: ModuleItem, name: str, node: ast.AST, frame: Frame) -> Value:
+        if name == "__dict__":
+            return Value((Namespace(item.module),))
+        found = self.member(item.module, name, frame)
+        if not found and (fallback := item.module.frame.every.get("__getattr__")):
+            return self.invoke(fallback, Given(positional=(Value((Text(name),)),)), node, frame)
+        return found
+
+    def _of_text(self, item: Item, name: str) -> Value:
+        """The value of an enumeration's member is its text; methods of texts are answered where they are called."""
+        if name in ("value", "name", "_value_"):
+            return Value((item,))
+        if isinstance(item, Text) and name in _TEXT_TO_TEXT:
+            item = Text(str(getattr(item.text, name)()), whole=item.whole)
+        if name in _TEXT_TO_TEXT:
+            return Value((Returns(Value((item,))),))
+        return EMPTY
+
+    def _of_function(self, item: Function | Bound | Partial, name: str) -> Value:
+        if name in ("__call__", "__wrapped__", "__func__", "__get__", "func"):
+            return item.target if isinstance(item, Partial) and name == "func" else Value((item,))
+        function = item.function if isinstance(item, Bound) else item
+        if name == "__name__" and isinstance(function, Function):
+            return Value((Text(function.name),))
+        if name == "__self__" and isinstance(item, Bound):
+            return Value((item.receiver,))
+        if isinstance(function, Function):  # attributes set on a function
+            stored = function.home.tables.get((id(function.node), f"attribute {name}"))
+            if stored is not None:
+                return self.content(stored)
+        return EMPTY
+
+    # Classes of the source
+
+    def _of_instance(self, item: Instance, name: str, node: ast.AST, frame: Frame) -> Value:
+        cls = item.cls
+        if name == "__class__":
+            return Value((cls,))
+        if name == "__dict__":
+            return Value((Namespace(cls.module),))
+        found = self._stored(cls, name, node, frame, set())
+        for child in cls.children:
+            self.reads(child.readers, name)
+            found |= child.attributes.get(name, EMPTY)
+        in_class = self.in_class(cls, name, set())
+        if self._is_left_open(in_class):
+            for child in cls.children:
+                found |= self._of_instance(Instance(child), name, node, frame)
+        for each in in_class:
+            found |= self._bound(each, item, node, frame)
+        if not found:
+            found = self._of_outer_bases(cls, name, node, frame, set())
+        if not found and name == "start":  # of a thread or process
+            run = self.in_class(cls, "run", set())
+            found = Value(Bound(each, item) for each in run if isinstance(each, Function))
+        if not found and (fallback := self.in_class(cls, "__getattr__", set())):
+            given = Given(positional=(Value((Text(name),)),))
+            for each in fallback:
+                found |= self.invoke(self._bound(each, item, node, frame), given, node, frame)
+        return found
+
+    def _is_left_open(self, value: Value) -> bool:
+        """Whether a method only says that subclasses have it."""
+        for item in value:
+            if type(item) is Function and not isinstance(item.node, ast.Lambda):
+                last = item.node.body[-1]
+                if len(item.node.body) <= 2 and (
+                    isinstance(last, ast.Raise | ast.Pass)
+                    or (isinstance(last, ast.Expr) and isinstance(last.value, ast.Constant))
+                ):
+                    return True
+        return False
+
+    def _stored(self, cls: Class, name: str, node: ast.AST, frame: Frame, seen: set[Class]) -> Value:
+        if cls in seen:
+            return EMPTY
+        seen.add(cls)
+        self.reads(cls.readers, name)
+        if name not in cls.methods_run:
+            cls.methods_run.add(name)
+            self.follow_setters(cls, name, node, frame)
+        found = cls.attributes.get(name, EMPTY)
+        for base in cls.bases:
+            if isinstance(base, Class):
+                found |= self._stored(base, name, node, frame, seen)
+        return found
+
+    def follow_setters(self, cls: Class, name: str, node: ast.AST, frame: Frame) -> None:
+        """Look at the methods that set ``self.name``, with whatever arguments their annotations promise."""
+        for method in methods_that_set(cls, name):
+            for item in cls.body.every.get(method, EMPTY):
+                for each in self._plain(item):
+                    self._follow_only(each, Instance(cls), node, frame)
+
+    def _plain(self, item: Item) -> list[Function]:
+        if isinstance(item, Descriptor):
+            return [each for each in item.value if isinstance(each, Function)]
+        return [item] if isinstance(item, Function) else []
+
+    def _follow_only(self, function: Function, receiver: Item, node: ast.AST, frame: Frame) -> None:
+        """Follow a function for what it stores, without saying that it is called from here."""
+        aside = Frame(frame.module, frame, frame.qualname)
+        aside.activation = type(frame.activation)("<aside>", frame.module, aside)
+        self.enter(function, Given(positional=(Value((receiver,)),)), node, aside)
+
+    def in_class(self, cls: Class, name: str, seen: set[Class]) -> Value:
+        """What a class or the nearest of its bases has under a name."""
+        if cls in seen:
+            return EMPTY
+        seen.add(cls)
+        found = cls.body.every.get(name)
+        if found is not None:
+            return found
+        for base in cls.bases:
+            if isinstance(base, Class) and (found := self.in_class(base, name, seen)):
+                return found
+        return EMPTY
+
+    def _of_outer_bases(self, cls: Class, name: str, node: ast.AST, frame: Frame, seen: set[Class]) -> Value:
+        if cls in seen:
+            return EMPTY
+        seen.add(cls)
+        found: Value = EMPTY
+        for base in cls.bases:
+            if isinstance(base, Outside):
+                found |= self.touch(f"{base.path}().{name}", node, frame)
+            elif isinstance(base, Class):
+                found |= self._of_outer_bases(base, name, node, frame, seen)
+        return found
+
+    def _bound(self, item: Item, receiver: Item, node: ast.AST, frame: Frame) -> Value:
+        """A function of a class as an object gives it out."""
+        if isinstance(item, Function):
+            return Value((Bound(item, receiver),))
+        if isinstance(item, Descriptor):
+            if item.kind == "static":
+                return item.value
+            if item.kind == "class":
+                owner = receiver.cls if isinstance(receiver, Instance) else receiver
+                return Value(Bound(each, owner) for each in item.value if isinstance(each, Function))
+            found: Value = EMPTY
+            for each in item.value:
+                if isinstance(each, Function):
+                    found |= self.invoke(Value((Bound(each, receiver),)), NOTHING_GIVEN, node, frame)
+            return found
+        return Value((item,))
+
+    def _of_class(self, cls: Class, name: str, node: ast.AST, frame: Frame) -> Value:
+        if name == "__dict__":
+            return Value((Namespace(cls.module),))
+        if name == "__name__":
+            return Value((Text(cls.node.name),))
+        found: Value = EMPTY
+        for item in self.in_class(cls, name, set()):
+            if isinstance(item, Descriptor):
+                found |= self._bound(item, cls, node, frame) if item.kind != "property" else Value((item,))
+            else:
+                found |= Value((item,))
+        self.reads(cls.readers, name)
+        found |= cls.attributes.get(name, EMPTY)
+        if found:
+            return found
+        for base in cls.bases:
+            if isinstance(base, Outside):
+                found |= self.touch(f"{base.path}.{name}", node, frame)
+        return found
+
+    def superior(self, frame: Frame) -> Value:
+        """What ``super()`` stands for: the bases of the class that the method is in."""
+        at: Frame | None = frame
+        while at is not None and (at.function is None or at.function.in_class is None):
+            at = at.parent
+        if at is None or at.function is None or at.function.in_class is None:
+            return EMPTY
+        cls = at.function.in_class
+        first = at.names.get(at.function.parameters[0], EMPTY) if at.function.parameters else EMPTY
+        receivers = [item for item in first if isinstance(item, Instance | Class)]
+        return Value(Super(cls, receiver) for receiver in receivers or [Instance(cls)])
+
+    def _of_super(self, item: Super, name: str, node: ast.AST, frame: Frame) -> Value:
+        found: Value = EMPTY
+        for base in item.cls.bases:
+            if isinstance(base, Outside):
+                found |= self.touch(f"{base.path}().{name}", node, frame)
+            elif isinstance(base, Class):
+                for each in self.in_class(base, name, {item.cls}):
+                    found |= self._bound(each, item.receiver, node, frame)
+        return found
+
+
+def methods_that_set(cls: Class, name: str) -> list[str]:
+    """The methods of a class that assign ``self.name``."""
+    return [
+        method.name
+        for method in cls.node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        and method.args.args
+        and cls.module.says(name, method)
+        and name in _set_by(cls, method)
+    ]
+
+
+def _set_by(cls: Class, method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    found = cls.sets.get(id(method))
+    if found is None:
+        receiver = method.args.args[0].arg
+        found = cls.sets[id(method)] = {
+            node.attr
+            for node in parts_of(method)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == receiver
+        }
+    return found
+
+
+_ASKED = Function.__new__(Function)
+_ASKED.told_by = {}

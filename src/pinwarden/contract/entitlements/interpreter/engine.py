@@ -1,0 +1,268 @@
+"""The interpreter as a whole: modules are imported, handlers are found and followed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from pinwarden.contract.entitlements import effects
+from pinwarden.contract.entitlements.interpreter.items import (
+    EMPTY,
+    Bound,
+    Class,
+    Descriptor,
+    Function,
+    Instance,
+    Request,
+    Text,
+    Value,
+)
+from pinwarden.contract.entitlements.interpreter.program import Activation, Frame, Module, parts_of
+from pinwarden.contract.entitlements.interpreter.statements import Statements
+from pinwarden.contract.entitlements.interpreter.terms import MAX_RUNS, Given
+from pinwarden.contract.entitlements.values import Handler
+
+_NODE = ast.Pass(lineno=0, col_offset=0)
+_SIGNS = (
+    ".tool",
+    "call_tool",
+    "add_tool",
+    "list_tools",
+    ".prompt",
+    "get_prompt",
+    ".resource",
+    "read_resource",
+    "add_prompt",
+    "add_resource",
+)
+
+
+class Engine(Statements):
+    """Follows a program without running it."""
+
+    discovered = False
+
+    # Modules
+
+    def module(self, name: str) -> Module | None:
+        """A module of the server, or of a package that is looked into; followed once, as import does."""
+        known = self.modules.get(name)
+        if known is not None or name in self.modules:
+            return known
+        source, third_party = self.sources.get(name), False
+        if source is None and self.packages is not None and not effects.tabled(name.partition(".")[0]):
+            source, third_party = self.packages.get(name), True
+        if source is None:
+            self.modules[name] = None
+            return None
+        module = self.modules[name] = Module(name, source, third_party=third_party)
+        parent, _, _ = name.rpartition(".")
+        above = self.module(parent) if parent else None
+        if above is not None:
+            module.activation.calls.setdefault(above.activation, 1)
+        module.parse()
+        self._follow_module(module)
+        return module
+
+    def _follow_module(self, module: Module) -> None:
+        if module.tree is None:
+            self.cannot_see(module.frame, module.broken, _NODE, module.name)
+            return
+        depth, self.depth = self.depth, 0
+        importer, self.current = self.current, module.activation
+        module.activation.runs += 1
+        module.activation.running = True
+        try:
+            self.run(module.tree.body, module.frame)
+        except RecursionError:
+            self.cannot_see(module.frame, "nested too deeply to be followed", _NODE, module.name)
+        finally:
+            self.depth, self.current = depth, importer
+            module.activation.running = False
+
+    def writers_of(self, name: str, module: Module) -> bool:
+        """Follow the functions that declare ``global name``; whether there are any."""
+        writers = module.global_writers
+        if writers is None:
+            writers = module.global_writers = _global_writers(module)
+        names = writers.get(name)
+        if not names:
+            return False
+        writers[name] = []  # once is enough: each pass follows what is reached again
+        for function in names:
+            value = module.frame.every.get(function, EMPTY)
+            self._follow_aside(value, module)
+        return True
+
+    def _follow_aside(self, value: Value, module: Module, given: Given | None = None) -> None:
+        """Follow functions for what they store or register, without saying who calls them."""
+        aside = Frame(module, module.frame, "")
+        aside.activation = Activation("<aside>", module, aside)
+        for item in value:
+            if isinstance(item, Function | Bound | Descriptor):
+                self.invoke(Value((item,)), given or Given(), _NODE, aside)
+
+    # Handlers
+
+    def discover(self) -> None:
+        """Import every module that seems to register tools, and follow the functions that do it."""
+        for name, source in self.sources.items():
+            if any(sign in source.text for sign in _SIGNS):
+                module = self.module(name)
+                if module is not None and module.tree is not None:
+                    self._follow_registering(module, module.tree)
+        self._settle()
+        for registration in list(self.registrations.values()):
+            if registration.kind == "list_tools":
+                module = self.module(registration.module)
+                if module is not None:
+                    self._follow_aside(self.value_of(registration.module, registration.qualname), module)
+
+    def _follow_registering(self, module: Module, tree: ast.Module) -> None:
+        for statement in tree.body:
+            if isinstance(statement, ast.ClassDef):
+                for method in statement.body:
+                    if name := _registers(method):
+                        self._follow_aside(self.value_of(module.name, f"{statement.name}.{name}"), module)
+            elif name := _registers(statement):
+                self._follow_aside(self.value_of(module.name, name), module)
+
+    def value_of(self, module_name: str, qualname: str, line: int = 0) -> Value:
+        """What a qualified name stands for, with the functions around it followed first."""
+        module = self.module(module_name)
+        if module is None:
+            return EMPTY
+        parts = qualname.split(".<locals>.")
+        for depth in range(1, len(parts)):
+            self._follow_aside(self._defined(module, ".<locals>.".join(parts[:depth]), 0), module)
+        return self._defined(module, qualname, line)
+
+    def _defined(self, module: Module, qualname: str, line: int) -> Value:
+        places = self.definitions.get((module.name, qualname), [])
+        near = [value for at, value in places if at == line] or [value for _, value in places]
+        found: Value = Value().union(*near) if near else EMPTY
+        if not found and "." not in qualname:
+            found = self.member(module, qualname, module.frame)
+        return Value(_as_method(item) for item in found)
+
+    def roots(self, handler: Handler) -> dict[Activation, None]:
+        """The activations with which a handler begins."""
+        module = self.module(handler.module)
+        if module is None:
+            return {}
+        value = self.value_of(handler.module, handler.function, handler.line)
+        if not value and not self.discovered:
+            self.discovered = True
+            self.discover()
+            value = self.value_of(handler.module, handler.function, handler.line)
+        for registration in self.registrations.values():
+            if (registration.module, registration.qualname) == (handler.module, handler.function):
+                bound = Value(item for item in registration.value if isinstance(item, Bound))
+                value = bound or value
+        begin = Frame(module, module.frame, "")
+        begin.activation = Activation("<begin>", module, begin)
+        if value:
+            self.invoke(value, self._call_of(handler, value), _NODE, begin)
+        return dict.fromkeys(begin.activation.calls)
+
+    def _call_of(self, handler: Handler, value: Value) -> Given:
+        if handler.case is None:
+            return Given()
+        asked: Value = Value((Request(handler.case),))
+        name: Value = Value((Text(handler.case),))
+        for item in value:
+            function = item.function if isinstance(item, Bound) else item
+            if isinstance(function, Function):
+                names = [each for each in function.parameters if each not in ("self", "cls")]
+                if names and names[0] in ("ctx", "context", "_ctx", "_", "req", "request"):
+                    return Given(positional=(EMPTY, asked)) if len(names) > 1 else Given(positional=(asked,))
+        return Given(positional=(name,))
+
+    # All of it
+
+    def follow(self, handlers: Iterable[Handler]) -> dict[Handler, dict[Activation, None]]:
+        """Follow all handlers, and whatever turns out to depend on more than was known, until nothing changes."""
+        begun = {handler: self.roots(handler) for handler in handlers}
+        self._settle()
+        return begun
+
+    def forget(self) -> None:
+        """Let go of everything that was followed. Its parts hold each other, and would wait for the collector."""
+        modules = [each for each in self.modules.values() if each is not None]
+        for activation in [*self.activations.values(), *(each.activation for each in modules)]:
+            activation.calls.clear()
+            activation.callers.clear()
+            activation.function = None
+            _forget_frame(activation.frame)
+        for module in modules:
+            module.tree = None
+            module.stars.clear()
+        self.activations.clear()
+        self.modules.clear()
+        self.definitions.clear()
+        self.registrations.clear()
+        self.again.clear()
+
+    def _settle(self) -> None:
+        while self.again and not self.exhausted:
+            activation = next(iter(self.again))
+            del self.again[activation]
+            if activation.function is not None:
+                self.follow_activation(activation)
+            elif activation is activation.module.activation and not activation.running and activation.runs < MAX_RUNS:
+                self._follow_module(activation.module)
+
+
+def _forget_frame(frame: Frame) -> None:
+    for cls in frame.classes.values():
+        cls.attributes.clear()
+        cls.readers.clear()
+        cls.children.clear()
+        _forget_frame(cls.body)
+    for table in frame.tables.values():
+        table.keys.clear()
+        table.rest = EMPTY
+        table.readers.clear()
+    for held in (frame.names, frame.every, frame.given, frame.readers, frame.elsewhere):
+        held.clear()
+    frame.functions.clear()
+    frame.classes.clear()
+    frame.tables.clear()
+
+
+def _as_method(item: object) -> Function | Bound | Class | Descriptor | Instance:
+    if isinstance(item, Descriptor):
+        inner = next((each for each in item.value if isinstance(each, Function)), None)
+        if inner is not None and item.kind != "static" and inner.in_class is not None:
+            return Bound(inner, inner.in_class if item.kind == "class" else Instance(inner.in_class))
+        return inner or item
+    if isinstance(item, Function) and item.in_class is not None:
+        return Bound(item, Instance(item.in_class))
+    return item  # type: ignore[return-value]  # what else a name stands for is called as it is
+
+
+def _registers(node: ast.stmt) -> str:
+    """The name of a function that hands other functions to a server; empty if it is none."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return ""
+    for statement in node.body:
+        for part in parts_of(statement):
+            if isinstance(part, ast.Attribute) and part.attr in effects.REGISTERING:
+                return node.name
+            if isinstance(part, ast.keyword) and part.arg in ("on_call_tool", "on_get_prompt", "on_read_resource"):
+                return node.name
+    return ""
+
+
+def _global_writers(module: Module) -> dict[str, list[str]]:
+    """The functions at the top of a module that assign its global names."""
+    found: dict[str, list[str]] = {}
+    if module.tree is None or "global" not in module.source.text:
+        return found
+    for statement in module.tree.body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and module.says("global", statement):
+            for part in parts_of(statement):
+                if isinstance(part, ast.Global):
+                    for name in part.names:
+                        found.setdefault(name, []).append(statement.name)
+    return found

@@ -1,0 +1,371 @@
+"""Expressions: what each kind of them can stand for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from pinwarden.contract.entitlements import effects
+from pinwarden.contract.entitlements.interpreter.attributes import BACK_DOORS
+from pinwarden.contract.entitlements.interpreter.base import unmarked
+from pinwarden.contract.entitlements.interpreter.items import (
+    EMPTY,
+    Class,
+    Function,
+    Instance,
+    Outside,
+    Registrar,
+    Table,
+    Text,
+    Value,
+)
+from pinwarden.contract.entitlements.interpreter.program import Frame
+from pinwarden.contract.entitlements.interpreter.tables import Tables
+from pinwarden.contract.entitlements.interpreter.terms import Given
+
+MAX_TEXT = 400
+"""Longer constants are prose, not names, modes or statements."""
+
+MAX_LITERAL = 512
+"""Elements of a literal that are looked at one by one; a longer one is data."""
+
+_REGISTERING = {"tool": "tool", "call_tool": "call_tool", "list_tools": "list_tools"}
+
+
+class Expressions(Tables):
+    """What an expression can stand for."""
+
+    def __init__(self, *given: object) -> None:
+        super().__init__(*given)
+        self.kinds: dict[type[ast.expr], Callable[[Any, Frame], Value]] = {
+            ast.Name: self._name,
+            ast.Constant: self._constant,
+            ast.Attribute: self._attribute,
+            ast.Call: self._call,
+            ast.JoinedStr: self._joined,
+            ast.FormattedValue: self._formatted,
+            ast.Subscript: self._subscript,
+            ast.Dict: self._dict,
+            ast.List: self._list,
+            ast.Tuple: self._list,
+            ast.Set: self._list,
+            ast.BinOp: self._binary,
+            ast.BoolOp: self._boolean,
+            ast.Compare: self._compare,
+            ast.UnaryOp: self._unary,
+            ast.IfExp: self._either,
+            ast.Await: self._await,
+            ast.Lambda: self._lambda,
+            ast.NamedExpr: self._walrus,
+            ast.Starred: self._starred,
+            ast.ListComp: self._comprehension,
+            ast.SetComp: self._comprehension,
+            ast.GeneratorExp: self._comprehension,
+            ast.DictComp: self._comprehension,
+            ast.Yield: self._yield,
+            ast.YieldFrom: self._yield_from,
+            ast.Slice: self._slice,
+        }
+
+    def evaluate(self, node: ast.expr, frame: Frame) -> Value:
+        """What an expression can stand for."""
+        return self.kinds[type(node)](node, frame)
+
+    # Leaves
+
+    def _name(self, node: ast.Name, frame: Frame) -> Value:
+        return self.look_up(node.id, frame)
+
+    def _constant(self, node: ast.Constant, _: Frame) -> Value:
+        value = node.value
+        if type(value) is str and len(value) <= MAX_TEXT:
+            return Value((Text(value),))
+        return EMPTY
+
+    def _attribute(self, node: ast.Attribute, frame: Frame) -> Value:
+        value = self.evaluate(node.value, frame)
+        if value or node.attr in BACK_DOORS:
+            return self.attribute(value, node.attr, node, frame)
+        return EMPTY
+
+    def _joined(self, node: ast.JoinedStr, frame: Frame) -> Value:
+        """A formatted text is known up to its first gap."""
+        prefix, whole = "", True
+        for part in node.values:
+            value = self.evaluate(part, frame)
+            if whole:
+                text = self._known_text(part, value)
+                if text is None:
+                    whole = False
+                else:
+                    prefix += text
+        if not prefix or len(prefix) > MAX_TEXT:
+            return EMPTY
+        return Value((Text(prefix, whole=whole),))
+
+    def _known_text(self, part: ast.expr, value: Value) -> str | None:
+        if isinstance(part, ast.Constant):
+            return str(part.value)
+        texts = [item for item in value if type(item) is Text]
+        return texts[0].text if len(texts) == 1 and texts[0].whole and len(value) == 1 else None
+
+    def _formatted(self, node: ast.FormattedValue, frame: Frame) -> Value:
+        value = self.evaluate(node.value, frame)
+        if node.format_spec is not None:
+            self.evaluate(node.format_spec, frame)
+        return value
+
+    # Calls
+
+    def _call(self, node: ast.Call, frame: Frame) -> Value:
+        function = node.func
+        if isinstance(function, ast.Attribute):
+            receiver = self.evaluate(function.value, frame)
+            known = receiver or function.attr in BACK_DOORS
+            callee = self.attribute(receiver, function.attr, function, frame) if known else EMPTY
+            if not unmarked(receiver):
+                for kind in effects.kinds_of_method(function.attr):
+                    self.needs(frame, kind, node, f"….{function.attr}")
+        else:
+            callee = self.evaluate(function, frame)
+        given = self._given(node, frame)
+        if not callee:
+            unknown = self._on_unknown(node, given)
+            if unknown is not None:
+                return unknown
+        return self.invoke(callee, given, node, frame)
+
+    def _on_unknown(self, node: ast.Call, given: Given) -> Value | None:
+        """A call of something unknown that still tells what it is: a server that was handed in, a text's method."""
+        function = node.func
+        if not isinstance(function, ast.Attribute):
+            return None
+        if function.attr in _REGISTERING and not given.positional:
+            name = self.one_text(given.keywords.get("name", EMPTY))
+            return Value((Registrar(_REGISTERING[function.attr], name),))
+        if function.attr == "add_tool" and given.positional:
+            name = self.one_text(given.at(1, "name") or EMPTY)
+            return self.register(Registrar("tool", name), given)
+        if function.attr == "join" and isinstance(function.value, ast.Constant) and given.positional:
+            return self._joined_texts(function.value.value, given.positional[0])
+        return None
+
+    def _joined_texts(self, between: object, value: Value) -> Value:
+        for item in value:
+            if isinstance(item, Table) and item.keys and not item.rest and isinstance(between, str):
+                parts = [self.one_text(each) for each in item.keys.values()]
+                known = [part for part in parts if part is not None]
+                if len(known) == len(parts):
+                    return Value((Text(between.join(known)),))
+        return EMPTY
+
+    def _given(self, node: ast.Call, frame: Frame) -> Given:
+        if not node.args and not node.keywords:
+            return Given()
+        positional: list[Value] = []
+        spread: Value = EMPTY
+        for argument in node.args:
+            if isinstance(argument, ast.Starred):
+                spread |= self._spread(self.evaluate(argument.value, frame), positional)
+            else:
+                positional.append(self.evaluate(argument, frame))
+        keywords: dict[str, Value] = {}
+        for keyword in node.keywords:
+            value = self.evaluate(keyword.value, frame)
+            if keyword.arg is not None:
+                keywords[keyword.arg] = value
+                continue
+            for item in value:
+                if isinstance(item, Table):
+                    item.readers[self.current] = None
+                    keywords.update(item.keys)
+                    spread |= item.rest
+        return Given(positional=tuple(positional), keywords=keywords, spread=spread)
+
+    def _spread(self, value: Value, positional: list[Value]) -> Value:
+        """What ``*value`` adds in known places; the rest is returned."""
+        tables = [item for item in value if isinstance(item, Table)]
+        if len(tables) == 1 and len(value) == 1:
+            table = tables[0]
+            table.readers[self.current] = None
+            place = 0
+            while str(place) in table.keys:
+                positional.append(table.keys[str(place)])
+                place += 1
+            return table.rest
+        return self.elements(value)
+
+    # Containers
+
+    def _dict(self, node: ast.Dict, frame: Frame) -> Value:
+        table = self.table(frame, node)
+        if len(node.keys) > MAX_LITERAL:
+            return Value((table,))
+        for key, content in zip(node.keys, node.values, strict=True):
+            value = self.evaluate(content, frame)
+            if key is None:
+                for item in value:
+                    if isinstance(item, Table):
+                        self._copy_into(table, item)
+                continue
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                name: str | None = key.value
+            else:
+                name = self.one_text(self.evaluate(key, frame))
+            if value or name is not None:
+                self.put(table, name, value)
+        return Value((table,))
+
+    def _copy_into(self, table: Table, other: Table) -> None:
+        other.readers[self.current] = None
+        for key, value in list(other.keys.items()):
+            self.put(table, key, value)
+        self.put(table, None, other.rest)
+
+    def _list(self, node: ast.List | ast.Tuple | ast.Set, frame: Frame) -> Value:
+        table = self.table(frame, node)
+        if len(node.elts) > MAX_LITERAL:
+            return Value((table,))
+        fresh = not table.keys and not table.rest
+        only_texts = bool(node.elts)
+        for place, element in enumerate(node.elts):
+            value = self.evaluate(element, frame)
+            if isinstance(element, ast.Starred):
+                self.put(table, None, self.elements(value))
+                only_texts = False
+                continue
+            only_texts = only_texts and len(value) == 1 and all(type(item) is Text for item in value)
+            self.put(table, str(place), value)
+        if fresh:
+            table.closed = only_texts
+        return Value((table,))
+
+    def _starred(self, node: ast.Starred, frame: Frame) -> Value:
+        return self.evaluate(node.value, frame)
+
+    def _slice(self, node: ast.Slice, frame: Frame) -> Value:
+        for part in (node.lower, node.upper, node.step):
+            if part is not None:
+                self.evaluate(part, frame)
+        return EMPTY
+
+    def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
+        value = self.evaluate(node.value, frame)
+        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
+            key: Value = Value((Text(str(node.slice.value)),))
+        else:
+            key = self.evaluate(node.slice, frame)
+            if isinstance(node.slice, ast.Slice):
+                return value
+        return self.subscript(value, key, node, frame) if value else EMPTY
+
+    # Operators
+
+    def _binary(self, node: ast.BinOp, frame: Frame) -> Value:
+        left, right = self.evaluate(node.left, frame), self.evaluate(node.right, frame)
+        if isinstance(node.op, ast.Div):
+            return Value(item for item in left | right if isinstance(item, Outside | Instance))
+        if not isinstance(node.op, ast.Add | ast.BitOr | ast.Mod):
+            return EMPTY
+        known = [item for item in left if type(item) is Text]
+        if isinstance(node.op, ast.Add) and len(known) == 1:
+            after = [item for item in right if type(item) is Text]
+            if known[0].whole and len(after) == 1:
+                return Value((Text(known[0].text + after[0].text, whole=after[0].whole),))
+            return Value((Text(known[0].text, whole=False),))
+        return Value(item for item in left | right if isinstance(item, Table | Class | Outside))
+
+    def _boolean(self, node: ast.BoolOp, frame: Frame) -> Value:
+        found: Value = EMPTY
+        for part in node.values:
+            found |= self.evaluate(part, frame)
+        return found
+
+    def _compare(self, node: ast.Compare, frame: Frame) -> Value:
+        self.evaluate(node.left, frame)
+        for part in node.comparators:
+            self.evaluate(part, frame)
+        return EMPTY
+
+    def _unary(self, node: ast.UnaryOp, frame: Frame) -> Value:
+        self.evaluate(node.operand, frame)
+        return EMPTY
+
+    def _either(self, node: ast.IfExp, frame: Frame) -> Value:
+        decided = self.decide(node.test, frame)
+        if decided is True:
+            return self.evaluate(node.body, frame)
+        if decided is False:
+            return self.evaluate(node.orelse, frame)
+        return self.evaluate(node.body, frame) | self.evaluate(node.orelse, frame)
+
+    def decide(self, node: ast.expr, frame: Frame) -> bool | None:
+        """Whether a condition holds, where texts given by the caller settle it; ``None`` where they do not."""
+        raise NotImplementedError
+
+    # Functions and the like
+
+    def _await(self, node: ast.Await, frame: Frame) -> Value:
+        return self.evaluate(node.value, frame)
+
+    def _lambda(self, node: ast.Lambda, frame: Frame) -> Value:
+        return Value((self.function_at(node, frame, "<lambda>"),))
+
+    def function_at(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, frame: Frame, name: str
+    ) -> Function:
+        """The function that a place of the source makes in a frame."""
+        made = frame.functions.get(id(node))
+        if made is None:
+            made = Function(node, frame.module, frame, name, frame.qualname + name)
+            if frame.cls is not None:
+                made.in_class = frame.cls
+            frame.functions[id(node)] = made
+        return made
+
+    def _walrus(self, node: ast.NamedExpr, frame: Frame) -> Value:
+        value = self.evaluate(node.value, frame)
+        self.store(frame, node.target.id, value)
+        return value
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: Frame) -> Value:
+        before = dict(frame.names)
+        for loop in node.generators:
+            self.assign(loop.target, self.iterated(self.evaluate(loop.iter, frame), loop, frame), frame)
+            for condition in loop.ifs:
+                self.evaluate(condition, frame)
+        table = self.table(frame, node)
+        if isinstance(node, ast.DictComp):
+            key = self.texts(self.evaluate(node.key, frame))
+            value = self.evaluate(node.value, frame)
+            self.put(table, key[0].text if len(key) == 1 and key[0].whole else None, value)
+        else:
+            self.put(table, None, self.evaluate(node.elt, frame))
+        frame.names = before
+        return Value((table,))
+
+    def iterated(self, value: Value, node: ast.AST, frame: Frame) -> Value:
+        """What a loop over a value gives, own iterators included."""
+        found = self.elements(value)
+        for item in value:
+            if isinstance(item, Instance):
+                for name in ("__iter__", "__aiter__", "__next__", "__anext__"):
+                    if self.in_class(item.cls, name, set()):
+                        method = self.attribute(Value((item,)), name, node, frame)
+                        found |= self.elements(self.invoke(method, Given(), node, frame))
+        return found
+
+    def assign(self, target: ast.expr, value: Value, frame: Frame) -> None:
+        """Bind a target of an assignment."""
+        raise NotImplementedError
+
+    def _yield(self, node: ast.Yield, frame: Frame) -> Value:
+        if node.value is not None:
+            frame.activation.yields |= unmarked(self.evaluate(node.value, frame))
+        return EMPTY
+
+    def _yield_from(self, node: ast.YieldFrom, frame: Frame) -> Value:
+        value = self.evaluate(node.value, frame)
+        frame.activation.yields |= self.elements(value)
+        return value

@@ -1,0 +1,77 @@
+"""The arguments of a call, a registered function, and the limits of the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pinwarden.contract.entitlements.interpreter.items import EMPTY, Value
+from pinwarden.core.record import Record
+
+MAX_ACTIVATIONS = 5_000
+"""Functions times kinds of calls. The largest server measured needs 180; what needs more is told as unknown."""
+
+MAX_DEPTH = 24
+"""Calls within calls that are followed at once; deeper ones are looked at later. Bounds the interpreter's own stack."""
+
+MAX_ITEMS = 64
+"""Things that one variable can stand for. Beyond that, containers and texts are let go, and that is said."""
+
+MAX_RUNS_ALTOGETHER = 5_000
+"""Runs of all functions together, for the same reason."""
+
+
+def most_shapes(activations: int) -> int:
+    """By how many kinds of arguments calls of one function are told apart; beyond that they are taken together.
+
+    A server of ordinary size is told apart as finely as its code allows; a large program ever more coarsely, so that
+    the time stays in proportion.
+    """
+    return 64 if activations < 1000 else 16 if activations < 2000 else 4 if activations < 4000 else 0
+
+
+MAX_RUNS = 16
+"""How often a function is followed again because something it reads turned out to hold more than was known."""
+
+_NO_KEYWORDS: Mapping[str, Value] = MappingProxyType({})
+
+
+class Given:
+    """The arguments of one call. Made for every call, so it is lighter than a record."""
+
+    __slots__ = ("keywords", "positional", "spread")
+
+    def __init__(
+        self,
+        positional: tuple[Value, ...] = (),
+        keywords: Mapping[str, Value] = _NO_KEYWORDS,
+        spread: Value = EMPTY,
+    ) -> None:
+        self.positional = positional
+        self.keywords = keywords
+        self.spread = spread
+        """What a ``*`` or ``**`` argument holds without saying where."""
+
+    def at(self, place: int, keyword: str = "") -> Value | None:
+        """The argument in that place or of that name; ``None`` where there is none."""
+        if place < len(self.positional):
+            return self.positional[place]
+        return self.keywords.get(keyword)
+
+    def everything(self) -> Value:
+        """All arguments taken together."""
+        return self.spread.union(*self.positional, *self.keywords.values())
+
+
+NOTHING_GIVEN = Given()
+
+
+class Registration(Record):
+    """A function that the source hands to a server."""
+
+    kind: str
+    name: str | None
+    value: Value
+    module: str
+    qualname: str
+    line: int

@@ -1,0 +1,100 @@
+"""What is known of a server, and how it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pinwarden.contract.denials import CONTRACT_KINDS, notices
+from pinwarden.contract.entitlements.values import Entitlements
+from pinwarden.contract.observation import Observed, located
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.finding_kinds import reasons_of
+from pinwarden.core.report import Report, counted, row_facts
+from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE
+
+
+def explain(observed: Observed, only: tuple[str, ...] = ()) -> Report:
+    """Every fact of every tool, with where it comes from."""
+    unknown = [name for name in only if name not in observed.contracts]
+    if unknown:
+        raise PinwardenError("USAGE", f"the server has no tool {unknown[0][:120]!a}")
+    findings = tuple(row for row in notices(observed) if not only or row.name in only)
+    names = [name for name in observed.contracts if not only or name in only]
+    return Report(
+        command="contract explain",
+        subject=observed.name,
+        summary=f"{counted(len(names), 'tool')}; known from: {observed.extension.evidence}",
+        exit_code=EXIT_CLEAN,
+        rows=findings,
+        facts={
+            "evidence": observed.extension.evidence,
+            "versions": dict(observed.extension.versions),
+            "tools": {name: _tool(observed, name) for name in names},
+            "prompts": {} if only else _reached(observed, "prompts"),
+            "resources": {} if only else _reached(observed, "resources"),
+            "startup": _entitlements(observed.analysis.startup) if observed.analysis is not None else None,
+            "findings": [row_facts(row) for row in findings],
+        },
+        rule_texts=reasons_of(CONTRACT_KINDS),
+    )
+
+
+def _tool(observed: Observed, name: str) -> dict[str, Any]:
+    facts = observed.extension.tools[name]
+    found = observed.analysis.handlers.get(name) if observed.analysis is not None else None
+    return {
+        "evidence": dict(facts.evidence),
+        "entitlements": None if found is None else _entitlements(found),
+        "details": dict(facts.details),
+    }
+
+
+def _reached(observed: Observed, member: str) -> dict[str, Any]:
+    """What the code of each prompt or resource reaches; None where its source was not read."""
+    kinds = (PROMPT,) if member == "prompts" else (RESOURCE, TEMPLATE)
+    found = getattr(observed.analysis, member) if observed.analysis is not None else {}
+    names = [item.key for kind in kinds for item in observed.extension.surface.list_of(kind)]
+    return {name: _entitlements(found[name]) if name in found else None for name in names}
+
+
+def _entitlements(found: Entitlements) -> dict[str, Any]:
+    return {
+        "kinds": list(found.kinds),
+        "findings": [{"kind": each.kind, "where": located(each)} for each in found.findings],
+        "unknown": [{"reason": each.reason, "where": located(each)} for each in found.unknown],
+    }
+
+
+def lines_of(report: Report) -> Iterator[str]:
+    """The facts for a person, tool by tool."""
+    for name, tool in report.facts["tools"].items():
+        yield name
+        by_source: dict[str, list[str]] = {}
+        for fact, source in tool["evidence"].items():
+            by_source.setdefault(source, []).append(fact)
+        for source, facts in by_source.items():
+            yield f"  {source + ':':11}{', '.join(facts)}"
+        yield from _reach(tool["entitlements"])
+    for member in ("prompts", "resources"):
+        for name, found in report.facts[member].items():
+            yield f"{member.removesuffix('s')} {name}"
+            yield from _reach(found)
+
+
+def _reach(found: dict[str, Any] | None) -> Iterator[str]:
+    if found is None:
+        yield "  reaches:   unknown, its source was not read"
+        return
+    yield f"  reaches:   {', '.join(found['kinds']) or 'nothing outside its own process'}"
+    for kind in found["kinds"]:
+        places = [each["where"] for each in found["findings"] if each["kind"] == kind]
+        yield f"    {kind}: {min(places, key=len)}{_more(places)}"
+    for reason in dict.fromkeys(each["reason"] for each in found["unknown"]):
+        places = [each["where"] for each in found["unknown"] if each["reason"] == reason]
+        yield f"    unknown reach ({reason}): {min(places, key=len)}{_more(places)}"
+
+
+def _more(places: list[str]) -> str:
+    """The nearest place is enough for a person; all of them are in the JSON."""
+    return f" (and {len(places) - 1} more)" if len(places) > 1 else ""

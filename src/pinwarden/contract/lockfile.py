@@ -1,0 +1,283 @@
+"""The capability lockfile: made of contracts, written, and read.
+
+``generate_lockfile``, ``serialize_lockfile`` and ``parse_lockfile`` are pure. The only side effects are in
+``contract/files.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from pinwarden.contract.canonical import LOCKFILE_LIMITS, to_sorted_file, utf16_sorted
+from pinwarden.contract.contract import Contracts, PromptContract, ToolContract
+from pinwarden.contract.dialect import DEFAULT_DIALECT, DIALECTS, Dialect
+from pinwarden.contract.digests import file_digest, locked_prompt, server_digest
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
+from pinwarden.core.visible import escape_in_json
+
+LOCKFILE_VERSION = 1
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
+_SECTIONS = ("surface", "behavior", "tokenEconomics", "entitlements")
+_VERSION_KEYS = tuple(dict.fromkeys(each.version_key for each in DIALECTS.values()))
+
+
+class Lockfile(Record):
+    """A lockfile as a JSON value. Members that nobody here knows survive."""
+
+    document: Mapping[str, Any]
+
+    @property
+    def server_name(self) -> str:
+        """The server's name; outside the original's digest, inside our body digest."""
+        name: str = self.document["serverName"]
+        return name
+
+    @property
+    def integrity_digest(self) -> str:
+        """The digest over the digests of all tools and prompts, with ``sha256:`` in front."""
+        digest: str = self.document["integrityDigest"]
+        return digest
+
+    @property
+    def tools(self) -> Mapping[str, Any]:
+        """The locked tools by name."""
+        return _named(self.document["capabilities"]["tools"])
+
+    @property
+    def prompts(self) -> Mapping[str, Any]:
+        """The locked prompts by name; none if the server had none."""
+        return _named(self.document["capabilities"].get("prompts") or {})
+
+    @property
+    def extension(self) -> Mapping[str, Any] | None:
+        """The member that this program adds (``contract/extension.py``), if it is there."""
+        found = self.document.get("pinwarden")
+        return found if isinstance(found, Mapping) else None
+
+
+class LockfileCheckResult(Record):
+    """What a check found."""
+
+    ok: bool
+    message: str
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    added_prompts: tuple[str, ...] = ()
+    removed_prompts: tuple[str, ...] = ()
+    changed_prompts: tuple[str, ...] = ()
+    unchanged_prompts: tuple[str, ...] = ()
+    other: tuple[str, ...] = ()
+    """What else moved, which the original does not look at: instructions, resources, … (extension)."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The result under the original's names, and ``other`` where something is in it."""
+        original = {
+            "ok": self.ok,
+            "message": self.message,
+            "added": list(self.added),
+            "removed": list(self.removed),
+            "changed": list(self.changed),
+            "unchanged": list(self.unchanged),
+            "addedPrompts": list(self.added_prompts),
+            "removedPrompts": list(self.removed_prompts),
+            "changedPrompts": list(self.changed_prompts),
+            "unchangedPrompts": list(self.unchanged_prompts),
+        }
+        return {**original, "other": list(self.other)} if self.other else original
+
+
+# Made
+
+
+def generate_lockfile(  # noqa: PLR0913  all but the first two have a usual value
+    server_name: str,
+    contracts: Contracts,
+    prompts: Iterable[PromptContract] = (),
+    *,
+    generated_at: str,
+    dialect: Dialect = DEFAULT_DIALECT,
+    framework_version: str | None = None,
+    compat: bool = False,
+) -> Lockfile:
+    """The lockfile of a server, without extension (``extension.with_extension`` adds one).
+
+    Two prompts of one name are an error; with ``compat`` they are treated as the dialect treats them.
+    """
+    digests = server_digest(contracts, dialect)
+    tools = {
+        name: _locked_tool(contracts[name], digests.tools[name].digest, dialect) for name in utf16_sorted(contracts)
+    }
+    listed = _prompts(list(prompts), dialect, compat=compat)
+    locked = [(each.name, locked_prompt(each)) for each in listed]
+    digest = file_digest(digests.digest, ((name, entry["integrityDigest"]) for name, entry in locked))
+    return Lockfile(
+        document={
+            "lockfileVersion": LOCKFILE_VERSION,
+            "serverName": server_name,
+            dialect.version_key: dialect.framework_version if framework_version is None else framework_version,
+            "generatedAt": generated_at,
+            "integrityDigest": f"sha256:{digest}",
+            "capabilities": {"tools": tools, **({"prompts": dict(locked)} if locked else {})},
+        }
+    )
+
+
+def _prompts(listed: list[PromptContract], dialect: Dialect, *, compat: bool) -> list[PromptContract]:
+    """The prompts in the order of their names."""
+    by_name = {each.name: each for each in listed}  # the last one registered wins
+    if len(by_name) == len(listed) or (compat and dialect.one_prompt_per_name):
+        return [by_name[name] for name in utf16_sorted(by_name)]
+    if not compat:
+        twice = next(each.name for each in listed if each is not by_name[each.name])
+        raise PinwardenError("TOOL_NAME_DUPLICATE", f"two prompts are named {twice[:80]!a}")
+    return [each for name in utf16_sorted(by_name) for each in listed if each.name == name]
+
+
+def _locked_tool(contract: ToolContract, digest: str, dialect: Dialect) -> dict[str, Any]:
+    surface, behavior, tokens = contract.surface, contract.behavior, contract.token_economics
+    actions = utf16_sorted(surface.actions)
+    egress = behavior.egress_schema_digest
+    flags = contract.entitlements.flags()
+    if not dialect.code_evaluation:
+        del flags["codeEvaluation"]
+    return {
+        "integrityDigest": f"sha256:{digest}",
+        "surface": {
+            "description": surface.description,
+            "actions": actions,
+            "inputSchemaDigest": f"sha256:{surface.input_schema_digest}",
+            "tags": utf16_sorted(surface.tags),
+        },
+        "behavior": {
+            "egressSchemaDigest": None if egress is None else f"sha256:{egress}",
+            "systemRulesFingerprint": behavior.system_rules_fingerprint,
+            "destructiveActions": [key for key in actions if surface.actions[key].destructive],
+            "readOnlyActions": [key for key in actions if surface.actions[key].read_only],
+            "middlewareChain": list(behavior.middleware_chain),
+            "affordanceTopology": list(behavior.affordance_topology),
+            "cognitiveGuardrails": {
+                "agentLimitMax": behavior.agent_limit_max,
+                "egressMaxBytes": behavior.egress_max_bytes,
+            },
+        },
+        "tokenEconomics": {
+            "inflationRisk": tokens.inflation_risk,
+            "schemaFieldCount": tokens.schema_field_count,
+            "unboundedCollection": tokens.unbounded_collection,
+        },
+        "entitlements": flags,
+    }
+
+
+# Written
+
+
+def serialize_lockfile(lockfile: Lockfile, *, compat: bool = False) -> bytes:
+    """The bytes of the file: sorted members, two spaces, a final newline. The same value gives the same bytes.
+
+    A file with our extension is read by people who approve text, so its invisible characters are spelt out; without
+    it the bytes are the original's. The original drops members named ``__proto__``; with ``compat`` so does this.
+    """
+    data = to_sorted_file(dict(lockfile.document), keep_proto=not compat)
+    return data if compat or lockfile.extension is None else escape_in_json(data.decode()).encode()
+
+
+# Read
+
+
+def parse_lockfile(data: bytes, *, compat: Dialect | None = None, limits: Limits = LOCKFILE_LIMITS) -> Lockfile:
+    """Read a lockfile of any dialect.
+
+    Default: strict JSON, and every member that a check looks at is there and of its kind. ``compat`` names the
+    dialect whose reader is to be imitated: it takes what that one takes, and refuses what that one refuses.
+    """
+    if compat is not None:
+        return _parse_as(compat, data, limits)
+    document = strict_json.parse(data, limits)
+    if not isinstance(document, dict):
+        _invalid("it is not an object")
+    _check_version(document)
+    for name in ("serverName", "generatedAt"):
+        if not isinstance(document.get(name), str):
+            _invalid(f"{name} is not text")
+    if not any(isinstance(document.get(key), str) for key in _VERSION_KEYS):
+        _invalid(f"it has none of {', '.join(_VERSION_KEYS)}")
+    _check_digest(document, "integrityDigest")
+    _check_capabilities(document.get("capabilities"))
+    return Lockfile(document=document)
+
+
+def _check_version(document: Mapping[str, Any]) -> None:
+    version = document.get("lockfileVersion")
+    if type(version) not in (int, float):
+        _invalid("lockfileVersion is not a number")
+    if version != LOCKFILE_VERSION:
+        raise PinwardenError(
+            "LOCK_VERSION_UNSUPPORTED",
+            f"lockfileVersion is {version!r}; read is {LOCKFILE_VERSION}",
+            hint="Read it with a newer pinwarden, or lock the server again with pinwarden contract lock.",
+        )
+
+
+def _check_capabilities(capabilities: Any) -> None:
+    if not isinstance(capabilities, dict) or not isinstance(capabilities.get("tools"), dict):
+        _invalid("capabilities.tools is not an object")
+    for name, entry in capabilities["tools"].items():
+        where = f"capabilities.tools.{name}"
+        _check_entry(entry, where)
+        for section in _SECTIONS:
+            if not isinstance(entry.get(section), dict):
+                _invalid(f"{where}.{section} is not an object")
+    prompts = capabilities.get("prompts", {})
+    if not isinstance(prompts, dict):
+        _invalid("capabilities.prompts is not an object")
+    for name, entry in prompts.items():
+        _check_entry(entry, f"capabilities.prompts.{name}")
+
+
+def _check_entry(entry: Any, where: str) -> None:
+    if not isinstance(entry, dict):
+        _invalid(f"{where} is not an object")
+    _check_digest(entry, "integrityDigest", f"{where}.")
+
+
+def _check_digest(found: Mapping[str, Any], name: str, where: str = "") -> None:
+    digest = found.get(name)
+    if not isinstance(digest, str) or not _DIGEST.match(digest):
+        _invalid(f"{where}{name} is not a digest (sha256: and 64 digits of hex)")
+
+
+def _parse_as(dialect: Dialect, data: bytes, limits: Limits) -> Lockfile:
+    """What the original's own reader takes: the last of repeated members, garbage in digests, lists as objects."""
+    document = strict_json.parse_last_wins(data, limits)
+    if not isinstance(document, dict):
+        _invalid("it is not an object")
+    if type(document.get("lockfileVersion")) not in (int, float) or document["lockfileVersion"] != LOCKFILE_VERSION:
+        _invalid(f"lockfileVersion is not {LOCKFILE_VERSION}")
+    for name in ("serverName", "integrityDigest", "generatedAt", dialect.version_key):
+        if not isinstance(document.get(name), str):
+            _invalid(f"{name} is not text")
+    capabilities = document.get("capabilities")
+    if not isinstance(capabilities, dict) or not isinstance(capabilities.get("tools"), dict | list):
+        _invalid("capabilities.tools is not an object")
+    return Lockfile(document=document)
+
+
+def _named(entries: Any) -> Mapping[str, Any]:
+    """Entries by name; to JavaScript a list is an object whose names are numbers."""
+    if isinstance(entries, list):
+        return {str(place): entry for place, entry in enumerate(entries)}
+    return entries if isinstance(entries, Mapping) else {}
+
+
+def _invalid(why: str) -> NoReturn:
+    raise PinwardenError(
+        "LOCK_INVALID", why[:300], hint="Restore the file from version control, or lock the server again."
+    )

@@ -1,0 +1,328 @@
+"""A server as it is now, from its source or from outside, and the contracts that follow.
+
+1. Ask it as a client would; of a Python server also ask its process.
+2. Refuse what cannot be locked: items without a digest, two tools of one name.
+3. Read the source of its handlers, where there is any, and follow what they reach.
+4. Put the three together: contracts, prompts, and what the extension says of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.contract.contract import Contracts, EntitlementContract, PromptContract
+from pinwarden.contract.entitlements.values import (
+    CODE_EVALUATION,
+    CRYPTO,
+    FILESYSTEM_READ,
+    FILESYSTEM_WRITE,
+    NETWORK,
+    SUBPROCESS,
+    Analysis,
+    Entitlements,
+    Finding,
+    Handler,
+    Source,
+    UnknownReach,
+)
+from pinwarden.contract.extension import IN_MEMORY, LIVE, SOURCE, UNKNOWN, Extension, ToolFacts
+from pinwarden.contract.observed import KnownServer, KnownTool, contracts_of, evidence_of, prompts_of
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field, replace
+from pinwarden.core.report import counted
+from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind, Surface
+
+if TYPE_CHECKING:
+    from pinwarden.contract.python_server import PythonServer
+    from pinwarden.surface.probe.probe import ProbeOptions
+    from pinwarden.system.target import Target
+
+
+class Observed(Record):
+    """A server as it is now."""
+
+    name: str
+    contracts: Contracts
+    prompts: tuple[PromptContract, ...]
+    extension: Extension
+    analysis: Analysis | None = None
+    """What its handlers reach; None where there is no source."""
+    sources: Mapping[str, Source] = field(default_factory=dict, repr=False)
+
+
+def observe_live(target: Target, options: ProbeOptions, folder: Path | None = None) -> Observed:
+    """A server in any language, asked from outside. What only its process knows stays unknown.
+
+    With the folder of its Python source, its handlers are searched for there and followed.
+    """
+    from pinwarden.contract.sources import read_folder
+    from pinwarden.surface.probe.probe import probe
+
+    sources = {} if folder is None else read_folder(folder)
+    surface = probe(target, options)
+    if folder is None:
+        return _observed(surface, None, {}, None, {})
+    analysis = _analysed(surface, {}, sources, None)
+    return _observed(surface, _known({}, analysis), {}, analysis, sources)
+
+
+def observe_python(
+    server: PythonServer,
+    python: str,
+    options: ProbeOptions,
+    *,
+    variables: Mapping[str, str] | None = None,
+    scan_packages: bool = False,
+) -> Observed:
+    """A Python server, imported in a process of its own, with these variables, and asked there."""
+    from pinwarden.contract.python_server import introspect
+    from pinwarden.contract.sources import InstalledPackages, read_modules
+
+    seen = introspect(server, python, options, variables)
+    facts = seen.facts
+    if facts.get("duplicates"):
+        raise PinwardenError(
+            "SERVER_TOOLS_DUPLICATE",
+            f"{server.module} registers a name twice: {str(facts['duplicates'][0])[:200]}",
+            data={"duplicates": list(facts["duplicates"])},
+        )
+    sources = read_modules(_texts(facts.get("modules")), server.folder)
+    packages = InstalledPackages(_paths(facts.get("packages"))) if scan_packages else None
+    analysis = _analysed(seen.surface, facts, sources, packages)
+    return _observed(seen.surface, _known(facts, analysis), facts, analysis, sources)
+
+
+def _observed(
+    surface: Surface,
+    known: KnownServer | None,
+    facts: Mapping[str, Any],
+    analysis: Analysis | None,
+    sources: Mapping[str, Source],
+) -> Observed:
+    if surface.problem is not None:
+        raise PinwardenError("SURFACE_INVALID", f"the server shows what cannot be locked: {surface.problem}")
+    repeated = _repeated(surface)
+    if repeated is not None:
+        raise PinwardenError("SERVER_TOOLS_DUPLICATE", f"the server lists {repeated[:120]!a} twice")
+    contracts = contracts_of(surface, known)
+    tools = {name: _facts_of(name, known, facts, analysis) for name in contracts}
+    protocol = surface.observed.get("protocolVersion")
+    versions = {**_texts(facts.get("versions")), **({"protocol": protocol} if isinstance(protocol, str) else {})}
+    analysed = analysis is not None and (analysis.handlers or analysis.prompts or analysis.resources)
+    level = LIVE if known is None else SOURCE if analysed else IN_MEMORY
+    return Observed(
+        name=_server_name(surface),
+        contracts=contracts,
+        prompts=prompts_of(surface, known),
+        extension=Extension(
+            surface=surface,
+            contracts=contracts,
+            evidence=level,
+            versions=versions,
+            tools=tools,
+            details=_server_details(facts, analysis),
+        ),
+        analysis=analysis,
+        sources=sources,
+    )
+
+
+def _repeated(surface: Surface) -> str | None:
+    seen: set[str] = set()
+    for item in surface.list_of(TOOL):
+        if item.key in seen:
+            return item.key
+        seen.add(item.key)
+    return None
+
+
+def _server_name(surface: Surface) -> str:
+    info = (surface.server or {}).get("serverInfo")
+    name = info.get("name") if isinstance(info, dict) else None
+    return name if isinstance(name, str) and name else "mcp-server"
+
+
+def _analysed(
+    surface: Surface,
+    facts: Mapping[str, Any],
+    sources: Mapping[str, Source],
+    packages: Mapping[str, Source] | None,
+) -> Analysis:
+    """What the handlers reach. Where the process does not name a handler, the source is searched for it."""
+    from pinwarden.contract.entitlements.analysis import analyse, handlers_in
+
+    handlers: list[Handler] = []
+    unknown: set[tuple[str, str]] = set()
+    for kind, lists in _HANDLED.items():
+        told = facts.get(f"{kind}s")
+        named = [_handler(name, entry, kind) for name, entry in (told if isinstance(told, dict) else {}).items()]
+        known = [each for each in named if each is not None and each.module in sources]
+        handlers += known
+        offered = {(kind, item.key) for listed in lists for item in surface.list_of(listed)}
+        unknown |= offered - {(kind, each.name) for each in known}
+    if unknown:
+        # Several places may register one name; what any of them does counts.
+        found = handlers_in(sources)
+        handlers += [each for each in found if (each.kind, each.name) in unknown]
+        registered = {(each.kind, each.name) for each in found}
+        serving = [each for each in found if each.name == "*" and each.kind != "tool"]
+        for kind, name in sorted(unknown - registered):
+            handlers += [replace(each, name=name) for each in serving if each.kind == kind]
+    return analyse(sources, handlers, packages)
+
+
+_HANDLED: Mapping[str, tuple[Kind, ...]] = {"tool": (TOOL,), "prompt": (PROMPT,), "resource": (RESOURCE, TEMPLATE)}
+
+
+def _handler(name: str, tool: Any, kind: str) -> Handler | None:
+    place = tool.get("handler") if isinstance(tool, dict) else None
+    if not isinstance(place, dict) or not isinstance(place.get("module"), str):
+        return None
+    line = place.get("line")
+    return Handler(
+        name=name,
+        module=place["module"],
+        function=str(place.get("qualname")),
+        line=line if type(line) is int else 0,
+        kind=kind,
+    )
+
+
+def _known(facts: Mapping[str, Any], analysis: Analysis) -> KnownServer:
+    middleware = [each for each in facts.get("middleware") or () if isinstance(each, dict)]
+    tools = facts.get("tools")
+    prompts = facts.get("prompts")
+    names = set(tools if isinstance(tools, dict) else ()) | set(analysis.handlers)
+    return KnownServer(
+        tools={name: _known_tool(name, _dict(tools, name), middleware, analysis) for name in names},
+        prompt_tags={name: _tags(_dict(prompts, name)) for name in (prompts if isinstance(prompts, dict) else ())},
+        prompts_have_middleware=any(each.get("prompts") is True for each in middleware),
+    )
+
+
+def _known_tool(name: str, told: Mapping[str, Any], middleware: list[dict[str, Any]], analysis: Analysis) -> KnownTool:
+    limits = [
+        int(each["maxSize"])
+        for each in middleware
+        if isinstance(each.get("maxSize"), int | float) and (not each.get("onlyFor") or name in each["onlyFor"])
+    ]
+    found = analysis.handlers.get(name)
+    return KnownTool(
+        asked_inside=bool(told),
+        tags=_tags(told),
+        has_middleware=told.get("auth") is True or any(each.get("tools") is True for each in middleware),
+        egress_max_bytes=min(limits, default=None),
+        entitlements=None if found is None else _flags(found),
+    )
+
+
+def _flags(found: Entitlements) -> EntitlementContract:
+    """The five flags of the format; the rest is in the extension.
+
+    What was not found is false only if all the code was followed. Behind a place that cannot be seen there may be
+    anything, so then it is not known.
+    """
+    flags = EntitlementContract(
+        filesystem=found.has(FILESYSTEM_READ) or found.has(FILESYSTEM_WRITE),
+        network=found.has(NETWORK),
+        subprocess=found.has(SUBPROCESS),
+        crypto=found.has(CRYPTO),
+        code_evaluation=found.has(CODE_EVALUATION),
+        raw=tuple(sorted({each.what for each in found.findings})),
+    )
+    return flags.with_unknown_flags() if found.unknown else flags
+
+
+def _facts_of(name: str, known: KnownServer | None, facts: Mapping[str, Any], analysis: Analysis | None) -> ToolFacts:
+    inside = None if known is None else known.tools.get(name, KnownTool(asked_inside=bool(facts)))
+    found = analysis.handlers.get(name) if analysis is not None else None
+    told = _dict(facts.get("tools"), name)
+    handler = told.get("handler")
+    details = {
+        **({"handler": f"{handler['module']}:{handler['qualname']}"} if isinstance(handler, dict) else {}),
+        **({"timeout": told["timeout"]} if told.get("timeout") is not None else {}),
+        **({"auth": True} if told.get("auth") is True else {}),
+    }
+    return ToolFacts(
+        evidence=evidence_of(inside),
+        entitlements={} if found is None else entitlement_facts(found),
+        middleware=tuple(
+            {"name": each["name"], "sourceDigest": each.get("sourceDigest")}
+            for each in facts.get("middleware") or ()
+            if isinstance(each, dict) and each.get("tools") is True
+        ),
+        details=details,
+    )
+
+
+def entitlement_facts(found: Entitlements) -> dict[str, Any]:
+    """What was found, without line numbers: a line that moved is no change of what a tool may do."""
+    return {
+        "kinds": list(found.kinds),
+        "findings": _distinct({"kind": each.kind, "what": each.what, "path": each.path} for each in found.findings),
+        "unknown": _distinct({"reason": each.reason, "what": each.what, "path": each.path} for each in found.unknown),
+    }
+
+
+def _distinct(rows: Any) -> list[dict[str, str]]:
+    seen = {tuple(sorted(row.items())): row for row in rows}
+    return [seen[key] for key in sorted(seen)]
+
+
+def _server_details(facts: Mapping[str, Any], analysis: Analysis | None) -> dict[str, Any]:
+    framework = facts.get("framework")
+    return {
+        **({"framework": framework} if isinstance(framework, str) else {}),
+        **({"startup": entitlement_facts(analysis.startup)} if analysis is not None and analysis.startup.kinds else {}),
+        **({} if analysis is None else _facts_by_name("prompts", analysis.prompts)),
+        **({} if analysis is None else _facts_by_name("resources", analysis.resources)),
+    }
+
+
+def _facts_by_name(member: str, found: Mapping[str, Entitlements]) -> dict[str, Any]:
+    return {member: {name: entitlement_facts(found[name]) for name in sorted(found)}} if found else {}
+
+
+def unanalysed_note(observed: Observed) -> tuple[str, ...]:
+    """Says which tools have entitlements that are unknown, not absent."""
+    names = [name for name, facts in observed.extension.tools.items() if facts.evidence["entitlements"] == UNKNOWN]
+    if not names:
+        return ()
+    shown = ", ".join(name[:60] for name in names[:_SHOWN]) + (
+        f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+    )
+    return (
+        f"the code of {counted(len(names), 'tool')} was not analysed, so what it can do is unknown: {shown}. Only "
+        "Python is analysed: --server FILE, or --source FOLDER with --command or --url",
+    )
+
+
+_SHOWN = 5
+"""Names of tools in a note; the lock has them all."""
+
+
+def located(finding: Finding | UnknownReach) -> str:
+    """Where a finding is, and by which way the handler comes there."""
+    way = " > ".join(f"{step.function} ({step.path}:{step.line})" for step in finding.way)
+    return f"{finding.path}:{finding.line} {finding.what}" + (f" by way of {way}" if way else "")
+
+
+def _dict(value: Any, name: str) -> Mapping[str, Any]:
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _tags(told: Mapping[str, Any]) -> tuple[str, ...]:
+    tags = told.get("tags")
+    return tuple(each for each in tags if isinstance(each, str)) if isinstance(tags, list) else ()
+
+
+def _paths(value: Any) -> list[Path]:
+    return [Path(each) for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def _texts(value: Any) -> dict[str, str]:
+    pairs = value.items() if isinstance(value, dict) else ()
+    return {name: text for name, text in pairs if isinstance(text, str)}

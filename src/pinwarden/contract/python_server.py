@@ -1,0 +1,191 @@
+"""A Python server by its source: imported in a process of its own, asked there, and asked as a client would.
+
+1. The module that the path names is found, and the interpreter that has its packages.
+2. That interpreter runs ``introspector.py``, which imports the server, writes down what only its process knows, and
+   serves it on its standard streams.
+3. The probe asks it for its surface like any other server. The facts are read after that.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field, replace
+from pinwarden.surface.probe.probe import ProbeOptions, given_to, probe
+from pinwarden.surface.probe.secret_mask import SecretMask, refuse_repeated_in
+from pinwarden.surface.surface import Surface
+from pinwarden.system.files import read_file
+from pinwarden.system.sandbox import Sandbox
+from pinwarden.system.target import StdioTarget
+
+_INTROSPECTOR = Path(__file__).with_name("introspector.py")
+_UNREADABLE = "what the server's process wrote down cannot be read"
+_FAILURES = {
+    "no-server": "SERVER_OBJECT_UNKNOWN",
+    "exited": "SERVER_IMPORT_FAILED",
+    "import-failed": "SERVER_IMPORT_FAILED",
+}
+
+
+class PythonServer(Record):
+    """A server as its author names it: ``path/to/server.py[:object]``."""
+
+    folder: Path
+    """What is on the import path."""
+    module: str
+    name: str | None = None
+    """The object in the module; None if there is only one server in it."""
+
+
+class Introspected(Record):
+    """What the server's process knows, and what a client sees of it."""
+
+    surface: Surface
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def python_server(text: str) -> PythonServer:
+    """Read ``path/to/server.py[:object]``. A file inside a package is imported as a part of that package."""
+    path_text, mark, name = text.partition(":") if not _has_drive(text) else (text, "", "")
+    path = Path(path_text)
+    if path.is_dir() and (path / "__init__.py").is_file():
+        path = path / "__init__.py"
+    if not path.is_file():
+        what = "a folder, not a server's file" if path.is_dir() else "not there"
+        raise PinwardenError("SERVER_OBJECT_UNKNOWN", f"{path_text[:200]!a} is {what}")
+    if path.suffix != ".py" or (mark and not all(part.isidentifier() for part in name.split("."))):
+        raise PinwardenError("USAGE", "--server takes path/to/server.py or path/to/server.py:object")
+    path = path.resolve()
+    if "${" in str(path):  # a command's placeholders are filled in, with secrets among them
+        raise PinwardenError("USAGE", f"{str(path)[:200]!a} would be taken for a variable", hint="Rename the folder.")
+    parts = [] if path.stem == "__init__" else [path.stem]
+    folder = path.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    if not all(part.isidentifier() for part in parts):
+        raise PinwardenError("USAGE", f"{path.name[:200]!a} has no name that Python could import")
+    return PythonServer(folder=folder, module=".".join(parts), name=name or None)
+
+
+def _has_drive(text: str) -> bool:
+    return text[1:3] in (":\\", ":/")
+
+
+def interpreter_for(server: PythonServer, variables: Mapping[str, str], named: str | None = None) -> str:
+    """The Python that has the server's packages: the named one, the active environment's, the project's, or this."""
+    if named is not None:
+        return named
+    places = [Path(variables["VIRTUAL_ENV"])] if variables.get("VIRTUAL_ENV") else []
+    found = [folder / ".venv" for folder in (server.folder, *server.folder.parents[:3])]
+    for place in (*places, *filter(_is_own, found)):
+        for program in (place / "bin" / "python", place / "Scripts" / "python.exe"):
+            if program.is_file():
+                return str(program)
+    return sys.executable
+
+
+def _is_own(place: Path) -> bool:
+    """Whether nobody but this user and the system could have put an environment there, as into a shared folder."""
+    import os
+
+    try:
+        return not hasattr(os, "getuid") or place.lstat().st_uid in (os.getuid(), 0)
+    except OSError:
+        return False
+
+
+def introspect(
+    server: PythonServer, python: str, options: ProbeOptions, variables: Mapping[str, str] | None = None
+) -> Introspected:
+    """Import the server, with these variables beside the usual ones, and ask it. Naming its file is the consent."""
+    with tempfile.TemporaryDirectory(prefix="pinwarden-") as folder:
+        facts = Path(folder) / "facts.json"
+        named = () if server.name is None else (server.name,)
+        command = (python, str(_INTROSPECTOR), str(facts), str(server.folder), server.module, *named)
+        target = StdioTarget(command=command, env=dict(variables or {}))
+        allowed = replace(options, allow_execute=True, sandbox=_widened(options.sandbox, server, folder))
+        try:
+            surface = probe(target, allowed)
+        except PinwardenError as err:
+            raise _told(err, facts, server, SecretMask(value for _, value in given_to(target, allowed))) from err
+        told = _read(facts)
+        if not _is_understood(told):
+            raise PinwardenError("SERVER_IMPORT_FAILED", _UNREADABLE)
+        refuse_repeated_in(told, given_to(target, allowed))
+        return Introspected(surface=surface, facts=told)
+
+
+def _widened(sandbox: Sandbox | None, server: PythonServer, folder: str) -> Sandbox | None:
+    """The sandbox with what is imported shown in it, and with the place where the facts are written."""
+    if sandbox is None:
+        return None
+    shown = (*sandbox.readable, str(_INTROSPECTOR), str(server.folder))
+    return replace(sandbox, readable=shown, writable=(*sandbox.writable, folder))
+
+
+def _told(err: PinwardenError, facts: Path, server: PythonServer, mask: SecretMask) -> PinwardenError:
+    """What the introspector says of the failure, which is more than that nobody answered."""
+    data = dict(err.data or {})
+    if not facts.is_file():
+        if data.get("reason") == "start":
+            hint = "Name the interpreter that has the server's packages with --python."
+            return PinwardenError(err.code, err.message, hint=hint, data=data)
+        return PinwardenError(
+            "SERVER_IMPORT_FAILED",
+            f"{server.module} did not end its import, or its process ended before ({err.message})",
+            data=data,
+        )
+    failed = _read(facts).get("failed")
+    if not isinstance(failed, dict):
+        return err
+    code = _FAILURES.get(str(failed.get("reason")), "SERVER_IMPORT_FAILED")
+    message = mask.text(str(failed.get("message")))
+    told = message if code == "SERVER_OBJECT_UNKNOWN" else f"{server.module} cannot be imported: {message}"
+    return PinwardenError(code, told[:600], data=data)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """What the process wrote down. It is the server's process: it can write anything, or nothing."""
+    try:
+        facts = strict_json.parse(read_file(path))
+    except PinwardenError as err:
+        raise PinwardenError("SERVER_IMPORT_FAILED", f"{_UNREADABLE}: {err.message}", data=err.data) from err
+    if not isinstance(facts, dict):
+        raise PinwardenError("SERVER_IMPORT_FAILED", _UNREADABLE)
+    return facts
+
+
+def _is_understood(facts: Mapping[str, Any]) -> bool:
+    """Whether every member that is looked at is there and of its kind."""
+    lists = [facts.get(name) for name in ("duplicates", "middleware", "packages")]
+    maps = [facts.get(name) for name in ("modules", "prompts", "resources", "tools", "versions")]
+    return (
+        all(isinstance(each, list) for each in lists)
+        and all(isinstance(each, dict) for each in maps)
+        and all(isinstance(each, str) for each in facts["duplicates"])
+        and all(isinstance(each, dict) and _is_middleware(each) for each in facts["middleware"])
+        and all(
+            isinstance(each, dict) and _is_place(each.get("handler"))
+            for member in ("tools", "prompts", "resources")
+            for each in facts[member].values()
+        )
+    )
+
+
+def _is_middleware(facts: Mapping[str, Any]) -> bool:
+    return (
+        isinstance(facts.get("name"), str)
+        and isinstance(facts.get("sourceDigest"), str | None)
+        and isinstance(facts.get("onlyFor"), list)
+    )
+
+
+def _is_place(handler: Any) -> bool:
+    return handler is None or (isinstance(handler, dict) and {"module", "qualname"} <= handler.keys())

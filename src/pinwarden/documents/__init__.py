@@ -1,1 +1,0 @@
-"""Frozen values: ``parse(bytes) -> value -> bytes``. Unknown members survive."""

@@ -1,1 +1,0 @@
-"""What is known about packages, bundles and images, and about where they come from."""

@@ -1,1 +1,0 @@
-"""The author's lock: what a server promises, tool by tool, and the file that pins it."""

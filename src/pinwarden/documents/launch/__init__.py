@@ -1,1 +1,0 @@
-"""What a configured command line really starts."""

@@ -1,1 +1,0 @@
-"""The lockfile: its entries, seal, extension, signature, and the draft it converts to."""

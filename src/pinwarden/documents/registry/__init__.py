@@ -1,1 +1,0 @@
-"""What a registry and those who publish in it tell each other."""

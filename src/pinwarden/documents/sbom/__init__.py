@@ -1,1 +1,0 @@
-"""Bills of materials: a lock and its closures in the formats that other tools read."""

@@ -1,1 +1,0 @@
-"""Bytes and what comes of them: closures, evidence, built environments, started servers."""

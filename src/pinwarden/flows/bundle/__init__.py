@@ -1,1 +1,0 @@
-"""Bundles: packed, signed, attested, verified and accepted."""

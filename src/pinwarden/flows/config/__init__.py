@@ -1,1 +1,0 @@
-"""Everything that looks at the clients' configurations."""

@@ -1,1 +1,0 @@
-"""The author's lock: made, checked, explained, compared."""

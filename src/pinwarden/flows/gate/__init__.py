@@ -1,1 +1,0 @@
-"""The gate: is everything still as it was approved?"""

@@ -1,1 +1,0 @@
-"""Opening the gateway: what is approved, where events go, what waits for review."""

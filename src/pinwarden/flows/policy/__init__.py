@@ -1,1 +1,0 @@
-"""Everything that reads or writes the policy."""

@@ -1,1 +1,0 @@
-"""A registry: what is published in it, who may, and its log."""

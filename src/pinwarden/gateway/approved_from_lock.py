@@ -1,0 +1,90 @@
+"""What a lock approves of a server, with the approvals of a shared database, read again whenever either changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.approval import Approved
+from pinwarden.lock import lock_store
+from pinwarden.lock.record import extension_of
+from pinwarden.lock.verification import refuse_if_tampered, verify
+from pinwarden.surface.surface import Surface, parse
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.shared_approvals import SharedApprovals
+    from pinwarden.lock.lockfile import Lock as LockFile
+
+_Stamp = tuple[int, int, int]
+
+
+class ApprovedByLock:
+    """An `ApprovedSource` over a lockfile. A lock that is gone, broken or edited approves nothing: it raises."""
+
+    def __init__(
+        self, lock: Path, server: str, client: str | None = None, shared: SharedApprovals | None = None
+    ) -> None:
+        """``shared`` approvals count in addition to the lock."""
+        self._path = lock
+        self._shared = shared
+        self._generation = 0
+        self._server = server
+        self._client = client
+        self._lock = Lock()
+        self._stamp: _Stamp | None = None
+        self._known: Approved | None = None
+
+    def current(self) -> Approved | None:
+        """What the lock approves. Cheap while the file is as it was."""
+        with self._lock:
+            stamp = _stamp(self._path)
+            generation = 0 if self._shared is None else self._shared.generation
+            if self._known is None or stamp != self._stamp or generation != self._generation:
+                self._known = None
+                self._known = self._read()
+                self._stamp, self._generation = stamp, generation
+            return self._known
+
+    def trust(self, surface: Surface) -> Approved:
+        """A lock learns nothing by itself."""
+        del surface
+        raise PinwardenError("SERVER_NOT_LOCKED", f"nothing of {self._server[:120]!a} is approved in the lock")
+
+    def _read(self) -> Approved:
+        lock = lock_store.read(self._path)
+        if lock is None:
+            raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._path}")
+        surface, generation = surface_in(lock, self._path, self._server, self._client)
+        if self._shared is not None:
+            from pinwarden.gateway.shared_approvals import server_identity
+
+            identity = server_identity(lock.entries, self._server, self._client)
+            applied = self._shared.applied(self._server, identity, surface)
+            surface, generation = applied.surface, " ".join((generation, *applied.names))
+        return Approved(server=self._server, surface=surface, generation=generation)
+
+
+def surface_in(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
+    """The approved surface of a server, and the digest of its file."""
+    refuse_if_tampered(verify(lock))
+    for entry in lock.entries:
+        extension = extension_of(entry)
+        if entry.name != server or client not in (None, entry.client) or extension is None or extension.surface is None:
+            continue
+        pin = extension.surface
+        data = lock_store.read_pinned(path, pin)
+        if data is None or Digest.of(data) != pin.file_digest:
+            raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
+        return parse(data), str(pin.file_digest)
+    raise PinwardenError("SERVER_NOT_LOCKED", f"nothing that {server[:120]!a} tells the model is approved in the lock")
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

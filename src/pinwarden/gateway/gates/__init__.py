@@ -1,0 +1,1 @@
+"""What the gateway decides about lists, uses, server requests, results and the server itself. Pure."""

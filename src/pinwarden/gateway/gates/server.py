@@ -1,0 +1,116 @@
+"""Judging what a server says of itself: its instructions, its capabilities, its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.event import SERVER_ITEM
+from pinwarden.gateway.gates.lists import enforced
+from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, Verdict
+from pinwarden.lock.gateway_policy import DigestPolicy
+from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, SEVERITIES, Change
+from pinwarden.surface.surface import SERVER_MEMBERS, Surface
+
+CAPABILITY_OF_METHOD = {
+    "tools": "tools",
+    "prompts": "prompts",
+    "resources": "resources",
+    "completion": "completions",
+    "logging": "logging",
+    "tasks": "tasks",
+}
+"""The capability that the methods of a family need, by what stands before the slash."""
+
+
+EXTENSION_OF_METHOD = {"tasks": "io.modelcontextprotocol/tasks"}
+"""The extension of the protocol that the methods of a family belong to, where they need no capability of that name."""
+
+
+def judge_server(now: Mapping[str, Any], approved: Surface, policy: DigestPolicy) -> tuple[Verdict, ...]:
+    """A verdict for each member that is there now or was approved."""
+    changes: dict[str, list[Change]] = {}
+    if not _is_as_approved(now, approved):
+        from pinwarden.surface.drift.server import server_changes
+
+        for change in server_changes(approved.server, now):
+            changes.setdefault(change.field, []).append(change)
+    before = approved.server or {}
+    return tuple(
+        _verdict(name, before.get(name, ABSENT), now.get(name, ABSENT), tuple(changes.get(name, ())), policy)
+        for name in SERVER_MEMBERS
+        if name in now or name in before
+    )
+
+
+def _is_as_approved(now: Mapping[str, Any], approved: Surface) -> bool:
+    """Whether nothing at all differs; what has no canonical form does."""
+    try:
+        return canonicalize(dict(now)) == canonicalize(dict(approved.server or {}))
+    except PinwardenError:
+        return False
+
+
+def approved_capabilities(now: Any, approved: Surface) -> dict[str, Any]:
+    """Of the capabilities now, those that are as they were approved; of the changed ones, the approved form."""
+    before = (approved.server or {}).get("capabilities")
+    was = before if isinstance(before, dict) else {}
+    return {name: was[name] for name in now if name in was} if isinstance(now, dict) else {}
+
+
+def unapproved(method: str, now: Mapping[str, Any], approved: Mapping[str, Any]) -> bool:
+    """Whether a method needs a capability or an extension that the server has now, and that nobody approved."""
+    family = method.partition("/")[0]
+    capability = CAPABILITY_OF_METHOD.get(family)
+    if capability is not None and capability in now:
+        return capability not in approved
+    extension = EXTENSION_OF_METHOD.get(family)
+    return extension is not None and extension in extensions_of(now) and extension not in extensions_of(approved)
+
+
+def extensions_of(capabilities: Any) -> Mapping[str, Any]:
+    """The extensions of the protocol among capabilities."""
+    extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
+    return extensions if isinstance(extensions, dict) else {}
+
+
+def _verdict(name: str, old: Any, new: Any, changes: tuple[Change, ...], policy: DigestPolicy) -> Verdict:
+    expected = () if old is ABSENT else (_digest_text(old),)
+    value = None if new is ABSENT else new
+    digest = None if new is ABSENT else _digest(new)
+    action, level, code = ALLOW, "", ""
+    if changes:
+        worst = min(changes, key=lambda change: SEVERITIES.index(change.severity))
+        level, code = worst.severity, worst.kind
+        action = enforced(policy, level)
+    if new is not ABSENT and digest is None:
+        action, level, code = BLOCK, CRITICAL, "undigestable"
+    if new is ABSENT and action != ALLOW:
+        action = AUDIT  # nothing is left that could be withheld
+    return Verdict(
+        entity=SERVER_ITEM,
+        key=name,
+        value=value,
+        digest=digest,
+        action=action,
+        level=level,
+        code=code,
+        reason=CHANGE_KINDS[code].reason if code else "",
+        expected=expected,
+        changes=changes,
+    )
+
+
+def _digest(value: Any) -> Digest | None:
+    try:
+        return Digest.of(canonicalize(value))
+    except PinwardenError:
+        return None
+
+
+def _digest_text(value: Any) -> str:
+    digest = _digest(value)
+    return "" if digest is None else str(digest)

@@ -1,0 +1,324 @@
+"""All servers behind the gateway, and all conversations with them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, TypeVar
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.event import STARTED, STOPPED, Fact
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.http.access import Client
+from pinwarden.gateway.http.child import ChildLink
+from pinwarden.gateway.http.conversation import Conversation
+from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.memory_budget import Room
+from pinwarden.gateway.http.messages import Frame, Id
+from pinwarden.gateway.http.notification_stream import Hearing
+from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.response_sink import Waiting
+from pinwarden.gateway.http.shared_process import SharedProcess, allows_sharing
+from pinwarden.gateway.http.upstream_transport import Link, LinkOwner
+from pinwarden.gateway.session import Session
+from pinwarden.gateway.step import Step
+from pinwarden.system.fair_executor import FairExecutor
+
+T = TypeVar("T")
+Opener = Callable[[LinkOwner], Link]
+HANDSHAKE = "handshake"
+"""Revisions in which a client begins a session with initialize."""
+STATELESS = "stateless"
+"""Revisions in which every request stands for itself."""
+_SHUT_OUT = "the token is good no more"
+
+
+class Conversing(Protocol):
+    """What a client can do with a conversation, whether one server is behind it or several."""
+
+    closed: bool
+    ended: bool
+    """Whether the server does not know the session any more, so that requests have to go into another one."""
+    used: float
+    stream_counts: bool
+    """Whether an open stream for what belongs to no request counts as use."""
+
+    def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
+        """Ask something."""
+
+    def tell(self, frame: Frame) -> None:
+        """Tell or answer something."""
+
+    def give_up(self, number: Id | None) -> None:
+        """Do not wait any more."""
+
+    def listen(self, reply: Hearing) -> None:
+        """Hear what belongs to no request."""
+
+    def tick(self) -> None:
+        """Do what is due."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for anything."""
+
+    def end_stream(self) -> None:
+        """End what would stay open for ever."""
+
+    def close(self, why: str) -> None:
+        """End it."""
+
+
+class Place(Protocol):
+    """What an address of the gateway leads to."""
+
+    name: str
+    slug: str
+    requests: int
+
+    def converse(self, hub: Hub, client: Client, *, stateless: bool = False) -> Conversing:
+        """A new conversation with it; ``stateless`` if each request in it stands for itself."""
+
+
+class Upstream:
+    """One server: who judges it, where that is recorded, and how it is reached."""
+
+    def __init__(self, name: str, slug: str, guard: Guard, recording: Recording, opener: Opener) -> None:
+        self.name = name
+        self.slug = slug
+        """Its name in addresses and in the names of the merged endpoint."""
+        self.guard = guard
+        self.recording = recording
+        self.open = opener
+        self.requests = 0
+        self.losses = 0
+        self.era = ""
+        """Which requests the server takes, as far as is known: `HANDSHAKE` or `STATELESS`."""
+        self.failing = False
+        """Whether the last conversation ended before the server said anything."""
+        self.finding_era = asyncio.Lock()
+        """Held while a client finds out the era, so that not every client starts a process for that."""
+        self._allows_sharing = False
+        self._keeps_state = False
+        """Whether the server ever had a capability that clients cannot share."""
+        self._process: SharedProcess | None = None
+
+    def converse(self, hub: Hub, client: Client, *, stateless: bool = False) -> Conversation:
+        """A session with the server, over a new link or in the process that stateless conversations share."""
+        session = Session(self.guard, name=secrets.token_hex(8), client=client.name)
+
+        def closed(why: str) -> None:
+            self.losses += 1
+            self._record(STOPPED, session, why)
+            self.failing = not made.answered_once and not (made.link is not None and made.link.gave_way)
+
+        made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.executor, hub.room)
+        made.on_not_understood = partial(self._doubt_era, hub)
+        self._record(STARTED, session, "")
+        if stateless and self.era == STATELESS and self._process is not None and not self._process.closed:
+            made.link = self._process.attach(made)
+            return made
+        made.link = self.open(made)
+        if stateless and self.era == STATELESS:
+            self._share(made)
+        return made
+
+    def is_stateless(self, conversation: Conversing) -> None:
+        """The server answered ``server/discover`` in a conversation: its process is shared, if that is safe."""
+        self.era, self.failing = STATELESS, False
+        if not isinstance(conversation, Conversation) or conversation.closed:
+            return
+        facts = conversation.session.server_facts
+        if facts is None:
+            return
+        if not allows_sharing(facts):
+            self._keeps_state = True
+            if self._process is not None and not self._process.closed:
+                self._process.lose("the server has capabilities now that clients cannot share")
+        self._allows_sharing = not self._keeps_state
+        self._share(conversation)
+
+    def _share(self, conversation: Conversation) -> None:
+        """Let other clients use the process of a conversation, unless there is one for them already."""
+        link = conversation.link
+        if not self._allows_sharing or not conversation.limits.share_processes or not isinstance(link, ChildLink):
+            return
+        if link.closed or (self._process is not None and not self._process.closed):
+            return
+        self._process = SharedProcess(
+            self.name, link, conversation, conversation.limits, self.guard.limits.notice_seconds
+        )
+        conversation.link = self._process.founder_link
+
+    def _doubt_era(self, hub: Hub) -> None:
+        """Find out again of which era the server is: another release of it may have been started."""
+        if self.era == STATELESS:
+            self.era = ""
+            hub.turn += 1  # what leads straight to the server does not any more
+
+    def _record(self, kind: str, session: Session, why: str) -> None:
+        fact = Fact(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
+        with suppress(
+            PinwardenError
+        ):  # a log that takes nothing lets no message pass either, and who sends one is told
+            self.recording.soon(Step(facts=(fact,)))
+
+
+class ClientSession:
+    """A session of the handshake era: it belongs to one client, and nobody else may use it."""
+
+    def __init__(self, number: str, client: Client, place: Place, conversation: Conversing) -> None:
+        self.id = number
+        self.client = client
+        self.place = place
+        self.conversation = conversation
+
+
+class Hub:
+    """Opens, finds and ends conversations."""
+
+    def __init__(self, upstreams: Mapping[str, Upstream], limits: HttpLimits, clock: Callable[[], float]) -> None:
+        self.upstreams = dict(upstreams)
+        self.limits = limits
+        self.clock = clock
+        self.executor = FairExecutor(max_waiting=limits.max_client_judging, wait_seconds=limits.judging_wait_seconds)
+        """For everything that judges or reads long input."""
+        self.room = Room(limits.max_all_waiting_bytes)
+        self._shared: dict[tuple[str, Client], Conversing] = {}
+        self._sessions: dict[str, ClientSession] = {}
+        self._all: set[Conversing] = set()
+        self.turn = 0
+        """Counts the changes of what is served."""
+
+    def shared(self, place: Place, client: Client) -> Conversing:
+        """The conversation for all requests with one token that stand for themselves."""
+        key = place.slug, client
+        found = self._shared.get(key)
+        if found is None or found.closed:
+            found = self._shared[key] = self.conversation(place, client, stateless=True)
+        return found
+
+    def shared_if_open(self, place: Place, client: Client) -> Conversing | None:
+        """That conversation, if there is one."""
+        found = self._shared.get((place.slug, client))
+        return None if found is None or found.closed else found
+
+    def share(self, place: Place, client: Client, made: Conversing) -> Conversing:
+        """Let all such requests use a conversation, unless there is one for them already."""
+        found = self.shared_if_open(place, client)
+        if found is None:
+            found = self._shared[place.slug, client] = made
+        elif found is not made:
+            made.close("another conversation is used instead")
+        return found
+
+    def open_session(self, place: Place, client: Client) -> ClientSession | None:
+        """A new session, or None if there are too many."""
+        own = [each for each in self._sessions.values() if each.client.name == client.name]
+        if len(own) >= self.limits.max_client_sessions and not self._make_room(own):
+            return None
+        if len(self._sessions) >= self.limits.max_sessions and not self._make_room(self._most_of_one()):
+            return None
+        number = secrets.token_urlsafe(24)
+        made = ClientSession(number, client, place, self.conversation(place, client))
+        self._sessions[number] = made
+        return made
+
+    def session(self, number: str, client: Client, place: Place) -> ClientSession | None:
+        """A session, if it is this client's."""
+        found = self._sessions.get(number)
+        if found is None or found.client != client or found.place.slug != place.slug:
+            return None
+        return None if found.conversation.closed or found.conversation.ended else found
+
+    def end_session(self, session: ClientSession) -> None:
+        """The client ends its session."""
+        self._sessions.pop(session.id, None)
+        session.conversation.close("the session was ended")
+
+    def shut_out(self, clients: Set[Client]) -> None:
+        """End everything that was opened with the tokens of these clients, with every stream in it."""
+        for session in [each for each in self._sessions.values() if each.client in clients]:
+            del self._sessions[session.id]
+            session.conversation.close(_SHUT_OUT)
+        for key in [each for each in self._shared if each[1] in clients]:
+            self._shared.pop(key).close(_SHUT_OUT)
+
+    def conversation(self, place: Place, client: Client, *, stateless: bool = False) -> Conversing:
+        """A new conversation, which ends with the gateway."""
+        made = place.converse(self, client, stateless=stateless)
+        self._all.add(made)
+        return made
+
+    def conversations(self) -> Iterator[Conversing]:
+        """Every conversation that is open."""
+        yield from tuple(self._all)
+
+    async def aside(self, client: str, size: int, work: Callable[[], T]) -> T:
+        """Do something with so many bytes for a client: on the executor, if others would have to wait for it."""
+        if size <= self.limits.max_bytes_at_once:
+            return work()
+        return await self.executor.submit(client, work, required=True)
+
+    def tick(self) -> None:
+        """Whatever is due in any conversation; those that nobody used for long are ended."""
+        unused = self.clock() - self.limits.session_seconds
+        for each in self.conversations():
+            try:
+                each.tick()
+            except Exception as err:  # noqa: BLE001 - the clock is everybody's, and must not stop for one of them
+                told = {"message": "a conversation could not be kept", "exception": err}
+                asyncio.get_running_loop().call_exception_handler(told)
+                each.close("the gateway failed")
+            if each.idle and each.used < unused:
+                each.close("the session was not used")
+        self._all = {each for each in self._all if not each.closed}
+        self._sessions = {key: each for key, each in self._sessions.items() if not each.conversation.closed}
+        self._shared = {key: each for key, each in self._shared.items() if not each.closed}
+
+    def replace(self, upstreams: Mapping[str, Upstream]) -> None:
+        """Other servers from now on. Conversations with those that are gone or changed end."""
+        gone = [each for slug, each in self.upstreams.items() if upstreams.get(slug) is not each]
+        self.upstreams = dict(upstreams)
+        self.turn += 1
+        for conversation in self.conversations():
+            if isinstance(conversation, Conversation):
+                changed = any(conversation.session.guard is each.guard for each in gone)
+            else:
+                changed = bool(gone)
+            if changed:
+                conversation.close("the server was changed in the lock")
+
+    def end_streams(self) -> None:
+        """End the streams that would stay open for ever."""
+        for each in self.conversations():
+            each.end_stream()
+
+    def close(self) -> None:
+        """End everything."""
+        for each in self.conversations():
+            each.close("the gateway ends")
+        self.executor.shutdown()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many sessions and how many conversations are open."""
+        return len(self._sessions), len(self._all)
+
+    def _most_of_one(self) -> list[ClientSession]:
+        """The sessions of the client that has most of them."""
+        by_client: dict[str, list[ClientSession]] = {}
+        for each in self._sessions.values():
+            by_client.setdefault(each.client.name, []).append(each)
+        return max(by_client.values(), key=len)
+
+    def _make_room(self, sessions: list[ClientSession]) -> bool:
+        """End the one of these that nobody has used for longest, if it is idle."""
+        idle = [each for each in sessions if each.conversation.idle]
+        if not idle:
+            return False
+        self.end_session(min(idle, key=lambda each: each.conversation.used))
+        return True

@@ -1,0 +1,1 @@
+"""The gateway's tables: reviews, client tokens, observed definitions, first-use approvals."""

@@ -1,0 +1,152 @@
+"""Freshness by the log: the pointer is logged, it is the newest, and the log is the one that was seen before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pinwarden.bundle.trust_files import change_trust, load_trust, log_state_path
+from pinwarden.bundle.trust_store import (
+    EndedKey,
+    RegistryRoot,
+    TrustStore,
+    refuse_revoked,
+    with_ended_keys,
+)
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.note import Checkpoint, Note, NoteKey
+from pinwarden.core.record import Record, replace
+from pinwarden.install.sources import BundleSource
+from pinwarden.lock.lock_store import exclusive
+from pinwarden.registry import layout
+from pinwarden.registry.files import RegistryFiles
+from pinwarden.registry.log_client import (
+    Followed,
+    Following,
+    check_signed_view,
+    consistency_checked,
+    follow_log,
+    load_state,
+    save_state,
+)
+from pinwarden.registry.log_state import LogState
+from pinwarden.registry.pointer_freshness import Pointed, check_age, check_newest, check_not_yanked, proven_index
+from pinwarden.registry.version import Identity
+
+LOG_SECONDS = 120.0
+"""How long another install may take to read a log that is new to it."""
+
+
+class Fresh(Record):
+    """Where the log has a pointer."""
+
+    log_id: str
+    index: int
+    size: int
+    witnesses: int
+
+
+def check_fresh(  # noqa: PLR0913, PLR0917  what is asked, of whom, and where what was seen is kept
+    pointed: Pointed, version: str, source: BundleSource, root: RegistryRoot, trust: Path, now: str
+) -> Fresh:
+    """Hold a pointer against the log of its registry.
+
+    1. The proof that lies beside the pointer, where the place has one, is fetched first.
+    2. The log is followed from where it was last seen, and what was seen is kept.
+    3. The registry's word about its head is recent.
+    4. The proof holds, its head belongs to the same history, and no newer event of the channel is in the log.
+    """
+    if source.log is None:
+        raise PinwardenError("POINTER_UNLOGGED", f"{source} shows no log, and nobody said where it is")
+    shown = source.logged(pointed.tool, pointed.channel)
+    if shown is None and source.has_proofs:
+        raise PinwardenError("POINTER_UNLOGGED", f"{source} shows no proof that the pointer is in its log")
+    followed = follow_root(source.log, root, trust, now)
+    _check_key(root, followed.state)
+    index = None
+    if shown is not None:
+        index, proved = proven_index(pointed, shown.event, shown.proof, followed.state, followed.head)
+        consistency_checked(source.log, proved, followed.head)
+    found = check_newest(pointed, followed.state, index)
+    check_not_yanked(pointed, version, followed.state)
+    return Fresh(
+        log_id=root.log.name,
+        index=found,
+        size=followed.head.checkpoint.size,
+        witnesses=len(followed.head.cosigned),
+    )
+
+
+def _check_key(root: RegistryRoot, state: LogState) -> None:
+    """The key that signed the pointer is the one that the registry still has."""
+    if root.key.key != state.key and root.key.key in state.keys:
+        seq = next(each.seq for each in state.key_changes if each.old == root.key.key)
+        raise PinwardenError(
+            "REGISTRY_KEY_ENDED",
+            f"entry {seq} of the log ended the key that signed the pointer",
+            data={"key_id": root.key.key_id, "ended_by": seq, "present": state.key.did},
+        )
+
+
+def follow_root(log: RegistryFiles, root: RegistryRoot, trust: Path, now: str) -> Followed:
+    """The log of a trusted registry up to its head. If it leads to a new key, that one is trusted from now on."""
+    followed = _followed(log, root, trust, now)
+    if followed.state.key != root.log.key:
+        _take_over(root, followed.state, trust, now)
+    return followed
+
+
+def renewed_trust(log: RegistryFiles, trusted: TrustStore, trust: Path, now: str) -> TrustStore | None:
+    """Whom to trust after the logs of trusted registries were followed to the keys that they have now.
+
+    Only the log that lies at this place is read, and only if it is that of a registry that is trusted; None if it is
+    not, or if its key is still the same.
+    """
+    log_id = Checkpoint.parse(Note.parse(log.get(layout.CHECKPOINT)).text).origin
+    changed = False
+    for root in trusted.roots:
+        if root.log.name == log_id:
+            counted = replace(root, witnesses=trusted.counted(root.witnesses))
+            changed |= follow_root(log, counted, trust, now).state.key != root.log.key
+    return load_trust(trust) if changed else None
+
+
+def _take_over(root: RegistryRoot, state: LogState, trust: Path, now: str) -> None:
+    """Keep what was seen under the new key first: whoever trusts that key must not begin anew."""
+    moved = log_state_path(trust, NoteKey(name=root.log.name, key=state.key))
+    with exclusive(moved, LOG_SECONDS):
+        there = load_state(moved)
+        if there is None or there.edge.size < state.edge.size:
+            save_state(moved, state)
+    ended = [EndedKey(key_id=each.old.did, seq=each.seq, seen_at=now) for each in state.key_changes]
+    change_trust(trust, lambda store: with_ended_keys(store, root.log, ended, state.key))
+
+
+def _followed(log: RegistryFiles, root: RegistryRoot, trust: Path, now: str) -> Followed:
+    """The log up to its head. One install at a time moves what is kept, and only ever forward."""
+    path = log_state_path(trust, root.log)
+    wanted = Following(key=root.log.key, witnesses=root.witnesses, quorum=root.witnesses_needed, watch=())
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
+    with exclusive(path, LOG_SECONDS):
+        known = load_state(path) or LogState(log_id=root.log.name, key=root.log.key)
+        if known.log_id != root.log.name:
+            raise PinwardenError("LOG_STATE_CORRUPT", "the kept state is that of another log")
+        followed = follow_log(log, known, wanted)
+        if followed.key_changes:  # to a key that this user revoked no log leads
+            refuse_revoked(load_trust(trust), *(each.new.did for each in followed.key_changes))
+        if followed.state != known:  # most installs see nothing new, and a write waits for the disk
+            save_state(path, followed.state)
+        identity = Identity(name=".", log_id=root.log.name, key=followed.state.key)
+        issued = check_signed_view(log, identity, followed.head)
+        if issued.size > followed.head.checkpoint.size:  # somebody published between the two questions
+            followed = follow_log(log, followed.state, wanted)
+            save_state(path, followed.state)
+    if issued.size > followed.head.checkpoint.size:
+        raise PinwardenError(
+            "LOG_FROZEN",
+            f"the registry states a log of {issued.size} events, and shows {followed.head.checkpoint.size}",
+        )
+    check_age(issued.issued_at_utc, now, root.max_age_days)
+    return followed

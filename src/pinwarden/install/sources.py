@@ -1,0 +1,188 @@
+"""Where bundles come from: a live registry, a static export at any address or in a folder, or any OCI registry.
+
+Nothing that a source says is believed here. Documents are given on as they came, so that the acceptance names what is
+wrong with them in its own order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from pinwarden.bundle.archive import oci
+from pinwarden.bundle.archive.limits import DEFAULT_LIMITS
+from pinwarden.bundle.attestation import MOST_BYTES
+from pinwarden.bundle.shape import LIMITS, Shape, read
+from pinwarden.core.cid import Cid, blob_cid
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PublicKey
+from pinwarden.core.record import Record, field
+from pinwarden.registry import layout
+from pinwarden.registry.files import RegistryFiles
+from pinwarden.registry.version import PublishedVersion, parse_signed_version
+
+_MOST_ATTESTATIONS = 100
+
+
+class Papers(Record):
+    """The documents of one bundle, as they came."""
+
+    descriptor: bytes = field(repr=False)
+    manifest: bytes = field(repr=False)
+    attestations: tuple[bytes, ...] = field(repr=False)
+
+
+class LoggedEvent(Record):
+    """The event of a pointer, and the proof that it is in the log."""
+
+    event: bytes = field(repr=False)
+    proof: bytes = field(repr=False)
+
+
+class BundleSource(ABC):
+    """Somewhere to install from."""
+
+    log: RegistryFiles | None
+    """Where the registry's log is read; None if this place has none."""
+    has_proofs = False
+    """Whether every pointer here has its proof beside it."""
+
+    @abstractmethod
+    def pointer(self, tool: str, channel: str) -> bytes:
+        """What the registry signed for a channel."""
+
+    @abstractmethod
+    def papers(self, root_cid: str, descriptor_cid: str) -> Papers:
+        """The documents that a pointer names."""
+
+    @abstractmethod
+    def logged(self, tool: str, channel: str) -> LoggedEvent | None:
+        """The event of a channel's pointer with its proof, where this place has both."""
+
+    @abstractmethod
+    def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
+        """What the registry of this key says of a version, where this place knows."""
+
+    @abstractmethod
+    def archive(self, published: PublishedVersion | None) -> bytes:
+        """The archive, of whatever bytes; it is checked file by file afterwards."""
+
+    @abstractmethod
+    def surface(self, cid: str) -> bytes:
+        """A surface that the registry wrote down, if it is the one that the CID names."""
+
+
+class RegistrySource(BundleSource):
+    """A registry of ours, live or exported."""
+
+    has_proofs = True
+
+    def __init__(self, files: RegistryFiles, log: RegistryFiles | None = None) -> None:
+        self._files = files
+        self.log = log or files
+
+    def __str__(self) -> str:
+        return str(self._files)
+
+    def pointer(self, tool: str, channel: str) -> bytes:
+        """The signed document of the channel."""
+        data = self._files.find(layout.pointer_path(tool, channel), LIMITS.max_bytes)
+        if data is None:
+            raise PinwardenError(
+                "POINTER_NOT_FOUND",
+                f"the registry {self} points to no {tool} on {channel}",
+                data={"tool": tool, "channel": channel},
+            )
+        return data
+
+    def papers(self, root_cid: str, descriptor_cid: str) -> Papers:
+        """Descriptor and manifest, and every attestation that the registry lists."""
+        root, described = str(Cid.parse(root_cid)), str(Cid.parse(descriptor_cid))
+        return Papers(
+            descriptor=self._files.get(layout.document_path(described), LIMITS.max_bytes),
+            manifest=self._files.get(layout.manifest_path(root, described), LIMITS.max_bytes),
+            attestations=tuple(self._attestations(root, described)),
+        )
+
+    def _attestations(self, root: str, described: str) -> list[bytes]:
+        listed = self._files.find(layout.attestations_path(root, described))
+        if listed is None:
+            return []
+        cids = Shape(read(listed), "attestations").texts("attestations")[:_MOST_ATTESTATIONS]
+        found = (self._files.find(layout.document_path(str(Cid.parse(each))), MOST_BYTES) for each in cids)
+        return [each for each in found if each is not None]
+
+    def logged(self, tool: str, channel: str) -> LoggedEvent | None:
+        """Both lie beside the pointer."""
+        event = self._files.find(layout.event_path(tool, channel), LIMITS.max_bytes)
+        proof = self._files.find(layout.proof_path(tool, channel), LIMITS.max_bytes)
+        return None if event is None or proof is None else LoggedEvent(event=event, proof=proof)
+
+    def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
+        """What the registry says of a version. It signs that: this place may only be a mirror of it."""
+        data = self._files.find(layout.version_path(tool, version))
+        return None if data is None else parse_signed_version(data, key)
+
+    def archive(self, published: PublishedVersion | None) -> bytes:
+        """The archive by its CID."""
+        if published is None:
+            raise PinwardenError("ARTIFACT_MISSING", f"the registry {self} does not say where the archive is")
+        return self._files.blob(str(Cid.parse(published.archive_cid)), DEFAULT_LIMITS.archive_bytes)
+
+    def blob(self, cid: str) -> bytes:
+        """An archive that a lock pins."""
+        return self._files.blob(str(Cid.parse(cid)), DEFAULT_LIMITS.archive_bytes)
+
+    def surface(self, cid: str) -> bytes:
+        """A surface by its CID."""
+        return self._files.document(str(Cid.parse(cid)))
+
+
+class OciSource(BundleSource):
+    """One artifact in an OCI registry. Its log, if it has one, is elsewhere."""
+
+    def __init__(self, pulled: oci.PulledBundle, name: str, log: RegistryFiles | None) -> None:
+        self._parts = pulled.parts
+        self._name = name
+        self.digest: Digest = pulled.digest
+        self.log = log
+
+    def __str__(self) -> str:
+        return self._name
+
+    def pointer(self, tool: str, channel: str) -> bytes:
+        """The layer with the pointer."""
+        if self._parts.pointer is None:
+            raise PinwardenError(
+                "POINTER_NOT_FOUND",
+                f"{self._name} has no pointer that a registry signed",
+                hint="Push it with the pointer: pinwarden bundle push --pointer FILE.",
+                data={"tool": tool, "channel": channel},
+            )
+        return self._parts.pointer
+
+    def papers(self, root_cid: str, descriptor_cid: str) -> Papers:  # noqa: ARG002 - the artifact has one bundle
+        """The layers, whatever they are; the acceptance holds them against the pointer."""
+        parts = self._parts
+        return Papers(descriptor=parts.descriptor, manifest=parts.manifest, attestations=parts.attestations)
+
+    def logged(self, tool: str, channel: str) -> LoggedEvent | None:  # noqa: ARG002
+        """An artifact has no proof; the log itself is asked."""
+        return None
+
+    def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:  # noqa: ARG002
+        """An OCI registry knows nothing of versions."""
+        return None
+
+    def archive(self, published: PublishedVersion | None) -> bytes:  # noqa: ARG002
+        """The layer with the archive."""
+        return self._parts.archive
+
+    def surface(self, cid: str) -> bytes:
+        """An artifact has none."""
+        raise PinwardenError("ARTIFACT_MISSING", f"{self._name} has no surface {cid[:80]}")
+
+
+def archive_cid(archive: bytes) -> str:
+    """How a registry names an archive."""
+    return str(blob_cid(archive))

@@ -1,0 +1,156 @@
+"""An accepted bundle onto this machine: into the store by content, unpacked, and asked what it tells the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pinwarden.artifacts.environments.store import Store
+from pinwarden.bundle import environment as bundle_environment
+from pinwarden.bundle import provenance as provenance_document
+from pinwarden.bundle.bundle_pin import BundlePin
+from pinwarden.bundle.signatures import to_bytes
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.install.decision import Accepted
+from pinwarden.install.sources import BundleSource, OciSource, archive_cid
+from pinwarden.project.bundle_start import bundle_sandbox, ready_bundle
+from pinwarden.surface import surface as surface_document
+from pinwarden.surface.api_surface import api_surface_hash
+from pinwarden.surface.surface import TOOL, Surface
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pinwarden.project.project import Project
+
+HERE, REGISTRY = "here", "registry"
+_SECONDS = 30.0
+
+
+class Brought(Record):
+    """An installed bundle, before it is written into the lock."""
+
+    pin: BundlePin
+    surface: Surface | None
+    problem: str | None
+    """Why nobody knows what it tells the model."""
+    published_at: str | None = None
+    description: str = ""
+
+    @property
+    def api_surface(self) -> str | None:
+        """The API surface hash of what will be approved."""
+        return None if self.surface is None else api_surface_of(self.surface)
+
+
+def api_surface_of(surface: Surface) -> str:
+    """The API surface hash of a surface."""
+    return str(api_surface_hash(item.value for item in surface.list_of(TOOL)))
+
+
+def pin_of(accepted: Accepted, source: BundleSource, floor: str | None, *, literal: bool) -> BundlePin:
+    """All that the lock will say of a bundle."""
+    opened, documents, descriptor = accepted.opened, accepted.documents, accepted.documents.descriptor
+    fresh = accepted.fresh
+    return BundlePin(
+        tool=descriptor.name,
+        version=descriptor.version,
+        channel=accepted.provenance.channel,
+        root_cid=documents.root_cid,
+        descriptor_cid=documents.descriptor_cid,
+        archive=opened.content_hash,
+        archive_cid=archive_cid(opened.archive),
+        size=len(opened.archive),
+        descriptor=Digest.of(to_bytes(dict(descriptor.document))),
+        manifest=Digest.of(to_bytes(dict(documents.manifest.document))),
+        tree=bundle_environment.tree_of(documents.manifest.entries),
+        runtime=descriptor.runtime,
+        target=descriptor.target,
+        policy=descriptor.policy,
+        registry=str(source),
+        log_id=fresh.log_id if fresh else None,
+        log_index=fresh.index if fresh else None,
+        floor=floor,
+        oci_digest=source.digest if isinstance(source, OciSource) else None,
+        literal=literal,
+        provenance=provenance_document.to_value(accepted.provenance),
+    )
+
+
+def keep_files(accepted: Accepted, pin: BundlePin, store: Store) -> None:
+    """Archive and documents into the store, each under the digest of its bytes."""
+    documents = accepted.documents
+    for digest, data in (
+        (pin.archive, accepted.opened.archive),
+        (pin.descriptor, to_bytes(dict(documents.descriptor.document))),
+        (pin.manifest, to_bytes(dict(documents.manifest.document))),
+    ):
+        keep(store, digest, data)
+
+
+def keep(store: Store, digest: Digest, data: bytes) -> None:
+    """Bytes into the store, if they are those of the digest."""
+    if Digest.of(data) != digest:
+        raise PinwardenError(
+            "ARTIFACT_MISMATCH", "a file of the bundle is not the one that was locked", data={"wanted": str(digest)}
+        )
+    if store.find(digest) is None:
+        with store.incoming() as stream:
+            stream.write(data)
+            store.keep(stream, digest)
+
+
+def bring(  # noqa: PLR0913  what was accepted, from where, and where it goes
+    project: Project, accepted: Accepted, pin: BundlePin, store: Store, source: BundleSource, *, ask: bool
+) -> Brought:
+    """Keep, unpack and ask. ``ask`` is the consent to start the server, in the sandbox that it will always run in."""
+    keep_files(accepted, pin, store)
+    when = accepted.published.published_at if accepted.published else None
+    brought = Brought(
+        pin=pin, surface=None, problem=None, published_at=when, description=accepted.documents.descriptor.description
+    )
+    folder = ready_bundle(pin, store, say=lambda _: None)
+    told = _registry_surface(accepted, source)
+    if ask:
+        seen = _asked(project, pin, folder)
+        here, there = api_surface_of(seen), accepted.published.api_surface if accepted.published else None
+        if there not in (None, here):
+            raise PinwardenError(
+                "SURFACE_DIFFERS",
+                f"the API surface of {pin.tool} is {here} here, and {there} at its registry",
+                data={"here": here, "registry": there},
+            )
+        return replace(brought, pin=replace(pin, surface_from=HERE), surface=seen)
+    if told is not None:
+        return replace(brought, pin=replace(pin, surface_from=REGISTRY), surface=told)
+    why = accepted.published.surface_problem if accepted.published else None
+    return replace(brought, problem=why or "the registry does not say")
+
+
+def _registry_surface(accepted: Accepted, source: BundleSource) -> Surface | None:
+    """What the registry wrote down when it asked the server, if that agrees with itself."""
+    published = accepted.published
+    if published is None or published.surface_cid is None:
+        return None
+    found = surface_document.parse(source.surface(published.surface_cid))
+    if api_surface_of(found) != published.api_surface:
+        raise PinwardenError(
+            "SURFACE_DIFFERS",
+            f"the surface that the registry keeps of {published.tool} does not have the hash that it states",
+            data={"registry": published.api_surface},
+        )
+    return found
+
+
+def _asked(project: Project, pin: BundlePin, folder: Path) -> Surface:
+    from pinwarden.project.server_start import ask, prepare_probe
+    from pinwarden.surface.probe.probe import ProbeOptions
+    from pinwarden.system.sandbox import ASKED_ONCE
+    from pinwarden.system.target import StdioTarget
+
+    command = bundle_environment.start_command(folder, pin, project.variables.get("PATH", ""))
+    sandbox, cwd = bundle_sandbox(project, pin, folder)
+    bounded = replace(sandbox, limits=ASKED_ONCE)
+    options = ProbeOptions(allow_execute=True, sandbox=bounded, timeout=_SECONDS)
+    return ask(prepare_probe(project, pin.tool, StdioTarget(command=command, cwd=cwd), options))

@@ -1,0 +1,398 @@
+"""One entry of a lockfile: a server, for a client, with the bytes and the configuration that were approved.
+
+An entry keeps every member of the file in its order. What ToolPin 0.5.4 hashes is a *view* of it: known members
+only, defaults filled in. ``integrity_payload`` is that view, ``uncovered`` says what it leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.digest import Digest
+from pinwarden.core.limits import Limits
+from pinwarden.core.pointer import pointer_step
+from pinwarden.core.record import Record
+from pinwarden.lock.shape import LOCK_CLIENTS, TOOL_HASHES, all_text, check_shape, is_manifest
+
+EXTENSION = "pinwarden"
+"""Our member of ``capabilityManifest``: the one place in an entry that ToolPin neither hashes nor drops."""
+
+LOCK_LIMITS = Limits(max_bytes=256 * 1024 * 1024)
+"""An entry has about 4 kB, so this reads fifty thousand of them; a lockfile is our own file, not a server's answer."""
+
+LOCK_INTEGRITY_EVIDENCE: Mapping[str, Any] = {
+    "code": "lock_integrity",
+    "status": "passed",
+    "message": "Lock entry integrity digest is computed over the reviewed install plan.",
+    "source": "local-lockfile",
+    "claim": "install plan integrity",
+    "verificationMethod": "canonical-json-sha256",
+    "verifiedByToolPin": True,
+}
+"""What ToolPin adds to the evidence of every entry it writes; the sentence is part of what is hashed."""
+
+_EPOCH = "1970-01-01T00:00:00.000Z"  # what ToolPin hashes for an entry without resolvedAt
+
+_ENTRY_ORDER = (
+    "name",
+    "version",
+    "client",
+    "scope",
+    "selectedTarget",
+    "trust",
+    "config",
+    "notes",
+    "capabilityManifest",
+    "resolvedAt",
+    "lockedAt",
+    "resolved",
+    "original",
+    "locked",
+    "integrity",
+)
+_TARGET_ORDER = ("kind", "registryType", "identifier", "version", "fileSha256", "transport", "type", "url")
+_SCORES = ("score", "overallScore", "metadataCompleteness", "tier", "capReason")
+_TRUST_ORDER = (
+    *_SCORES,
+    "vetoes",
+    "gates",
+    "gatedBy",
+    "verifiedProvenance",
+    "pillars",
+    "evidence",
+    "badges",
+    "issues",
+)
+TRUST_REREAD_ORDER = (
+    *_SCORES,
+    "verifiedProvenance",
+    "gates",
+    "vetoes",
+    "pillars",
+    "gatedBy",
+    "evidence",
+    "badges",
+    "issues",
+)
+_EVIDENCE_ORDER = (
+    "code",
+    "status",
+    "message",
+    "source",
+    "claim",
+    "verificationMethod",
+    "verifiedByToolPin",
+    "trustedAnchor",
+    "trustAnchor",
+    "verifiedAt",
+    "failureReason",
+    "required",
+)
+_ISSUE_ORDER = ("severity", "code", "message")
+_RESOLVED_ORDER = ("source", "name", "version")
+_ORIGINAL_ORDER = ("name", "version", "client")
+_LOCKED_ORDER = ("selectedTarget", "config", "capabilityManifest")
+HASHED_MANIFEST = (
+    "version",
+    "serverName",
+    "serverVersion",
+    "registrySource",
+    "packageTypes",
+    "transports",
+    "remoteHosts",
+    "secrets",
+)
+_MANIFEST_ORDER = (*HASHED_MANIFEST, "generatedAt", *TOOL_HASHES, "toolDescriptionScan")
+
+
+class Entry(Record):
+    """One entry as it stands in the file, under the key it stands under."""
+
+    key: str
+    document: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The server's name."""
+        return str(self.document["name"])
+
+    @property
+    def version(self) -> str:
+        """The locked version."""
+        return str(self.document["version"])
+
+    @property
+    def client(self) -> str:
+        """The client that the configuration is for."""
+        return str(self.document["client"])
+
+    @property
+    def scope(self) -> str:
+        """``project`` or ``global``; an entry that does not say is for the project."""
+        return str(self.document.get("scope", "project"))
+
+    @property
+    def selected_target(self) -> Mapping[str, Any]:
+        """The package or the address that was chosen."""
+        return _object(self.document["selectedTarget"])
+
+    @property
+    def trust(self) -> Mapping[str, Any]:
+        """The trust report that was approved."""
+        return _object(self.document["trust"])
+
+    @property
+    def config(self) -> Any:
+        """The fragment for the client's configuration file."""
+        return self.document.get("config")
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """The capability manifest; empty if the entry has none."""
+        return _object(self.document.get("capabilityManifest"))
+
+    @property
+    def source(self) -> str | None:
+        """The registry that the server was resolved from."""
+        source = _object(self.document.get("resolved")).get("source")
+        return source if isinstance(source, str) else None
+
+    @property
+    def resolved_at(self) -> str | None:
+        """When the target was resolved."""
+        return _text(self.document.get("resolvedAt"))
+
+    @property
+    def locked_at(self) -> str | None:
+        """When the entry was written."""
+        return _text(self.document.get("lockedAt"))
+
+    @property
+    def integrity(self) -> str | None:
+        """The integrity value that the file states."""
+        return _text(self.document.get("integrity"))
+
+
+def entry_key(name: str, client: str) -> str:
+    """The key that an entry must stand under."""
+    return f"{name}:{client}"
+
+
+class InstallPlan(Record):
+    """What is to be locked: everything that an entry says, before it is written down."""
+
+    name: str
+    version: str
+    client: str
+    selected_target: Mapping[str, Any]
+    trust: Mapping[str, Any]
+    config: Any
+    notes: Sequence[str]
+    manifest: Mapping[str, Any]
+    source: str
+    resolved_at: str
+    scope: str = "project"
+
+
+def new_entry(plan: InstallPlan, locked_at: str) -> Entry:
+    """A fresh entry with the member order, the copies and the integrity value that ToolPin would write."""
+    target = in_order(plan.selected_target, _TARGET_ORDER)
+    manifest = in_order(plan.manifest, _MANIFEST_ORDER)
+    copied = {member: value for member, value in manifest.items() if member != EXTENSION}
+    document = {
+        "name": plan.name,
+        "version": plan.version,
+        "client": plan.client,
+        "scope": plan.scope,
+        "selectedTarget": target,
+        "trust": in_order(_with_lock_evidence(plan.trust), _TRUST_ORDER),
+        "config": plan.config,
+        "notes": list(plan.notes),
+        "capabilityManifest": manifest,
+        "resolvedAt": plan.resolved_at,
+        "lockedAt": locked_at,
+        "resolved": {"source": plan.source, "name": plan.name, "version": plan.version},
+        "original": {"name": plan.name, "version": plan.version, "client": plan.client},
+        "locked": {"selectedTarget": target, "config": plan.config, "capabilityManifest": copied},
+    }
+    key = entry_key(plan.name, plan.client)
+    check_shape(document, "/servers/" + pointer_step(key))
+    return with_integrity(Entry(key=key, document=document))
+
+
+def with_integrity(entry: Entry) -> Entry:
+    """The entry with the integrity value of its content, in the place where the member stood or belongs."""
+    stated = {**entry.document, "integrity": integrity_of(entry.document)}
+    return Entry(key=entry.key, document=stated)
+
+
+def integrity_of(document: Mapping[str, Any]) -> str:
+    """ToolPin's entry integrity: ``sha256-<base64>`` over the hashed view."""
+    return integrity_of_payload(integrity_payload(document))
+
+
+def integrity_of_payload(payload: Mapping[str, Any]) -> str:
+    """The same, of a view that was already taken."""
+    return Digest.of(canonicalize(payload, "toolpin", LOCK_LIMITS)).sri
+
+
+def integrity_payload(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What ToolPin hashes of an entry: members it does not know are not in it."""
+    payload: dict[str, Any] = {
+        "name": document["name"],
+        "version": document["version"],
+        "client": document["client"],
+        "scope": document.get("scope", "project"),
+        "selectedTarget": document["selectedTarget"],
+        "trust": _hashed_trust(document["trust"]),
+        "notes": [note for note in document["notes"] if isinstance(note, str)],
+        "resolvedAt": document["resolvedAt"] if isinstance(document.get("resolvedAt"), str) else _EPOCH,
+        "locked": _hashed_locked(document.get("locked")),
+    }
+    if "config" in document:
+        payload["config"] = document["config"]
+    if "capabilityManifest" in document:
+        payload["capabilityManifest"] = hashed_manifest(document["capabilityManifest"])
+    if isinstance(document.get("lockedAt"), str):
+        payload["lockedAt"] = document["lockedAt"]
+    resolved, original = _object(document.get("resolved")), _object(document.get("original"))
+    if all_text(resolved, _RESOLVED_ORDER):
+        payload["resolved"] = _only(resolved, _RESOLVED_ORDER)
+    if all_text(original, _ORIGINAL_ORDER) and original["client"] in LOCK_CLIENTS:
+        payload["original"] = _only(original, _ORIGINAL_ORDER)
+    return payload
+
+
+def hashed_manifest(manifest: Any) -> dict[str, Any]:
+    """The part of a capability manifest that ToolPin hashes."""
+    hashed = _only(manifest, HASHED_MANIFEST)
+    for member, parts in TOOL_HASHES.items():
+        if member in manifest:
+            hashed[member] = _only(manifest[member], parts)
+    return hashed
+
+
+def uncovered(document: Mapping[str, Any], payload: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Where an entry holds something that its hashed view does not, apart from what v2 itself leaves out."""
+    for path in _not_in(document, payload):
+        if not _left_out_by_v2(path):
+            yield path
+
+
+def _left_out_by_v2(path: tuple[str, ...]) -> bool:
+    if path == ("integrity",):
+        return True
+    inner = path[1:] if path[0] == "locked" else path
+    if not inner or inner[0] != "capabilityManifest":
+        return False
+    member = inner[1:]
+    if member == (EXTENSION,):
+        return path[0] != "locked"  # its own integrity covers it, and it has no copy
+    return member in (("generatedAt",), ("toolDescriptionScan",)) or (
+        len(member) == 2 and member[0] in TOOL_HASHES and member[1] == "generatedAt"
+    )
+
+
+def _not_in(found: Any, covered: Any) -> Iterator[tuple[str, ...]]:
+    if isinstance(found, Mapping) and isinstance(covered, Mapping):
+        for member, value in found.items():
+            if member not in covered:
+                yield (member,)
+            elif value is not covered[member]:
+                for rest in _not_in(value, covered[member]):
+                    yield (member, *rest)
+    elif isinstance(found, list) and isinstance(covered, list) and len(found) == len(covered):
+        for place, (value, counterpart) in enumerate(zip(found, covered, strict=True)):
+            for rest in _not_in(value, counterpart):
+                yield (str(place), *rest)
+    elif found != covered:
+        yield ()
+
+
+def as_reread(entry: Entry) -> Entry:
+    """The entry in the order in which ToolPin writes entries that it read from the file; what it drops, we keep."""
+    document = in_order(entry.document, _ENTRY_ORDER)
+    document["trust"] = in_order(entry.trust, TRUST_REREAD_ORDER)
+    for member, order in (("evidence", _EVIDENCE_ORDER), ("issues", _ISSUE_ORDER)):
+        if member in document["trust"]:
+            document["trust"][member] = [in_order(row, order) for row in document["trust"][member]]
+    for member, order in (("resolved", _RESOLVED_ORDER), ("original", _ORIGINAL_ORDER), ("locked", _LOCKED_ORDER)):
+        if isinstance(document.get(member), dict):
+            document[member] = in_order(document[member], order)
+    return Entry(key=entry.key, document=document)
+
+
+def plain(entry: Entry) -> Entry:
+    """The entry with nothing but the members of v2."""
+    document = _only(entry.document, _ENTRY_ORDER)
+    trust = _only(entry.trust, tuple(member for member in entry.trust if member in _TRUST_ORDER))
+    for member, order in (("evidence", _EVIDENCE_ORDER), ("issues", _ISSUE_ORDER)):
+        if member in trust:
+            trust[member] = [{name: row[name] for name in row if name in order} for row in trust[member]]
+    document["trust"] = trust
+    document["notes"] = [note for note in document["notes"] if isinstance(note, str)]
+    if "capabilityManifest" in document:
+        document["capabilityManifest"] = _plain_manifest(entry.manifest)
+    for member, order in (("resolved", _RESOLVED_ORDER), ("original", _ORIGINAL_ORDER), ("locked", _LOCKED_ORDER)):
+        if isinstance(document.get(member), dict):
+            document[member] = _only(document[member], order)
+    locked = document.get("locked")
+    if isinstance(locked, dict) and isinstance(locked.get("capabilityManifest"), dict):
+        locked["capabilityManifest"] = _plain_manifest(locked["capabilityManifest"])
+    return Entry(key=entry.key, document=document)
+
+
+def _plain_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in manifest.items() if name in _MANIFEST_ORDER}
+    for member, parts in TOOL_HASHES.items():
+        if member in known:
+            known[member] = {name: value for name, value in known[member].items() if name in (*parts, "generatedAt")}
+    return known
+
+
+def in_order(value: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
+    """The members that ``order`` names, in that order, then the others as they come."""
+    known = {member: value[member] for member in order if member in value}
+    return {**known, **{member: inner for member, inner in value.items() if member not in known}}
+
+
+def _with_lock_evidence(trust: Mapping[str, Any]) -> dict[str, Any]:
+    evidence = list(trust.get("evidence", ()))
+    if not any(row.get("code") == LOCK_INTEGRITY_EVIDENCE["code"] for row in evidence):
+        evidence.append(dict(LOCK_INTEGRITY_EVIDENCE))
+    return {**trust, "evidence": evidence}
+
+
+def _hashed_trust(trust: Mapping[str, Any]) -> dict[str, Any]:
+    hashed = _only(trust, _TRUST_ORDER)
+    hashed["issues"] = [_only(row, _ISSUE_ORDER) for row in trust["issues"]]
+    if "evidence" in trust:
+        hashed["evidence"] = [_only(row, _EVIDENCE_ORDER) for row in trust["evidence"]]
+    return hashed
+
+
+def _hashed_locked(locked: Any) -> dict[str, Any]:
+    if not isinstance(locked, dict):
+        return {}
+    if "capabilityManifest" not in locked:
+        return _only(locked, ("selectedTarget", "config"))
+    if not is_manifest(locked["capabilityManifest"]):
+        return {}  # ToolPin forgets the whole copy then
+    return {
+        **_only(locked, ("selectedTarget", "config")),
+        "capabilityManifest": hashed_manifest(locked["capabilityManifest"]),
+    }
+
+
+def _only(value: Mapping[str, Any], members: Iterable[str]) -> dict[str, Any]:
+    return {member: value[member] for member in members if member in value}
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

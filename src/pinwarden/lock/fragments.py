@@ -1,0 +1,256 @@
+"""The piece of configuration that makes a client launch a server, for each of ToolPin's twelve clients.
+
+``toolpin`` is the dialect of ToolPin 0.5.4, equal to it member by member, because lockfiles hash it. ``modern`` is what
+the clients' own documentation asks for today; every difference comes with a sentence that explains it. How a client
+spells a server is in ``documents.clients.table``, for reading and for writing; here is what is written beyond that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pinwarden.clients.config import config_with, nested
+from pinwarden.clients.table import client_of
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.lock.fragment_text import codex_toml, continue_yaml
+from pinwarden.lock.launch_choice import (
+    REMOTE_NOTE,
+    Command,
+    Dialect,
+    LaunchTarget,
+    as_text,
+    filled_in,
+    modern_command,
+    require_target,
+    toolpin_command,
+    variable_name,
+)
+from pinwarden.lock.server_entry import Input, Remote, ServerEntry
+from pinwarden.lock.shape import LOCK_CLIENTS
+
+_STREAMABLE = "streamable-http"
+_BEFORE_THE_SERVERS: dict[str, dict[str, Any]] = {
+    "opencode": {"$schema": "https://opencode.ai/config.json"},
+    # The name of the file's owner is part of what is hashed.
+    "continue": {"name": "ToolPin Config", "version": "1.0.0", "schema": "v1"},
+}
+_WITHOUT_TYPE = ("codex", "windsurf", "gemini", "zed")
+"""Clients that are not told the transport of an address by a ``type``."""
+
+
+class Fragment(Record):
+    """A configuration with one server in it."""
+
+    client: str
+    server_name: str
+    config: dict[str, Any]
+    notes: tuple[str, ...]
+    differences: tuple[str, ...] = ()
+    """Where it is not what ToolPin writes, each with its reason. None in ToolPin's dialect."""
+
+
+def fragment(
+    entry: ServerEntry, client: str, *, target: LaunchTarget | None = None, dialect: Dialect = "toolpin"
+) -> Fragment:
+    """The configuration of one client for this server; ``target`` is what is launched if not the default."""
+    if client not in LOCK_CLIENTS:
+        raise PinwardenError(
+            "CLIENT_UNKNOWN", f"no configuration can be made for {client[:40]!a}; known: {', '.join(LOCK_CLIENTS)}"
+        )
+    chosen = require_target(entry) if target is None else target
+    body = _toolpin_body(chosen, client) if dialect == "toolpin" else _modern_body(chosen, client)
+    return Fragment(
+        client=client,
+        server_name=entry.name,
+        config=_wrapped(client, entry.name, body.members),
+        notes=(body.note,),
+        differences=body.differences,
+    )
+
+
+def fragment_text(made: Fragment) -> str | None:
+    """The text of a fragment for the clients whose files are not JSON, as ToolPin prints it; None for the others."""
+    if made.client == "codex":
+        return codex_toml(made.config)
+    if made.client == "continue":
+        return continue_yaml(made.config)
+    return None
+
+
+def toolpin_placeholder(client: str) -> Callable[[str], str]:
+    """How ToolPin writes a value that the user has to supply."""
+    match client:
+        case "windsurf":
+            return lambda name: f"${{env:{name}}}"
+        case "gemini":
+            return lambda name: f"${{{name}}}"
+        case "continue":
+            return lambda name: f"${{{{ secrets.{name} }}}}"
+        case _:
+            return lambda name: f"<{name}>"
+
+
+class _Body(Record):
+    members: dict[str, Any]
+    note: str
+    differences: tuple[str, ...] = ()
+
+
+def _wrapped(client: str, name: str, members: dict[str, Any]) -> dict[str, Any]:
+    return {**_BEFORE_THE_SERVERS.get(client, {}), **config_with(client_of(client), name, members)}
+
+
+# ToolPin's dialect
+
+
+def _toolpin_body(target: LaunchTarget, client: str) -> _Body:
+    placeholder = toolpin_placeholder(client)
+    if isinstance(target, Remote):
+        headers = {header.name: placeholder(header.name) for header in target.headers}
+        return _Body(members=_toolpin_remote(target, client, headers), note=REMOTE_NOTE)
+    command = toolpin_command(target)
+    env = {
+        variable.name: placeholder(variable.name) if variable.default is None else variable.default
+        for variable in target.environment_variables
+    }
+    return _Body(members=_local(command, client, env), note=command.note)
+
+
+def _local(command: Command, client: str, env: dict[str, Any]) -> dict[str, Any]:
+    spelling = client_of(client).spelling
+    if spelling.command_list:
+        words = [command.program, *command.arguments]
+        return {"type": spelling.local, "command": words, **_switches(client), spelling.env: env}
+    members: dict[str, Any] = {"command": command.program, "args": list(command.arguments), spelling.env: env}
+    return members | _switches(client)
+
+
+def _toolpin_remote(remote: Remote, client: str, headers: dict[str, str]) -> dict[str, Any]:
+    spelling = client_of(client).spelling
+    # Where an address alone means SSE, the other transport has a member of its own.
+    member = spelling.url[-1] if spelling.url_transport == "sse" and remote.type != _STREAMABLE else spelling.url[0]
+    address = {member: remote.url}
+    with_headers = nested(spelling.headers, headers) if headers else {}
+    if client in _WITHOUT_TYPE:
+        return {**address, **with_headers}
+    if client == "opencode":
+        return {"type": "remote", **address, **_switches(client), **with_headers}
+    kind = "streamableHttp" if client == "cline" and remote.type == _STREAMABLE else remote.type
+    return {"type": kind, **address, **with_headers, **_switches(client)}
+
+
+def _switches(client: str) -> dict[str, Any]:
+    """What some clients' servers are written with: that they are on, and that nothing is approved beforehand."""
+    spelling = client_of(client).spelling
+    member, off = spelling.off
+    on = {member: not off} if client in ("opencode", "cline", "roo") else {}
+    return {**on, spelling.consent[0]: []} if client == "cline" else on
+
+
+# Today's dialect
+
+_EXPANSIONS: dict[str, str] = {
+    "claude": "${{{}}}",
+    "gemini": "${{{}}}",
+    "generic": "${{{}}}",
+    "cursor": "${{env:{}}}",
+    "vscode": "${{env:{}}}",
+    "windsurf": "${{env:{}}}",
+    "roo": "${{env:{}}}",
+    "cline": "${{env:{}}}",
+    "opencode": "{{env:{}}}",
+    "continue": "${{{{ secrets.{} }}}}",
+}
+"""How a client spells "the value of this variable". Codex and Zed expand nothing."""
+
+_HTTP_WORD = {"claude": "http", "vscode": "http", "generic": "http"}
+_INERT = (
+    "Values to supply are written as {example}, which this client replaces by the variable; "
+    "ToolPin writes <NAME>, which is sent as it stands."
+)
+
+
+def _modern_placeholder(client: str) -> Callable[[str], str]:
+    spelling = _EXPANSIONS.get(client)
+    if spelling is None:
+        return lambda name: f"<{name}>"
+    return lambda name: spelling.format(variable_name(name))
+
+
+def _modern_body(target: LaunchTarget, client: str) -> _Body:
+    placeholder = _modern_placeholder(client)
+    if isinstance(target, Remote):
+        return _modern_remote(target, client, placeholder)
+    command = modern_command(target, placeholder)
+    differences = list(command.differences)
+    env, forwarded = _modern_env(target.environment_variables, client, placeholder)
+    members = _local(command, client, env)
+    if client == "vscode":
+        members = {"type": "stdio", **members}
+        differences.append('VS Code documents type "stdio" for a command; ToolPin leaves it out.')
+    if forwarded:
+        members["env_vars"] = forwarded
+        differences.append("Codex expands nothing; env_vars names the variables that it hands on from its own.")
+    if any(variable.value is None and variable.default is None for variable in target.environment_variables):
+        differences += _expansion_difference(client)
+    return _Body(members=members, note=command.note, differences=tuple(differences))
+
+
+def _modern_env(
+    variables: tuple[Input, ...], client: str, placeholder: Callable[[str], str]
+) -> tuple[dict[str, Any], list[str]]:
+    """The environment to write down, and for Codex the names of variables to hand on instead."""
+    env: dict[str, Any] = {}
+    forwarded: list[str] = []
+    for variable in variables:
+        given = variable.value if variable.value is not None else variable.default
+        if given is not None:
+            env[variable.name] = filled_in(as_text(given), variable.variables, placeholder)
+        elif client == "codex":
+            forwarded.append(variable.name)
+        else:
+            env[variable.name] = placeholder(variable.name)
+    return env, forwarded
+
+
+def _modern_remote(remote: Remote, client: str, placeholder: Callable[[str], str]) -> _Body:
+    differences: list[str] = []
+    url = filled_in(remote.url, remote.variables, placeholder)
+    if url != remote.url:
+        differences.append("The variables of the address are filled in; ToolPin leaves the braces in it.")
+    headers: dict[str, str] = {}
+    from_env: dict[str, str] = {}
+    for header in remote.headers:
+        given = header.value if header.value is not None else header.default
+        if given is not None:
+            headers[header.name] = filled_in(as_text(given), header.variables, placeholder)
+        elif client == "codex":
+            from_env[header.name] = variable_name(header.name)
+        else:
+            headers[header.name] = placeholder(header.name)
+    if any(header.value is not None or header.default is not None for header in remote.headers):
+        differences.append("Header values that the entry declares are kept; ToolPin replaces each by a placeholder.")
+    filled = Remote(type=remote.type, url=url, headers=remote.headers, variables=(), raw=remote.raw)
+    members = _toolpin_remote(filled, client, headers)
+    if from_env:
+        members["env_http_headers"] = from_env
+        differences.append("Codex expands nothing; env_http_headers names the variable that holds each header.")
+    if remote.type == _STREAMABLE and client in _HTTP_WORD:
+        members["type"] = _HTTP_WORD[client]
+        differences.append('The type of a Streamable HTTP server is "http" in this client\'s documentation.')
+    if client == "cursor":
+        del members["type"]
+        differences.append("Cursor finds out the transport of an address by itself and documents no type for it.")
+    if any(header.value is None and header.default is None for header in remote.headers):
+        differences += _expansion_difference(client)
+        if any(variable_name(header.name) != header.name for header in remote.headers):
+            differences.append("A header's name with - in it cannot be a variable; the variable has _ instead.")
+    return _Body(members=members, note=REMOTE_NOTE, differences=tuple(differences))
+
+
+def _expansion_difference(client: str) -> list[str]:
+    if _EXPANSIONS.get(client) is None or toolpin_placeholder(client)("NAME") == _modern_placeholder(client)("NAME"):
+        return []
+    return [_INERT.format(example=_modern_placeholder(client)("NAME"))]

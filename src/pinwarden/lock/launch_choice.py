@@ -1,0 +1,292 @@
+"""Which of the things that a registry entry offers is launched, and the command that launches it.
+
+ToolPin's rule decides unless the user names a kind: the first Streamable HTTP remote, else the first remote, else the
+first container image, else the first MCPB bundle, else the first package.
+
+Two dialects of commands. ``toolpin`` is what ToolPin 0.5.4 writes, because lockfiles hash it. ``modern`` honours all of
+``server.json``, and says in a sentence wherever the two differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.lock.server_entry import Argument, Input, Package, Remote, ServerEntry
+
+Dialect = Literal["toolpin", "modern"]
+LaunchTarget = Package | Remote
+
+PACKAGE_TYPES = ("npm", "pypi", "oci", "mcpb", "nuget", "cargo")
+REMOTE = "remote"
+TARGET_KINDS = (*PACKAGE_TYPES, REMOTE)
+
+REMOTE_NOTE = "Remote server selected; no local runtime install is required."
+_COMMAND_NOTE = "Uses the command declared by registry metadata; review generated arguments before running."
+_DOCKER_NOTE = "Requires Docker-compatible runtime. Review mounts and network policy before running."
+_VARIABLE = re.compile(r"\{([^{}]+)\}")
+_TAG = re.compile(r":[^/]+\Z")  # a colon before the last slash belongs to the port of the image's registry
+_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_]")
+
+
+class Command(Record):
+    """A program with its arguments, and what the user should know about it."""
+
+    program: str
+    arguments: tuple[str, ...]
+    note: str
+    differences: tuple[str, ...] = ()
+    """Where this is not the command that ToolPin would write, each with its reason."""
+
+
+def choose_target(entry: ServerEntry, kind: str | None = None) -> LaunchTarget | None:
+    """What is launched; None if the entry offers nothing. A ``kind`` that the entry does not offer is an error."""
+    if kind is None:
+        return _default_target(entry)
+    if kind not in TARGET_KINDS:
+        raise PinwardenError(
+            "USAGE", f"there is no target {kind[:40]!a}", hint=f"Use one of: {', '.join(TARGET_KINDS)}"
+        )
+    offered: LaunchTarget | None
+    if kind == REMOTE:
+        offered = _best_remote(entry)
+    else:
+        offered = next((package for package in entry.packages if package.registry_type == kind), None)
+    if offered is None:
+        kinds = [*entry.package_types, *([REMOTE] if entry.remotes else [])]
+        raise PinwardenError(
+            "NO_INSTALL_TARGET",
+            f"{entry.name[:120]} offers no {kind}; it offers {', '.join(kinds) or 'nothing'}",
+            data={"offered": kinds},
+        )
+    return offered
+
+
+def require_target(entry: ServerEntry, kind: str | None = None) -> LaunchTarget:
+    """What is launched; an entry that offers nothing is an error."""
+    target = choose_target(entry, kind)
+    if target is None:
+        raise PinwardenError("NO_INSTALL_TARGET", f"{entry.name[:120]} has no package and no remote")
+    return target
+
+
+def _default_target(entry: ServerEntry) -> LaunchTarget | None:
+    remote = _best_remote(entry)
+    if remote is not None:
+        return remote
+    for kind in ("oci", "mcpb"):
+        for package in entry.packages:
+            if package.registry_type == kind:
+                return package
+    return entry.packages[0] if entry.packages else None
+
+
+def _best_remote(entry: ServerEntry) -> Remote | None:
+    for remote in entry.remotes:
+        if remote.type == "streamable-http":
+            return remote
+    return entry.remotes[0] if entry.remotes else None
+
+
+def selected_target(target: LaunchTarget) -> dict[str, Any]:
+    """The target as a lockfile records it."""
+    if isinstance(target, Remote):
+        return {"kind": "remote", "type": target.type, "url": target.url}
+    recorded = {
+        "kind": "package",
+        "registryType": target.registry_type,
+        "identifier": target.identifier,
+        "version": target.version,
+        "fileSha256": target.file_sha256,
+        "transport": target.transport,
+    }
+    return {name: value for name, value in recorded.items() if value is not None}
+
+
+# Commands as ToolPin writes them
+
+
+def toolpin_command(package: Package) -> Command:
+    """The command that ToolPin 0.5.4 writes: only plain-text arguments, and those only for npm and unknown kinds."""
+    if package.command:
+        return _declared_command(package)
+    plain = tuple(argument.value or "" for argument in package.package_arguments if argument.kind == "text")
+    program, fixed, separator, note = _launcher(package)
+    if package.registry_type == "oci":
+        return Command(program=program, arguments=(*fixed, *_forwarded(package), package.identifier), note=note)
+    if package.registry_type == "cargo":
+        return Command(program=package.identifier, arguments=(), note=note)
+    if package.registry_type not in PACKAGE_TYPES:
+        return Command(program=package.identifier, arguments=plain, note=note)
+    versioned = package.identifier + (f"{separator}{package.version}" if separator and package.version else "")
+    arguments = (*fixed, versioned, *(plain if package.registry_type == "npm" else ()))
+    return Command(program=program, arguments=arguments, note=note)
+
+
+def _declared_command(package: Package) -> Command:
+    match package.runtime_hint:
+        case None | "":
+            note = _COMMAND_NOTE
+        case "bun":
+            note = "Requires Bun on PATH."
+        case "docker":
+            note = _DOCKER_NOTE
+        case runtime:
+            note = f"Requires {runtime} on PATH."
+    return Command(program=package.command or "", arguments=package.args, note=note)
+
+
+def _launcher(package: Package) -> tuple[str, tuple[str, ...], str, str]:
+    """Program, fixed arguments, what stands between identifier and version, and ToolPin's note."""
+    match package.registry_type:
+        case "npm" if package.runtime_hint == "bun":
+            return "bunx", (), "@", "Requires Bun and bunx on PATH."
+        case "npm":
+            return "npx", ("-y",), "@", "Requires Node.js and npm/npx on PATH."
+        case "pypi":
+            return "uvx", (), "==", "Requires uv/uvx on PATH."
+        case "nuget":
+            return "dnx", (), "@", "Requires .NET SDK dnx support on PATH."
+        case "cargo":
+            return "", (), "", "Requires a prior `cargo install` and compiled binary on PATH."
+        case "oci":
+            return "docker", ("run", "--rm", "-i"), "", _DOCKER_NOTE
+        case "mcpb":
+            return "mcpb", ("run",), "", "MCPB bundle requires a compatible MCPB installer/runtime."
+        case other:
+            return "", (), "", f"Unknown registry type {other}; generated a placeholder command."
+
+
+def _forwarded(package: Package) -> tuple[str, ...]:
+    names = dict.fromkeys(variable.name for variable in package.environment_variables)
+    return tuple(word for name in names for word in ("-e", name))
+
+
+# Commands that honour all of server.json
+
+
+def modern_command(package: Package, placeholder: Callable[[str], str]) -> Command:
+    """The command with all arguments of ``server.json``. ``placeholder`` spells a variable as the client reads it."""
+    if package.command:
+        return _declared_command(package)
+    runtime = words(package.runtime_arguments, placeholder)
+    own = words(package.package_arguments, placeholder)
+    program, fixed, separator, note = _launcher(package)
+    versioned = package.identifier + (f"{separator}{package.version}" if separator and package.version else "")
+    match package.registry_type:
+        case "oci":
+            image = _image(package)
+            arguments = (*fixed, *_forwarded(package), *runtime, image, *own)
+        case "cargo":
+            program, arguments = package.identifier, own
+        case "nuget":
+            # dnx asks before it downloads, and nobody is there to answer; what follows -- is the server's.
+            arguments = (versioned, *_without(runtime, "--yes"), "--yes", *(("--", *own) if own else ()))
+        case "npm":
+            arguments = (*fixed, *_without(runtime, *fixed), versioned, *own)
+        case "pypi" | "mcpb":
+            arguments = (*fixed, *runtime, versioned, *own)
+        case _:
+            program, arguments = package.identifier, own
+    command = Command(program=program, arguments=arguments, note=note)
+    return Command(
+        program=command.program,
+        arguments=command.arguments,
+        note=note,
+        differences=tuple(_command_differences(package, command)),
+    )
+
+
+def words(arguments: Iterable[Argument], placeholder: Callable[[str], str]) -> tuple[str, ...]:
+    """The words of a command line that arguments stand for. An optional argument without a value is left out."""
+    found: list[str] = []
+    for argument in arguments:
+        value = _value(argument, placeholder)
+        if argument.kind == "named":
+            if value is not None:
+                found += [argument.name or "", value] if value else [argument.name or ""]
+        elif value is not None:
+            found.append(value)
+    return tuple(found)
+
+
+def _value(argument: Argument, placeholder: Callable[[str], str]) -> str | None:
+    """The text of an argument; empty for a flag that takes none, None if the argument is left out."""
+    if argument.kind == "text":
+        return argument.value
+    given = argument.value if argument.value is not None else argument.default
+    if given is not None:
+        return filled_in(as_text(given), argument.variables, placeholder)
+    if argument.value_hint is None and argument.kind == "named":
+        # Nothing in it can hold a value, so it is a flag: it is there unless somebody has to ask for it.
+        return "" if argument.is_required or "isRequired" not in argument.raw else None
+    if argument.is_required:
+        return placeholder(argument.value_hint or argument.name or "value")
+    return None
+
+
+def filled_in(template: str, variables: Iterable[Input], placeholder: Callable[[str], str]) -> str:
+    """A template with each declared ``{variable}`` replaced by its value, its default, or a placeholder."""
+    declared = {variable.name: variable for variable in variables}
+
+    def value(found: re.Match[str]) -> str:
+        variable = declared.get(found[1])
+        if variable is None:
+            return found[0]  # not declared: the braces are the author's own
+        given = variable.value if variable.value is not None else variable.default
+        return placeholder(variable.name) if given is None else as_text(given)
+
+    return _VARIABLE.sub(value, template)
+
+
+def as_text(value: Any) -> str:
+    """A default as text: servers write 8080 and true as well as "8080" and "true"."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else str(value)
+
+
+def variable_name(name: str) -> str:
+    """A name as an environment variable can have it: ``X-Api-Key`` becomes ``X_API_KEY``."""
+    if not _NOT_IN_NAME.search(name) and not name[:1].isdigit():
+        return name
+    plain = _NOT_IN_NAME.sub("_", name.strip("-<>{}")).upper()
+    return f"_{plain}" if plain[:1].isdigit() else plain or "VALUE"
+
+
+def _image(package: Package) -> str:
+    image = package.identifier
+    if package.version and "@" not in image and not _TAG.search(image):
+        return f"{image}:{package.version}"
+    return image
+
+
+def _without(found: tuple[str, ...], *unwanted: str) -> tuple[str, ...]:
+    return tuple(word for word in found if word not in unwanted)
+
+
+def _command_differences(package: Package, command: Command) -> Iterable[str]:
+    old = toolpin_command(package)
+    kind = package.registry_type
+    if package.runtime_arguments:
+        yield "The arguments for the runtime (runtimeArguments) are passed on; ToolPin drops them."
+    if any(argument.kind != "text" for argument in package.package_arguments):
+        yield "Arguments that are objects, the form of the official schema, are passed on; ToolPin drops them."
+    elif package.package_arguments and kind in ("pypi", "oci", "nuget", "cargo", "mcpb"):
+        yield f"The server's arguments (packageArguments) are passed on; ToolPin drops them for {kind}."
+    if kind == "oci" and _image(package) != package.identifier:
+        yield "The image has the declared version as its tag; without one, docker takes whatever is latest."
+    if kind == "nuget":
+        yield "dnx is told --yes, because nobody can answer its question when a client starts it."
+    if kind == "cargo" and package.version:
+        yield f"Nothing in this command pins version {package.version}: the installed binary decides."
+    if package.transport not in (None, "stdio"):
+        where = f" at {package.serves.url}" if package.serves else ""
+        yield f"The package serves {package.transport}{where}; a client that only starts it does not reach it there."
+    if kind == "mcpb":
+        yield "The official mcpb program has no command run; install the bundle in a client that supports MCPB."
+    if kind not in PACKAGE_TYPES and (old.program, old.arguments) != (command.program, command.arguments):
+        yield "All declared arguments are passed on."

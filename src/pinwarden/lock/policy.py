@@ -1,0 +1,482 @@
+"""Policies: ToolPin's ``.toolpin/policy.json`` as it lies, and our own, the table ``[policy]`` of ``pinwarden.toml``.
+
+Neither is read half: an unknown key is an error that names it, because a rule with a typing error is a rule that nobody
+follows. Ours also refuses to be empty or to contradict itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+from pinwarden.core import strict_json
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.lock.gateway_policy import GatewayPolicy, gateway_policy
+from pinwarden.lock.policy_table import Pattern, plain_host
+from pinwarden.lock.policy_table import Table as _Table
+from pinwarden.lock.policy_table import invalid as _invalid
+from pinwarden.lock.shape import LOCK_CLIENTS
+from pinwarden.lock.tier import TIERS_WORST_FIRST
+
+# ToolPin's policy
+
+_TOOLPIN_SOURCES = ("toolpin", "official", "docker", "pulsemcp", "smithery", "glama")
+_SOURCE_ALIASES = {"pulse": "pulsemcp"}
+_FLAGS = (
+    "requireToolPinVerifiedEvidence",
+    "denyRemoteEndpoints",
+    "denyRequiredSecrets",
+    "requireDigestPinnedOci",
+    "requireMcpbSha256",
+)
+_LISTS = (
+    "allowedSources",
+    "deniedSources",
+    "allowedClients",
+    "deniedClients",
+    "deniedServers",
+    "deniedPackageTypes",
+    "deniedTransports",
+    "deniedRemoteHosts",
+)
+_TOOLPIN_ORDER = (
+    "version",
+    "minTrustScore",
+    "minTrustTier",
+    "requireToolPinVerifiedEvidence",
+    *_LISTS,
+    "denyRemoteEndpoints",
+    "denyRequiredSecrets",
+    "requireDigestPinnedOci",
+    "requireMcpbSha256",
+)
+
+RECOMMENDED: Mapping[str, Any] = {
+    "version": 1,
+    "minTrustTier": "conditional",
+    "requireToolPinVerifiedEvidence": False,
+    "requireDigestPinnedOci": True,
+    "requireMcpbSha256": True,
+}
+"""What ToolPin writes with ``policy init --recommended``."""
+
+
+class ToolPinPolicy(Record):
+    """ToolPin's policy. Members have ToolPin's names; those that are absent say nothing."""
+
+    members: Mapping[str, Any]
+
+    @property
+    def digest(self) -> Digest:
+        """The digest that a lock signature names."""
+        return Digest.of(canonicalize(dict(self.members), "toolpin"))
+
+    def listed(self, member: str) -> tuple[str, ...]:
+        """One of the lists; empty if absent."""
+        return tuple(self.members.get(member, ()))
+
+    def flag(self, member: str) -> bool:
+        """One of the switches; off if absent."""
+        return self.members.get(member) is True
+
+
+def parse_toolpin_policy(data: bytes) -> ToolPinPolicy:
+    """Read ``.toolpin/policy.json``."""
+    value = strict_json.parse(data)
+    if not isinstance(value, dict):
+        _invalid("policy", "is not an object")
+    for key in value:
+        if key not in _TOOLPIN_ORDER:
+            _invalid(key, "is not a key of ToolPin's policy")
+    _check_toolpin(value)
+    for member in ("allowedSources", "deniedSources"):
+        if member in value:
+            value[member] = [_source(member, name) for name in value[member]]
+    return ToolPinPolicy(members={member: value[member] for member in _TOOLPIN_ORDER if member in value})
+
+
+def _check_toolpin(value: dict[str, Any]) -> None:
+    if "version" in value and (value["version"] != 1 or isinstance(value["version"], bool)):
+        _invalid("version", "is not 1")
+    score = value.get("minTrustScore", 0)
+    if not isinstance(score, int | float) or isinstance(score, bool) or not 0 <= score <= 100:
+        _invalid("minTrustScore", "is not a number from 0 to 100")
+    if "minTrustTier" in value and value["minTrustTier"] not in TIERS_WORST_FIRST:
+        _invalid("minTrustTier", f"is not one of {', '.join(TIERS_WORST_FIRST)}")
+    for member in _FLAGS:
+        if not isinstance(value.get(member, False), bool):
+            _invalid(member, "is neither true nor false")
+    for member in _LISTS:
+        listed = value.get(member, [])
+        if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
+            _invalid(member, "is not a list of texts")
+    for member in ("allowedClients", "deniedClients"):
+        for client in value.get(member, []):
+            if client not in LOCK_CLIENTS:
+                _invalid(member, f"names the unknown client {client[:40]!a}")
+
+
+def _source(member: str, name: str) -> str:
+    known = _SOURCE_ALIASES.get(name, name)
+    if known not in _TOOLPIN_SOURCES:
+        # ToolPin's policy can name its own registries only. Ours can name any.
+        _invalid(member, f"names the registry {name[:40]!a}, which ToolPin does not know")
+    return known
+
+
+# Our own policy
+
+
+class Choice(Record):
+    """What is allowed and what is denied. Denial wins; without an allow list everything else is allowed."""
+
+    allow: tuple[Pattern, ...] | None = None
+    deny: tuple[Pattern, ...] = ()
+
+    def denied_by(self, *spellings: str) -> Pattern | None:
+        """The pattern that denies a thing, under any of its spellings."""
+        return next((pattern for pattern in self.deny if any(map(pattern.matches, spellings))), None)
+
+    def allows(self, *spellings: str) -> bool:
+        """Whether the allow list, if there is one, has a pattern for it."""
+        return self.allow is None or any(pattern.matches(name) for pattern in self.allow for name in spellings)
+
+
+class Waiver(Record):
+    """A rule that is not followed for some servers, or files of settings, for a reason, by somebody, until a day."""
+
+    servers: Pattern
+    code: str
+    reason: str
+    owner: str
+    expires: date
+    """The last day on which it holds."""
+
+
+class SandboxRule(Record):
+    """The sandbox that some servers are started in."""
+
+    servers: Pattern
+    network: bool = False
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    """Folders that it may see beyond the system and its own files; relative ones are below the project."""
+
+
+class McpbRule(Record):
+    """What the MCPB bundles of some servers must be: signed under a certificate of ``anchors``, with the name ``name``
+    in their manifest."""
+
+    servers: Pattern
+    anchors: tuple[str, ...] = ()
+    """PEM texts, each with one or more certificates. As part of the policy, its digest covers them."""
+    name: str | None = None
+
+
+class Policy(Record):
+    """Our own policy."""
+
+    servers: Choice
+    namespaces: Choice
+    hosts: Choice
+    registries: Choice
+    clients: Choice
+    package_types: Choice
+    transports: Choice
+    minimum_tier: Mapping[str, str]
+    """By environment; ``default`` counts for those that are not named."""
+    minimum_score: int | None
+    required_evidence: tuple[str, ...]
+    evidence_proved: bool
+    """Whether proofs that a lock only records count for nothing, unless somebody who is known signed the lock."""
+    minimum_age_days: int | None
+    age_exempt: tuple[Pattern, ...]
+    digest_pinned_images: bool
+    bundle_hashes: bool
+    deny_remotes: bool
+    deny_secrets: bool
+    waivers: tuple[Waiver, ...]
+    sandboxes: tuple[SandboxRule, ...]
+    """The first that fits a server counts."""
+    mcpb: tuple[McpbRule, ...]
+    """The first rule that matches a server applies."""
+    gateway: GatewayPolicy | None
+    """What the gateway enforces; None if the policy does not speak of it."""
+    table: Mapping[str, Any]
+    """The table as it was read, with dates as text."""
+
+    def sandbox_rule(self, server: str) -> SandboxRule | None:
+        """The first rule for a sandbox that fits a server."""
+        return next((rule for rule in self.sandboxes if rule.servers.matches(server)), None)
+
+    def mcpb_rule(self, server: str) -> McpbRule | None:
+        """The first rule for MCPB bundles that matches a server."""
+        return next((rule for rule in self.mcpb if rule.servers.matches(server)), None)
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of everything the policy says."""
+        return Digest.of(canonicalize(dict(self.table)))
+
+
+_CHOICES = ("servers", "namespaces", "hosts", "registries", "clients", "package-types", "transports")
+_CHOICE_KEYS = ("allow", "deny")
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+MAX_ANCHOR_LENGTH = 64 * 1024
+"""A certificate has about two kilobytes."""
+_REQUIRE = ("digest-pinned-images", "bundle-hashes", "no-remotes", "no-secrets")
+_KEYS = (
+    *_CHOICES,
+    *(
+        "version",
+        "minimum-tier",
+        "minimum-score",
+        "evidence",
+        "release-age",
+        "require",
+        "waivers",
+        "sandbox",
+        "mcpb",
+        "gateway",
+    ),
+)
+EVIDENCE_CODES = (
+    "package_pin",
+    "digest_present",
+    "file_hash_present",
+    "attestation_declared",
+    "npm_integrity_verified",
+    "oci_digest_verified",
+    "mcpb_sha256_verified",
+    "pypi_sha256_verified",
+    "nuget_sha512_verified",
+    "cargo_checksum_verified",
+    "registry_signature_verified",
+    "provenance_verified",
+    "tool_description_hash",
+    "tool_surface_hash",
+    "lock_integrity",
+    "artifact_verified",
+)
+"""Codes that can be required. ``artifact_verified`` is any fresh proof of the artifact's bytes."""
+PROVABLE_CODES = frozenset(code for code in EVIDENCE_CODES if code.endswith("_verified"))
+"""Those that say that something was verified: by whoever wrote them down, or in this run."""
+SETTING_CODES = ("servers_enabled", "hooks", "command_setting", "variables_set", "plugins_enabled")
+"""What the settings of a client do that a team may want. A waiver names the file in place of a server."""
+FILE_CODES = (*SETTING_CODES, "config_uncovered")
+"""Findings about a file, which a waiver names in place of a server."""
+WAIVABLE_CODES = (
+    "server_denied",
+    "server_not_allowed",
+    "namespace_denied",
+    "namespace_not_allowed",
+    "host_denied",
+    "host_not_allowed",
+    "registry_denied",
+    "registry_not_allowed",
+    "client_denied",
+    "client_not_allowed",
+    "package_type_denied",
+    "package_type_not_allowed",
+    "transport_denied",
+    "transport_not_allowed",
+    "tier_below_minimum",
+    "score_below_minimum",
+    "evidence_missing",
+    "evidence_only_recorded",
+    "release_too_young",
+    "release_age_unknown",
+    "image_not_pinned",
+    "bundle_hash_missing",
+    "remote_denied",
+    "secrets_denied",
+    "entry_deleted",
+    *FILE_CODES,
+)
+"""Rules that a waiver can lift. ``verdict_blocked`` is not among them: a blocked server stays blocked."""
+
+
+def parse_policy(data: bytes) -> Policy:
+    """Read the table ``[policy]`` of ``pinwarden.toml``; a file without one is an error, not a policy that allows."""
+    import tomllib
+
+    try:
+        document = tomllib.loads(data.decode("utf-8"))
+    except RecursionError as err:
+        raise PinwardenError("POLICY_INVALID", "the file is nested more deeply than can be read") from err
+    except ValueError as err:  # not UTF-8, not TOML, or a number that is too long to be read
+        raise PinwardenError("POLICY_INVALID", f"the file is not TOML: {err}") from err
+    if "policy" not in document:
+        _invalid("policy", "is missing: the file has no table of that name")
+    return policy_from_table(document["policy"])
+
+
+def policy_from_table(value: Any) -> Policy:
+    """A policy from the values of its table."""
+    table = _Table(value, "policy")
+    table.refuse_unknown(_KEYS)
+    version = table.value.get("version", 1)
+    if version != 1 or isinstance(version, bool):
+        table.invalid("version", "is not 1")
+    age = table.table("release-age", ("minimum-days", "exempt"))
+    require = table.table("require", _REQUIRE) or _Table({}, "policy.require")
+    evidence = table.table("evidence", ("require", "proved"))
+    policy = Policy(
+        servers=_choice(table.table("servers", _CHOICE_KEYS)),
+        namespaces=_choice(table.table("namespaces", _CHOICE_KEYS)),
+        hosts=_plain_hosts(_choice(table.table("hosts", _CHOICE_KEYS))),
+        registries=_choice(table.table("registries", _CHOICE_KEYS)),
+        clients=_choice(table.table("clients", _CHOICE_KEYS)),
+        package_types=_choice(table.table("package-types", _CHOICE_KEYS)),
+        transports=_choice(table.table("transports", _CHOICE_KEYS)),
+        minimum_tier=_minimum_tier(table),
+        minimum_score=table.number("minimum-score", 100),
+        required_evidence=_evidence(evidence),
+        evidence_proved=evidence.flag("proved") if evidence else False,
+        minimum_age_days=age.number("minimum-days", 3650) if age else None,
+        age_exempt=age.patterns("exempt") or () if age else (),
+        digest_pinned_images=require.flag("digest-pinned-images"),
+        bundle_hashes=require.flag("bundle-hashes"),
+        deny_remotes=require.flag("no-remotes"),
+        deny_secrets=require.flag("no-secrets"),
+        waivers=_waivers(table),
+        sandboxes=_sandboxes(table),
+        mcpb=_mcpb_rules(table),
+        gateway=gateway_policy(table.value["gateway"]) if "gateway" in table.value else None,
+        table=_as_json(table.value),
+    )
+    if not _says_anything(policy):
+        _invalid("policy", "has no rule, so it would allow everything")
+    return policy
+
+
+def _choice(table: _Table | None) -> Choice:
+    if table is None:
+        return Choice()
+    allow, deny = table.patterns("allow"), table.patterns("deny")
+    if allow is None and deny is None:
+        _invalid(table.path, "has neither allow nor deny")
+    for pattern in allow or ():
+        if pattern in (deny or ()):
+            _invalid(table.path, f"both allows and denies {pattern.text[:80]!a}")
+    return Choice(allow=allow, deny=deny or ())
+
+
+def _plain_hosts(choice: Choice) -> Choice:
+    def plain(patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        return tuple(Pattern(text=plain_host(pattern.text)) for pattern in patterns)
+
+    return Choice(allow=None if choice.allow is None else plain(choice.allow), deny=plain(choice.deny))
+
+
+def _minimum_tier(table: _Table) -> Mapping[str, str]:
+    value = table.value.get("minimum-tier", {})
+    tiers = {"default": value} if isinstance(value, str) else value
+    if not isinstance(tiers, dict):
+        table.invalid("minimum-tier", "is neither a tier nor a table of tiers by environment")
+    for environment, tier in tiers.items():
+        if tier not in TIERS_WORST_FIRST or tier == "blocked":
+            table.invalid(f"minimum-tier.{environment}", "is not one of verified, conditional, unverified")
+    if tiers and "default" not in tiers:
+        table.invalid("minimum-tier", "has no default for environments that it does not name")
+    return tiers
+
+
+def _evidence(table: _Table | None) -> tuple[str, ...]:
+    if table is None:
+        return ()
+    codes = table.texts("require")
+    for code in codes or ():
+        if code not in EVIDENCE_CODES:
+            table.invalid("require", f"names the unknown evidence {code[:40]!a}")
+    if table.flag("proved") and not PROVABLE_CODES & set(codes or ()):
+        table.invalid("proved", "asks for proofs, and require names no evidence that can be proved")
+    return codes or ()
+
+
+def _waivers(table: _Table) -> tuple[Waiver, ...]:
+    rows = table.value.get("waivers", [])
+    if not isinstance(rows, list):
+        table.invalid("waivers", "is not a list of tables")
+    return tuple(_waiver(_Table(row, f"policy.waivers[{number}]")) for number, row in enumerate(rows))
+
+
+def _waiver(table: _Table) -> Waiver:
+    table.refuse_unknown(("server", "code", "reason", "owner", "expires"))
+    code = table.required_text("code")
+    if code not in WAIVABLE_CODES:
+        table.invalid("code", f"is {code[:40]!a}, which no waiver can lift")
+    return Waiver(
+        servers=table.pattern(table.required_text("server")),
+        code=code,
+        reason=table.required_text("reason"),
+        owner=table.required_text("owner"),
+        expires=table.day("expires"),
+    )
+
+
+def _sandboxes(table: _Table) -> tuple[SandboxRule, ...]:
+    rows = table.value.get("sandbox", [])
+    if not isinstance(rows, list):
+        table.invalid("sandbox", "is not a list of tables")
+    return tuple(_sandbox(_Table(row, f"policy.sandbox[{number}]")) for number, row in enumerate(rows))
+
+
+def _sandbox(table: _Table) -> SandboxRule:
+    table.refuse_unknown(("server", "network", "read", "write"))
+    read, write = table.texts("read") or (), table.texts("write") or ()
+    for path in (*read, *write):
+        if "\0" in path or path in ("/", "~", "~/"):
+            table.invalid("read", f"or write names {path[:80]!a}, which would show everything")
+    return SandboxRule(
+        servers=table.pattern(table.required_text("server")), network=table.flag("network"), read=read, write=write
+    )
+
+
+def _mcpb_rules(table: _Table) -> tuple[McpbRule, ...]:
+    rows = table.value.get("mcpb", [])
+    if not isinstance(rows, list):
+        table.invalid("mcpb", "is not a list of tables")
+    return tuple(_mcpb_rule(_Table(row, f"policy.mcpb[{number}]")) for number, row in enumerate(rows))
+
+
+def _mcpb_rule(table: _Table) -> McpbRule:
+    table.refuse_unknown(("server", "anchors", "name"))
+    anchors = table.texts("anchors") or ()
+    for text in anchors:
+        if len(text) > MAX_ANCHOR_LENGTH or _CERTIFICATE not in text:
+            table.invalid("anchors", f"is not a list of PEM texts, each with a line {_CERTIFICATE}")
+    name = table.required_text("name") if "name" in table.value else None
+    if not anchors and name is None:
+        _invalid(table.path, "has neither anchors nor name")
+    return McpbRule(servers=table.pattern(table.required_text("server")), anchors=anchors, name=name)
+
+
+def _says_anything(policy: Policy) -> bool:
+    choices = (policy.servers, policy.namespaces, policy.hosts, policy.registries)
+    kinds = (policy.clients, policy.package_types, policy.transports)
+    switches = (policy.digest_pinned_images, policy.bundle_hashes, policy.deny_remotes, policy.deny_secrets)
+    return (
+        any(choice.allow is not None or choice.deny for choice in (*choices, *kinds))
+        or bool(policy.minimum_tier)
+        or policy.minimum_score is not None
+        or bool(policy.required_evidence)
+        or policy.minimum_age_days is not None
+        or bool(policy.sandboxes)
+        or bool(policy.mcpb)
+        or policy.gateway is not None
+        or any(switches)
+        or any(waiver.code in FILE_CODES for waiver in policy.waivers)  # what holds unwritten
+    )
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    return value.isoformat() if isinstance(value, date) else value

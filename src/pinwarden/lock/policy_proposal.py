@@ -1,0 +1,179 @@
+"""A policy out of what was observed: what may be allowed because nothing speaks against it, and why the rest is not.
+
+Whoever watches a gateway for a week and then allows all that was seen allows an attack that happened in that week. So
+everything that reads like one, changed while it was watched, cannot be told apart or was withheld is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pinwarden.core.record import Record, replace
+from pinwarden.surface.scan.scan import Finding, scan
+from pinwarden.surface.surface import KINDS, Item, Surface
+
+REASONS = {
+    "suspicious": "its text reads like an attack",
+    "undigestable": "it cannot be read in only one way",
+    "duplicate": "the server offered two items of this name",
+    "changed": "it changed while it was observed",
+    "unnamed": "it has no name that a rule could be written for",
+    "unlisted": "it was called, but the server never listed it",
+    "rejected": "somebody rejected it",
+    "withheld": "it was withheld",
+    "unused": "nobody called it",
+    "server": "what a server says of itself is approved with its lock, not by a policy",
+}
+"""Why something is left out, by code, the gravest first."""
+
+
+class Observation(Record):
+    """One definition, how long it was seen and how often it was used."""
+
+    server: str
+    entity: str
+    item: str
+    digest: str
+    value: Any
+    first_seen: str
+    last_seen: str
+    sessions: int
+    calls: int = 0
+    last_called: str = ""
+    withheld: bool = False
+    """It did not reach the client."""
+    doubled: bool = False
+    rejected: bool = False
+    named: bool = True
+    """The whole name of its server is known."""
+    listed: bool = True
+    """A server may be called for what it never offered."""
+
+
+class LeftOut(Record):
+    """Something that was observed and is not proposed."""
+
+    observation: Observation
+    code: str
+    reason: str
+
+
+class Proposal(Record):
+    """What is proposed, and what is not."""
+
+    allow: tuple[Observation, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def propose(observations: Sequence[Observation], *, only_called: bool = False) -> Proposal:
+    """Sort everything that was observed into what may be allowed and what a person has to look at.
+
+    With ``only_called`` what nobody needed while it was watched is not allowed either.
+    """
+    digests: dict[tuple[str, str, str], set[str]] = {}
+    for each in observations:
+        digests.setdefault((each.server, each.entity, each.item), set()).add(each.digest)
+    findings = _findings(observations)
+    allow: list[Observation] = []
+    left: list[LeftOut] = []
+    for each in observations:
+        code, more = _objection(each, len(digests[each.server, each.entity, each.item]), findings)
+        if not code and only_called and not each.calls:
+            code = "unused"
+        if code:
+            left.append(LeftOut(observation=each, code=code, reason=REASONS[code] + (f": {more}" if more else "")))
+        else:
+            allow.append(each)
+    gravity = list(REASONS)
+    return Proposal(allow=tuple(allow), left_out=tuple(sorted(left, key=lambda each: gravity.index(each.code))))
+
+
+_Findings = Mapping[tuple[str, str, str, str], list[Finding]]
+
+
+def _objection(each: Observation, digests: int, findings: _Findings) -> tuple[str, str]:
+    """What speaks against an item, the gravest first; empty if nothing does."""
+    if not each.listed:
+        return "unlisted", ""
+    found = findings.get((each.server, each.entity, _name(each), each.digest), [])
+    if found:
+        return "suspicious", "; ".join(dict.fromkeys(f"{one.message} ({one.code})" for one in found))
+    if not each.digest:
+        return "undigestable", ""
+    if each.doubled:
+        return "duplicate", ""
+    if each.entity != "server" and not (each.named and _key(each).strip() and each.server.strip()):
+        return "unnamed", ""
+    if digests > 1:
+        return "changed", f"{digests} definitions were seen"
+    if each.rejected:
+        return "rejected", ""
+    if each.withheld:
+        return "withheld", ""
+    return ("server", "") if each.entity == "server" else ("", "")
+
+
+def _findings(observations: Sequence[Observation]) -> _Findings:
+    """Warnings about every definition that was seen, each server beside the others."""
+    listed = [each for each in observations if each.listed]
+    surfaces = {
+        server: _surface([each for each in listed if each.server == server])
+        for server in dict.fromkeys(each.server for each in listed)
+    }
+    found: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for layer in _layers(listed):
+        digests = {(each.server, each.entity, _name(each)): each.digest for each in layer}
+        for server in dict.fromkeys(each.server for each in layer):
+            neighbours = [
+                (other, beside)
+                for other, beside in surfaces.items()
+                if other != server and not _is_seen_twice(surfaces[server], beside)
+            ]
+            for finding in scan(_surface([each for each in layer if each.server == server]), neighbours):
+                where = finding.path.split("/")[1] if finding.entity == "server" and finding.path else finding.name
+                # Two items of one name are told by a rule of their own, and better.
+                if finding.severity == "warning" and finding.code != "duplicate_tool_name":
+                    digest = digests.get((server, finding.entity, where), "")
+                    found.setdefault((server, finding.entity, where, digest), []).append(finding)
+    return found
+
+
+def _is_seen_twice(one: Surface, other: Surface) -> bool:
+    """Whether both offer the same, as one server under two names does, and do not say that they are two.
+
+    What a server says of itself is not written down while it is trusted on first use.
+    """
+    if one.server is not None and other.server is not None:
+        return False  # the scan compares all of it
+    return replace(one, server=None).digest == replace(other, server=None).digest
+
+
+def _layers(observations: Sequence[Observation]) -> Iterator[list[Observation]]:
+    """The first definition of every item, then the second of those that have one, and so on.
+
+    Each is scanned for itself: an attack in the second definition says nothing about the first.
+    """
+    versions: dict[tuple[str, str, str], list[Observation]] = {}
+    for each in observations:
+        versions.setdefault((each.server, each.entity, _name(each)), []).append(each)
+    for place in range(max(map(len, versions.values()), default=0)):
+        yield [each[place] for each in versions.values() if place < len(each)]
+
+
+def _surface(observations: Sequence[Observation]) -> Surface:
+    items = {
+        kind.member: tuple(Item.of(kind, each.value) for each in observations if each.entity == kind.entity)
+        for kind in KINDS
+    }
+    said = {each.item: each.value for each in observations if each.entity == "server"}
+    return Surface(server=said or None, items=items, observed={})
+
+
+def _key(each: Observation) -> str:
+    return next((Item.of(kind, each.value).key for kind in KINDS if kind.entity == each.entity), each.item)
+
+
+def _name(each: Observation) -> str:
+    kind = next((kind for kind in KINDS if kind.entity == each.entity), None)
+    return each.item if kind is None else Item.of(kind, each.value).name

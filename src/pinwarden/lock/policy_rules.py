@@ -1,0 +1,347 @@
+"""Whether a policy lets a server in: ToolPin's policy with its codes and sentences, and ours with more to say.
+
+Both look at an install plan or a lockfile entry. A blocked verdict blocks whatever the policy says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.numbers import ecmascript_number
+from pinwarden.core.record import Record
+from pinwarden.core.timestamps import moment_of
+from pinwarden.lock.metadata_evidence import oci_pin_problem
+from pinwarden.lock.policy import PROVABLE_CODES, Choice, Policy, ToolPinPolicy, Waiver
+from pinwarden.lock.policy_table import plain_host
+from pinwarden.lock.server_entry import Status
+from pinwarden.lock.tier import tier_rank
+from pinwarden.lock.trust_tiers import ARTIFACT_CODES, PIN_CODES, artifact_problem
+
+_DIGITS = frozenset("0123456789abcdefABCDEF")
+
+
+# ToolPin's policy
+
+
+class PolicyIssue(Record):
+    """A rule of ToolPin's policy that a plan breaks."""
+
+    code: str
+    message: str
+
+    def to_json(self) -> dict[str, str]:
+        """The row of a report."""
+        return {"code": self.code, "message": self.message}
+
+
+class ToolPinPolicyReport(Record):
+    """The answer of ToolPin's policy about one plan."""
+
+    key: str
+    issues: tuple[PolicyIssue, ...]
+    policy: ToolPinPolicy
+
+    @property
+    def ok(self) -> bool:
+        """Whether the plan breaks no rule."""
+        return not self.issues
+
+    def to_json(self) -> dict[str, Any]:
+        """The report in ToolPin's shape."""
+        return {
+            "ok": self.ok,
+            "key": self.key,
+            "issues": [issue.to_json() for issue in self.issues],
+            "policy": dict(self.policy.members),
+        }
+
+
+def evaluate_toolpin(policy: ToolPinPolicy, plan: Mapping[str, Any], *, now: str) -> ToolPinPolicyReport:
+    """ToolPin's answer, rule by rule in its order. As in ToolPin, an empty allow list allows everything."""
+    issues = tuple(PolicyIssue(code=code, message=message) for code, message in _toolpin_issues(policy, plan, now))
+    return ToolPinPolicyReport(key=f"{plan['name']}:{plan['client']}", issues=issues, policy=policy)
+
+
+def _toolpin_issues(policy: ToolPinPolicy, plan: Mapping[str, Any], now: str) -> Iterator[tuple[str, str]]:
+    yield from _toolpin_trust(policy, plan, now)
+    yield from _toolpin_lists(policy, plan)
+    name, manifest = plan["name"], plan["capabilityManifest"]
+    if policy.flag("denyRemoteEndpoints") and manifest["remoteHosts"]:
+        hosts = ", ".join(manifest["remoteHosts"])
+        yield "remote_endpoint_denied", f"{name} declares remote endpoint host(s): {hosts}"
+    required = [f"{row['source']}:{row['name']}" for row in manifest["secrets"] if row["required"]]
+    if policy.flag("denyRequiredSecrets") and required:
+        yield "required_secrets_denied", f"{name} requires secret input(s): {', '.join(required)}"
+    if policy.flag("requireDigestPinnedOci") and (problem := _image_problem(plan)):
+        how = "with a valid sha256 digest" if "valid" in problem else "by digest"
+        yield "oci_digest_required", f"{name} OCI target must be pinned {how}"
+    if policy.flag("requireMcpbSha256") and _lacks_bundle_hash(plan):
+        yield "mcpb_sha256_required", f"{name} MCPB target must declare a valid 64-character fileSha256"
+
+
+def _toolpin_trust(policy: ToolPinPolicy, plan: Mapping[str, Any], now: str) -> Iterator[tuple[str, str]]:
+    name, trust = plan["name"], plan["trust"]
+    least = policy.members.get("minTrustScore")
+    if least is not None and trust["score"] < least:
+        score, minimum = ecmascript_number(trust["score"]), ecmascript_number(least)
+        yield "trust_below_minimum", f"{name} trust score {score} is below required minimum {minimum}"
+    tier = policy.members.get("minTrustTier")
+    if tier is not None and tier_rank(trust["tier"]) < tier_rank(tier):
+        message = f"{name} trust tier {trust['tier']} is below required minimum {tier}"
+        yield "trust_tier_below_minimum", message
+    if policy.flag("requireToolPinVerifiedEvidence"):
+        problem = _proof_problem(trust, now)
+        if problem is not None:
+            message = f"{name} does not have fresh trusted artifact evidence verified by ToolPin ({problem})"
+            yield "toolpin_verified_evidence_required", message
+
+
+def _toolpin_lists(policy: ToolPinPolicy, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    name, client, source = plan["name"], plan["client"], plan["resolved"]["source"]
+    manifest = plan["capabilityManifest"]
+    if policy.listed("allowedSources") and source not in policy.listed("allowedSources"):
+        yield "source_not_allowed", f"{name} registry source {source} is not in allowedSources"
+    if source in policy.listed("deniedSources"):
+        yield "source_denied", f"{name} registry source {source} is denied"
+    if policy.listed("allowedClients") and client not in policy.listed("allowedClients"):
+        yield "client_not_allowed", f"{client} is not in allowedClients"
+    if client in policy.listed("deniedClients"):
+        yield "client_denied", f"{client} is denied"
+    if name in policy.listed("deniedServers"):
+        yield "server_denied", f"{name} is denied"
+    for member, listed, code, what in (
+        ("packageTypes", "deniedPackageTypes", "package_type_denied", "package type"),
+        ("transports", "deniedTransports", "transport_denied", "transport"),
+        ("remoteHosts", "deniedRemoteHosts", "remote_host_denied", "remote host"),
+    ):
+        for item in manifest[member]:
+            if item in policy.listed(listed):
+                yield code, f"{name} uses denied {what} {item}"
+
+
+def _proof_problem(trust: Mapping[str, Any], now: str) -> str | None:
+    if not trust.get("verifiedProvenance"):
+        return "missing verified provenance"
+    return artifact_problem(trust["evidence"], now=now)
+
+
+def _image_problem(plan: Mapping[str, Any]) -> str | None:
+    target = plan["selectedTarget"]
+    return oci_pin_problem(target["identifier"]) if target.get("registryType") == "oci" else None
+
+
+def _lacks_bundle_hash(plan: Mapping[str, Any]) -> bool:
+    target = plan["selectedTarget"]
+    if target.get("registryType") != "mcpb":
+        return False
+    digest = target.get("fileSha256", "")
+    return len(digest) != 64 or not _DIGITS.issuperset(digest)
+
+
+# Our own policy
+
+
+class PolicyFinding(Record):
+    """A rule of our policy that a plan breaks, and the waiver that lifts it, if one does."""
+
+    code: str
+    message: str
+    waiver: Waiver | None = None
+    expired_waiver: Waiver | None = None
+    """A waiver that would have lifted it until lately."""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it stands in the way."""
+        return self.waiver is None
+
+    @property
+    def told(self) -> str:
+        """The message, and who lifts or lifted the rule."""
+        if self.waiver is not None:
+            return f"{self.message}; waived by {self.waiver.owner} until {self.waiver.expires}: {self.waiver.reason}"
+        if self.expired_waiver is not None:
+            return f"{self.message}; the waiver by {self.expired_waiver.owner} ended on {self.expired_waiver.expires}"
+        return self.message
+
+
+class PolicyAnswer(Record):
+    """The answer of our policy about one plan. What is waived stays visible."""
+
+    server: str
+    client: str
+    environment: str
+    findings: tuple[PolicyFinding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stands in the way."""
+        return not any(finding.refuses for finding in self.findings)
+
+
+class Release(Record):
+    """What the registry says about a release today."""
+
+    published_at: str | None = None
+    status: Status = "active"
+    proved: frozenset[str] | None = None
+    """The evidence that was proved in this run; None where what is written down may be believed: it was made or its
+    signature was checked just now."""
+
+
+UNKNOWN_RELEASE = Release()
+
+
+def evaluate_policy(  # noqa: PLR0913  all but the first two have a usual value
+    policy: Policy,
+    plan: Mapping[str, Any],
+    *,
+    now: str,
+    environment: str = "default",
+    release: Release = UNKNOWN_RELEASE,
+    today: date | None = None,
+) -> PolicyAnswer:
+    """What stands between a plan and its installation, in the order of the policy.
+
+    ``today`` is what the clock says where ``now`` may be a moment that somebody set: no waiver outlives its last day.
+
+    A rule that cannot be checked is broken: a release of unknown age is not old enough.
+    """
+    moment = moment_of(now)
+    if moment is None:
+        raise PinwardenError("POLICY_INVALID", f"{now[:40]!a} is no moment that a policy could be judged at")
+    day = max(moment.date(), today or moment.date())
+    found = (
+        *_blocked(plan, release.status),
+        *_choice_findings(policy, plan),
+        *_trust_findings(policy, plan, environment, now),
+        *_recorded_findings(policy, plan, release.proved),
+        *_age_findings(policy, plan, release.published_at, moment),
+        *_shape_findings(policy, plan),
+    )
+    return PolicyAnswer(
+        server=plan["name"],
+        client=plan["client"],
+        environment=environment,
+        findings=tuple(waived(policy, plan["name"], code, message, day) for code, message in found),
+    )
+
+
+def _blocked(plan: Mapping[str, Any], status: Status) -> Iterator[tuple[str, str]]:
+    name, trust = plan["name"], plan["trust"]
+    if trust["tier"] == "blocked":
+        reasons = ", ".join(gate["code"] for gate in trust.get("vetoes", ())) or "no reason recorded"
+        yield "verdict_blocked", f"{name} is blocked: {reasons}"
+    if status == "deleted":
+        yield "entry_deleted", f"the registry has deleted this version of {name}"
+
+
+def _choice_findings(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    name, manifest = plan["name"], plan["capabilityManifest"]
+    namespace = name.partition("/")[0]
+    yield from _chosen(policy.servers, "server", [name], name)
+    yield from _chosen(policy.namespaces, "namespace", [namespace], name)
+    yield from _chosen(policy.registries, "registry", [plan["resolved"]["source"]], name)
+    yield from _chosen(policy.clients, "client", [plan["client"]], name)
+    yield from _chosen(policy.package_types, "package_type", manifest["packageTypes"], name)
+    yield from _chosen(policy.transports, "transport", manifest["transports"], name)
+    yield from _chosen(policy.hosts, "host", manifest["remoteHosts"], name)
+
+
+def _chosen(choice: Choice, what: str, items: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
+    words = what.replace("_", " ")
+    for item in items:
+        spellings = _host_spellings(item) if what == "host" else (item,)
+        pattern = choice.denied_by(*spellings)
+        if pattern is not None:
+            yield f"{what}_denied", f"{name}: {words} {item} is denied by {pattern.text}"
+        elif not choice.allows(*spellings):
+            yield f"{what}_not_allowed", f"{name}: {words} {item} is not on the allow list"
+
+
+def _host_spellings(host: str) -> tuple[str, ...]:
+    """A host with and without its port: a pattern without a port means every port."""
+    bare, mark, port = host.rpartition(":")
+    with_port = bool(mark) and port.isdigit()
+    name = plain_host(bare if with_port else host)
+    return (f"{name}:{port}", name) if with_port else (name,)
+
+
+def _trust_findings(policy: Policy, plan: Mapping[str, Any], environment: str, now: str) -> Iterator[tuple[str, str]]:
+    name, trust = plan["name"], plan["trust"]
+    tiers = policy.minimum_tier
+    least = tiers.get(environment, tiers.get("default"))
+    if least is not None and tier_rank(trust["tier"]) < tier_rank(least):
+        yield "tier_below_minimum", f"{name} is {trust['tier']}; {environment} asks for {least}"
+    if policy.minimum_score is not None and trust["overallScore"] < policy.minimum_score:
+        message = (
+            f"{name} has an overall score of {trust['overallScore']}, at least {policy.minimum_score} is asked for"
+        )
+        yield "score_below_minimum", message
+    for code in policy.required_evidence:
+        if not _has_evidence(code, trust, now):
+            yield "evidence_missing", f"{name} has no evidence {code}"
+
+
+def _recorded_findings(
+    policy: Policy, plan: Mapping[str, Any], proved: frozenset[str] | None
+) -> Iterator[tuple[str, str]]:
+    """Evidence that nobody but the lock vouches for, where the policy wants more than that."""
+    if not policy.evidence_proved or proved is None:
+        return
+    for code in policy.required_evidence:
+        fresh = bool(proved & set(ARTIFACT_CODES)) if code == "artifact_verified" else code in proved
+        if code in PROVABLE_CODES and not fresh:
+            yield (
+                "evidence_only_recorded",
+                f"{plan['name']}: {code} is only recorded in the lock; ci --bytes proves it, and a signature of the "
+                "lock (ci --public-key) says who recorded it",
+            )
+
+
+def _has_evidence(code: str, trust: Mapping[str, Any], now: str) -> bool:
+    if code == "artifact_verified":
+        return artifact_problem(trust["evidence"], now=now) is None
+    # How a package is pinned can only be declared; everything else has to have been looked at.
+    enough = ("declared", "passed") if code in (*PIN_CODES, "attestation_declared") else ("passed",)
+    rows = [row for row in trust["evidence"] if row["code"] == code]
+    return any(row["status"] in enough for row in rows) and not any(row["status"] == "failed" for row in rows)
+
+
+def _age_findings(
+    policy: Policy, plan: Mapping[str, Any], published_at: str | None, now: datetime
+) -> Iterator[tuple[str, str]]:
+    name = plan["name"]
+    if policy.minimum_age_days is None or any(pattern.matches(name) for pattern in policy.age_exempt):
+        return
+    published = moment_of(published_at)
+    if published is None:
+        yield "release_age_unknown", f"nobody says when this version of {name} was published"
+    elif now - published < timedelta(days=policy.minimum_age_days):
+        days = max(0, (now - published).days)
+        message = f"this version of {name} is {days} days old, at least {policy.minimum_age_days} are asked for"
+        yield "release_too_young", message
+
+
+def _shape_findings(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    name, manifest = plan["name"], plan["capabilityManifest"]
+    if policy.digest_pinned_images and _image_problem(plan):
+        yield "image_not_pinned", f"{name} names its image by a tag, which can be moved"
+    if policy.bundle_hashes and _lacks_bundle_hash(plan):
+        yield "bundle_hash_missing", f"{name} does not declare the SHA-256 of its bundle"
+    if policy.deny_remotes and manifest["remoteHosts"]:
+        yield "remote_denied", f"{name} declares remotes: {', '.join(manifest['remoteHosts'])}"
+    required = [row["name"] for row in manifest["secrets"] if row["required"]]
+    if policy.deny_secrets and required:
+        yield "secrets_denied", f"{name} asks for secrets: {', '.join(required)}"
+
+
+def waived(policy: Policy, name: str, code: str, message: str, today: date) -> PolicyFinding:
+    """A finding with the waiver that lifts it, or that did; ``name`` is that of a server or of a file of settings."""
+    fitting = [waiver for waiver in policy.waivers if waiver.code == code and waiver.servers.matches(name)]
+    in_force = next((waiver for waiver in fitting if today <= waiver.expires), None)
+    expired = next((waiver for waiver in fitting if waiver.expires < today), None) if in_force is None else None
+    return PolicyFinding(code=code, message=message, waiver=in_force, expired_waiver=expired)

@@ -1,0 +1,403 @@
+"""One entry of an MCP registry: a ``server.json`` (schema 2025-12-11), what the registry says about it, and its source.
+
+The whole value is kept as it was read; the typed members beside it are what rules look at. Reading refuses what
+would have to be guessed (a package without identifier, ``isSecret: "yes"``) and names the member. Members unknown to us
+are kept in ``raw``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NoReturn, TypeVar, cast
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.core.locale_order import locale_sorted
+from pinwarden.core.record import Record
+
+OFFICIAL_META = "io.modelcontextprotocol.registry/official"
+SOURCE_META = "dev.toolpin/source"
+ATTESTATIONS_META = "dev.toolpin/attestations"
+CAPABILITIES_META = "dev.toolpin/capabilities"
+EVIDENCE_META = "dev.toolpin/evidence"
+
+Status = Literal["active", "deprecated", "deleted"]
+_STATUSES = ("active", "deprecated", "deleted")
+_Read = TypeVar("_Read")
+
+
+class Input(Record):
+    """A value that somebody may have to supply: an environment variable, a header or a variable of a template."""
+
+    name: str
+    value: str | None
+    """A fixed value, perhaps a template with ``{variable}`` in it."""
+    default: Any
+    """As written; usually text. None where there is no default."""
+    is_required: bool
+    is_secret: bool
+    format: str
+    """What the value means: ``string``, ``number``, ``boolean`` or ``filepath``."""
+    choices: tuple[str, ...]
+    """The values that are possible; none where any is."""
+    variables: tuple[Input, ...]
+    raw: Mapping[str, Any]
+
+
+class Argument(Record):
+    """One argument of a command line: plain text (not in the schema, but in use), positional or named."""
+
+    kind: Literal["text", "positional", "named"]
+    name: str | None
+    """The flag of a named argument, dashes included."""
+    value: str | None
+    default: Any
+    value_hint: str | None
+    is_required: bool
+    is_secret: bool
+    is_repeated: bool
+    format: str
+    choices: tuple[str, ...]
+    variables: tuple[Input, ...]
+    raw: str | Mapping[str, Any]
+
+
+class Package(Record):
+    """A package that contains the server. ``command`` and ``args`` are not in the schema; ToolPin reads them first."""
+
+    registry_type: str
+    identifier: str
+    version: str | None
+    registry_base_url: str | None
+    file_sha256: str | None
+    runtime_hint: str | None
+    transport: str | None
+    serves: Remote | None
+    """Where the server answers once it runs, if it is not spoken to over standard input and output."""
+    runtime_arguments: tuple[Argument, ...]
+    package_arguments: tuple[Argument, ...]
+    environment_variables: tuple[Input, ...]
+    command: str | None
+    args: tuple[str, ...]
+    raw: Mapping[str, Any]
+
+
+class Remote(Record):
+    """An address at which the server answers, perhaps a template with ``{variable}`` in it."""
+
+    type: str
+    url: str
+    headers: tuple[Input, ...]
+    variables: tuple[Input, ...]
+    raw: Mapping[str, Any]
+
+
+class ServerEntry(Record):
+    """A server as one registry describes it."""
+
+    source: str
+    """The id of the registry that was asked: our own knowledge, not a claim of the entry unless a cache was read."""
+    name: str
+    title: str
+    description: str
+    version: str | None
+    repository_url: str | None
+    website_url: str | None
+    status: Status
+    status_message: str | None
+    is_latest: bool
+    published_at: str | None
+    discovery_only: bool
+    """The registry lists servers but does not vouch for how they are installed."""
+    packages: tuple[Package, ...]
+    remotes: tuple[Remote, ...]
+    server: Mapping[str, Any]
+    """The ``server.json``, verbatim."""
+    meta: Mapping[str, Any]
+    """What the registry adds about the entry, verbatim."""
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The entry as it is kept in a cache."""
+        return {"server": dict(self.server), "_meta": dict(self.meta), "source": self.source}
+
+    @property
+    def namespace(self) -> str:
+        """What stands before the slash of the name; the whole name if there is none."""
+        return self.name.partition("/")[0]
+
+    @property
+    def package_types(self) -> tuple[str, ...]:
+        """The kinds of packages, each once, in the order of the entry."""
+        return _unique(package.registry_type for package in self.packages)
+
+    @property
+    def remote_types(self) -> tuple[str, ...]:
+        """The transports of the remotes, each once."""
+        return _unique(remote.type for remote in self.remotes)
+
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """All transports, those of packages first."""
+        of_packages = [package.transport for package in self.packages if package.transport is not None]
+        return _unique([*of_packages, *self.remote_types])
+
+    @property
+    def requires_secrets(self) -> bool:
+        """Whether any environment variable or header is marked as secret."""
+        return any(each.is_secret for each in (*self._variables(), *self._headers()))
+
+    def extension(self, name: str) -> Any:
+        """A ``_meta`` member that the author or the registry wrote; the author's counts first. None if absent."""
+        own = self.server.get("_meta")
+        found = own.get(name) if isinstance(own, dict) else None
+        return self.meta.get(name) if found is None else found
+
+    def secrets(self) -> tuple[list[dict[str, Any]], bool]:
+        """What has to be supplied, as ToolPin's capability manifest lists it; and whether the order is exact.
+
+        The order is that of ``localeCompare``, see ``locale_order``. The same name twice stays twice.
+        """
+        found = [("env", each) for each in self._variables()] + [("header", each) for each in self._headers()]
+        rows = [
+            {"name": each.name, "source": source, "required": each.is_required}
+            for source, each in found
+            if each.is_secret or each.is_required
+        ]
+        return locale_sorted(rows, lambda row: f"{row['source']}:{row['name']}")
+
+    def _variables(self) -> Iterable[Input]:
+        return (each for package in self.packages for each in package.environment_variables)
+
+    def _headers(self) -> Iterable[Input]:
+        return (each for remote in self.remotes for each in remote.headers)
+
+
+def parse(data: bytes, *, source: str | None = None, limits: Limits = DEFAULT_LIMITS) -> ServerEntry:
+    """Read one entry ``{"server": ..., "_meta": ..., "source": ...}`` from JSON text."""
+    return from_value(strict_json.parse(data, limits), source=source)
+
+
+def from_value(value: Any, *, source: str | None = None) -> ServerEntry:
+    """An entry from a value. ``source`` is the registry that was asked; without it the entry has to name it."""
+    entry = _Object(value, "entry")
+    server = entry.object("server")
+    if server is None:
+        _invalid("entry.server", "is missing")
+    meta = entry.object("_meta")
+    named = entry.text("source")
+    known = source if source is not None else named
+    if not known:
+        # Without this, an entry from anywhere would count as one from the official registry, as it does in ToolPin.
+        _invalid("entry.source", "is missing, and nobody said which registry was asked")
+    return _entry(server, _Object({}, "entry._meta") if meta is None else meta, known)
+
+
+def installable_problem(entry: ServerEntry) -> str | None:
+    """Why nothing can be installed from this entry, in ToolPin's words; None if something can."""
+    if entry.discovery_only and entry.source == "glama":
+        return "Glama entries require official registry re-resolution before install"
+    if not entry.packages and not entry.remotes:
+        return "registry entry has no package or remote install target"
+    return None
+
+
+# Reading
+
+
+def _entry(server: _Object, meta: _Object, source: str) -> ServerEntry:
+    official = meta.object(OFFICIAL_META) or _Object({}, "official")
+    listing = meta.object(SOURCE_META) or _Object({}, "source")
+    name = server.required_text("name")
+    repository = server.value.get("repository")
+    title = server.text("title")
+    return ServerEntry(
+        source=source,
+        name=name,
+        title=name if title is None else title,
+        description=server.text("description") or "",
+        version=server.text("version"),
+        # ToolPin reads a repository only from an object with a url; a bare string is not in the schema.
+        repository_url=_Object(repository, "server.repository").text("url") if isinstance(repository, dict) else None,
+        website_url=server.text("websiteUrl"),
+        status=_status(official),
+        status_message=official.text("statusMessage"),
+        is_latest=official.flag("isLatest"),
+        published_at=official.text("publishedAt"),
+        discovery_only=listing.value.get("mode") == "discovery",
+        packages=server.each("packages", _package),
+        remotes=server.each("remotes", _remote),
+        server=server.value,
+        meta=meta.value,
+    )
+
+
+def _status(official: _Object) -> Status:
+    status = official.text("status")
+    if status is None:
+        return "active"
+    if status not in _STATUSES:
+        official.refuse("status", f"is {status[:40]!a}, not one of {', '.join(_STATUSES)}")
+    return cast(Status, status)
+
+
+def _package(value: _Object) -> Package:
+    transport = value.object("transport")
+    args = value.value.get("args")
+    return Package(
+        registry_type=value.required_text("registryType"),
+        identifier=value.required_text("identifier"),
+        version=value.text("version"),
+        registry_base_url=value.text("registryBaseUrl"),
+        file_sha256=value.text("fileSha256"),
+        runtime_hint=value.text("runtimeHint"),
+        transport=None if transport is None else transport.text("type"),
+        serves=None if transport is None or transport.value.get("url") is None else _remote(transport),
+        runtime_arguments=value.each("runtimeArguments", _argument),
+        package_arguments=value.each("packageArguments", _argument),
+        environment_variables=value.each("environmentVariables", _input),
+        command=value.text("command"),
+        args=tuple(item for item in args if isinstance(item, str)) if isinstance(args, list) else (),
+        raw=value.value,
+    )
+
+
+def _remote(value: _Object) -> Remote:
+    return Remote(
+        type=value.required_text("type"),
+        url=value.required_text("url"),
+        headers=value.each("headers", _input),
+        variables=value.variables(),
+        raw=value.value,
+    )
+
+
+def _input(value: _Object) -> Input:
+    return _named_input(value.required_text("name"), value)
+
+
+def _named_input(name: str, value: _Object) -> Input:
+    return Input(
+        name=name,
+        value=value.text("value"),
+        default=value.value.get("default"),
+        is_required=value.flag("isRequired"),
+        is_secret=value.flag("isSecret"),
+        format=value.text("format") or "string",
+        choices=value.texts("choices"),
+        variables=value.variables(),
+        raw=value.value,
+    )
+
+
+def _argument(value: _Object) -> Argument:
+    kind = value.text("type")
+    if kind not in ("positional", "named"):
+        value.refuse("type", "is neither positional nor named")
+    return Argument(
+        kind="named" if kind == "named" else "positional",
+        name=value.required_text("name") if kind == "named" else value.text("name"),
+        value=value.text("value"),
+        default=value.value.get("default"),
+        value_hint=value.text("valueHint"),
+        is_required=value.flag("isRequired"),
+        is_secret=value.flag("isSecret"),
+        is_repeated=value.flag("isRepeated"),
+        format=value.text("format") or "string",
+        choices=value.texts("choices"),
+        variables=value.variables(),
+        raw=value.value,
+    )
+
+
+def _text_argument(text: str) -> Argument:
+    return Argument(
+        kind="text",
+        name=None,
+        value=text,
+        default=None,
+        value_hint=None,
+        is_required=True,
+        is_secret=False,
+        is_repeated=False,
+        format="string",
+        choices=(),
+        variables=(),
+        raw=text,
+    )
+
+
+class _Object:
+    """An object together with where it stands, so that what is wrong with it can be named."""
+
+    __slots__ = ("path", "value")
+
+    def __init__(self, value: Any, path: str) -> None:
+        if not isinstance(value, dict):
+            _invalid(path, "is not an object")
+        self.value: dict[str, Any] = value
+        self.path = path
+
+    def text(self, member: str) -> str | None:
+        found = self.value.get(member)
+        if found is not None and not isinstance(found, str):
+            self.refuse(member, "is not text")
+        return found
+
+    def required_text(self, member: str) -> str:
+        found = self.text(member)
+        if not found:
+            self.refuse(member, "is missing or empty")
+        return found
+
+    def texts(self, member: str) -> tuple[str, ...]:
+        found = self.value.get(member)
+        if found is None:
+            return ()
+        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            self.refuse(member, "is not a list of texts")
+        return tuple(found)
+
+    def flag(self, member: str) -> bool:
+        found = self.value.get(member)
+        if found is not None and not isinstance(found, bool):
+            self.refuse(member, "is neither true nor false")
+        return found is True
+
+    def object(self, member: str) -> _Object | None:
+        found = self.value.get(member)
+        return None if found is None else _Object(found, f"{self.path}.{member}")
+
+    def each(self, member: str, read: Callable[[_Object], _Read]) -> tuple[_Read, ...]:
+        found = self.value.get(member)
+        if found is None:
+            return ()
+        if not isinstance(found, list):
+            self.refuse(member, "is not a list")
+        items: list[_Read] = []
+        for number, item in enumerate(found):
+            if read is _argument and isinstance(item, str):
+                items.append(cast(_Read, _text_argument(item)))
+            else:
+                items.append(read(_Object(item, f"{self.path}.{member}[{number}]")))
+        return tuple(items)
+
+    def variables(self) -> tuple[Input, ...]:
+        found = self.object("variables")
+        if found is None:
+            return ()
+        return tuple(
+            _named_input(name, _Object(item, f"{found.path}.{name[:40]}")) for name, item in found.value.items()
+        )
+
+    def refuse(self, member: str, why: str) -> NoReturn:
+        _invalid(f"{self.path}.{member}", why)
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _invalid(path: str, why: str) -> NoReturn:
+    raise PinwardenError("SERVER_ENTRY_INVALID", f"{path[:200]} {why}", data={"member": path})

@@ -1,0 +1,359 @@
+"""Who stands behind a lockfile: detached signatures in three forms, and how many of them are enough.
+
+=====================================  ==========================================  ===============================
+envelope                               what is signed                              what that leaves out
+=====================================  ==========================================  ===============================
+``dev.toolpin.lock-signature`` v2      ToolPin's whole-lock digest                 all that v2 does not hash: our
+                                                                                   record, the file's timestamps
+``mcp-lock-signature`` v1              the digest of an ``mcp-lock/1`` document    the file's timestamps
+DSSE with an in-toto statement         the bytes of the file                       nothing
+=====================================  ==========================================  ===============================
+
+All are Ed25519, and only Ed25519: ToolPin itself takes any key under that name. A DSSE envelope holds any number
+of signatures, and one can be added later.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from binascii import Error as BinasciiError
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NoReturn
+
+from pinwarden.core import strict_json
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.javascript_json import to_javascript_file
+from pinwarden.core.keys import PrivateKey, PublicKey
+from pinwarden.core.record import Record, field
+from pinwarden.core.signing import dsse_preimage, dsse_sign, dsse_verify
+from pinwarden.core.timestamps import moment_of
+from pinwarden.lock import lockfile, mcp_lock_1
+from pinwarden.lock.entry import LOCK_LIMITS
+
+FILE_NAME = "mcp-lock.sig"
+STATEMENT_TYPE = "application/vnd.in-toto+json"
+PREDICATE_TYPE = "urn:pinwarden:lock-approval:1"
+_IN_TOTO = "https://in-toto.io/Statement/v1"
+
+
+class Scheme(Record):
+    """One of the two envelopes that carry one signature over a digest."""
+
+    schema: str
+    version: int
+    canonical: str
+    """The canonical form that is signed."""
+    closed: bool
+    """Whether members that the format does not know are outside the signature, and so are refused."""
+
+
+TOOLPIN = Scheme(schema="dev.toolpin.lock-signature", version=2, canonical="toolpin", closed=True)
+NEUTRAL = Scheme(schema="mcp-lock-signature", version=1, canonical="jcs", closed=False)
+_SCHEMES = {scheme.schema: scheme for scheme in (TOOLPIN, NEUTRAL)}
+_MEMBERS = (
+    "schema",
+    "version",
+    "algorithm",
+    "lockfileDigest",
+    "policyDigest",
+    "publicKeyFingerprint",
+    "signedAt",
+    "signature",
+)
+
+
+class Envelope(Record):
+    """A detached signature with one key."""
+
+    scheme: Scheme
+    lock_digest: str
+    policy_digest: str | None
+    fingerprint: str
+    signed_at: str
+    signature: bytes
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+def sign(
+    lock_digest: str, key: PrivateKey, signed_at: str, *, policy_digest: str | None = None, scheme: Scheme = TOOLPIN
+) -> Envelope:
+    """Sign a whole-lock digest, and with it the policy that it was reviewed under."""
+    draft = Envelope(
+        scheme=scheme,
+        lock_digest=lock_digest,
+        policy_digest=policy_digest,
+        fingerprint=key.public_key.fingerprint,
+        signed_at=signed_at,
+        signature=b"",
+    )
+    signed = key.sign(canonicalize(_payload(draft), scheme.canonical))
+    return Envelope(
+        scheme=scheme,
+        lock_digest=lock_digest,
+        policy_digest=policy_digest,
+        fingerprint=draft.fingerprint,
+        signed_at=signed_at,
+        signature=signed,
+    )
+
+
+def verify(envelope: Envelope, lock_digest: str, key: PublicKey, *, policy_digest: str | None = None) -> str | None:
+    """Why the envelope does not vouch for this lock under this policy; None if it does."""
+    if envelope.lock_digest != lock_digest:
+        return f"the signature is over the lock {envelope.lock_digest}, and this one is {lock_digest}"
+    if envelope.policy_digest != policy_digest:
+        ours, theirs = policy_digest or "none", envelope.policy_digest or "none"
+        return f"the signature is over the policy {theirs}, and this one is {ours}"
+    if envelope.fingerprint != key.fingerprint:
+        return f"the signature is by the key {envelope.fingerprint}, and this one is {key.fingerprint}"
+    if not key.verifies(canonicalize(_payload(envelope), envelope.scheme.canonical), envelope.signature):
+        return "the signature was not made by that key over this envelope"
+    return None
+
+
+def to_bytes(envelope: Envelope) -> bytes:
+    """The envelope as a file."""
+    return to_javascript_file({**_payload(envelope), "signature": b64encode(envelope.signature).decode()})
+
+
+def _payload(envelope: Envelope) -> dict[str, Any]:
+    return {
+        "schema": envelope.scheme.schema,
+        "version": envelope.scheme.version,
+        "algorithm": "ed25519",
+        "lockfileDigest": envelope.lock_digest,
+        **({} if envelope.policy_digest is None else {"policyDigest": envelope.policy_digest}),
+        "publicKeyFingerprint": envelope.fingerprint,
+        "signedAt": envelope.signed_at,
+        **envelope.others,
+    }
+
+
+def parse(data: bytes) -> Envelope | dict[str, Any]:
+    """Read an envelope of any of the three forms; a DSSE envelope is returned as it is."""
+    value = strict_json.parse(data, LOCK_LIMITS)
+    if not isinstance(value, dict):
+        _malformed("it is not an object")
+    if "payloadType" in value:
+        return value
+    schema = value.get("schema")
+    scheme = _SCHEMES.get(schema) if isinstance(schema, str) else None
+    if scheme is None or type(value.get("version")) is not int or value["version"] != scheme.version:
+        _malformed("its schema and version are not known")
+    if value.get("algorithm") != "ed25519":
+        _malformed("its algorithm is not ed25519")
+    others = {member: inner for member, inner in value.items() if member not in _MEMBERS}
+    if others and scheme.closed:
+        _malformed(f"it holds {next(iter(others))[:40]!a}, which the signature does not cover")
+    for member in ("lockfileDigest", "publicKeyFingerprint", *(["policyDigest"] if "policyDigest" in value else [])):
+        _check_digest(value.get(member), member)
+    if not isinstance(value.get("signedAt"), str):
+        _malformed("signedAt is not text")
+    return Envelope(
+        scheme=scheme,
+        lock_digest=value["lockfileDigest"],
+        policy_digest=value.get("policyDigest"),
+        fingerprint=value["publicKeyFingerprint"],
+        signed_at=value["signedAt"],
+        signature=_decoded(value.get("signature")),
+        others=others,
+    )
+
+
+# DSSE over the bytes of the file
+
+
+def sign_file(
+    lock_bytes: bytes, keys: Iterable[PrivateKey], signed_at: str, *, policy_digest: str | None = None
+) -> dict[str, Any]:
+    """A DSSE envelope over the whole file, signed with each key."""
+    statement = {
+        "_type": _IN_TOTO,
+        "subject": [{"name": lockfile.FILE_NAME, "digest": {"sha256": Digest.of(lock_bytes).hex}}],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {"signedAt": signed_at, **({} if policy_digest is None else {"policyDigest": policy_digest})},
+    }
+    return dsse_sign(STATEMENT_TYPE, canonicalize(statement), keys)
+
+
+def countersigned(
+    envelope: Mapping[str, Any], lock_bytes: bytes, key: PrivateKey, *, policy_digest: str | None = None
+) -> dict[str, Any]:
+    """The envelope with one more signature. The statement in it is checked first: nobody signs what is not shown."""
+    payload = _decoded(envelope.get("payload"), size=None)
+    signatures = envelope.get("signatures")
+    if envelope.get("payloadType") != STATEMENT_TYPE or not isinstance(signatures, list):
+        _malformed("it is not a DSSE envelope with a statement")
+    _check_statement(payload, lock_bytes, policy_digest)
+    mine = b64encode(key.sign(dsse_preimage(STATEMENT_TYPE, payload))).decode()
+    others = [row for row in signatures if not isinstance(row, dict) or row.get("sig") != mine]
+    return {**envelope, "signatures": [*others, {"keyid": key.public_key.did, "sig": mine}]}
+
+
+def dsse_to_bytes(envelope: Mapping[str, Any]) -> bytes:
+    """A DSSE envelope as a file."""
+    return to_javascript_file(envelope)
+
+
+def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | None) -> Any:
+    """When the statement says that it was signed."""
+    statement: Any = strict_json.parse(payload)
+    if not isinstance(statement, dict) or statement.get("_type") != _IN_TOTO:
+        _malformed("it is not an in-toto statement")
+    subjects, predicate = statement.get("subject"), statement.get("predicate")
+    if statement.get("predicateType") != PREDICATE_TYPE or not isinstance(predicate, dict):
+        _malformed("it is not a statement about a lockfile")
+    if not isinstance(subjects, list) or len(subjects) != 1 or not isinstance(subjects[0], dict):
+        _malformed("it is not about one file")
+    if subjects[0].get("digest") != {"sha256": Digest.of(lock_bytes).hex}:
+        _malformed("it is about another file, or this one was changed")
+    if predicate.get("policyDigest") != policy_digest:
+        _malformed("it was made under another policy")
+    return predicate.get("signedAt")
+
+
+# Enough signatures
+
+
+class RequiredSigners(Record):
+    """Whose signatures are needed: all that are named, and at least ``threshold`` different keys in all."""
+
+    names: tuple[str, ...] = ()
+    threshold: int = 1
+    accept_partial: bool = False
+    """Whether a signature counts that leaves our record in the lock uncovered (ToolPin's envelope)."""
+    signed_since: datetime | None = None
+    """Older signatures do not count: a newer one is known, so that somebody put an older lock back."""
+
+    def __post_init__(self) -> None:
+        if self.threshold < 1:
+            raise PinwardenError("SIGNATURE_INVALID", "a policy that requires no signature is no policy")
+
+
+class SignatureReport(Record):
+    """What was found: who signed, what was wrong with each envelope that did not count, and what is missing."""
+
+    signers: tuple[str, ...]
+    rejected: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the policy is met."""
+        return not self.missing
+
+
+def verify_signatures(
+    lock_bytes: bytes,
+    envelopes: Iterable[bytes],
+    known_keys: Mapping[str, PublicKey],
+    required: RequiredSigners,
+    *,
+    policy_digest: str | None = None,
+) -> SignatureReport:
+    """Whether enough known keys signed this lock. A bad envelope beside good ones is reported and does not count."""
+    signed_by: set[PublicKey] = set()
+    rejected: list[str] = []
+    for place, data in enumerate(envelopes):
+        try:
+            signed_by.update(_signers(lock_bytes, data, known_keys, required, policy_digest))
+        except PinwardenError as err:
+            rejected.append(f"envelope {place + 1}: {err.message}")
+    signers = tuple(name for name, key in known_keys.items() if key in signed_by)
+    missing = [f"the signature of {name}" for name in required.names if name not in signers]
+    if len(signed_by) < required.threshold:
+        several = "a signature" if required.threshold == 1 else f"{required.threshold} signatures by different keys"
+        missing.append(f"{several}; found {len(signed_by)}")
+    return SignatureReport(signers=signers, rejected=tuple(rejected), missing=tuple(missing))
+
+
+def _signers(
+    lock_bytes: bytes,
+    data: bytes,
+    known_keys: Mapping[str, PublicKey],
+    required: RequiredSigners,
+    policy_digest: str | None,
+) -> tuple[PublicKey, ...]:
+    envelope = parse(data)
+    if not isinstance(envelope, Envelope):
+        payload, signers = dsse_verify(envelope, STATEMENT_TYPE, known_keys.values())
+        _check_moment(_check_statement(payload, lock_bytes, policy_digest), required)
+        return signers
+    key = next((key for key in known_keys.values() if key.fingerprint == envelope.fingerprint), None)
+    if key is None:
+        _malformed(f"no known key has the fingerprint {envelope.fingerprint}")
+    if envelope.scheme is NEUTRAL:
+        digest = mcp_lock_1.digest(mcp_lock_1.parse(lock_bytes))
+    else:
+        lock = lockfile.parse(lock_bytes)
+        if lock.is_extended and not required.accept_partial:
+            _malformed("it covers only the v2 part of a lock that has more; sign the whole file (DSSE)")
+        digest = lockfile.digest(lock)
+    problem = verify(envelope, digest, key, policy_digest=policy_digest)
+    if problem:
+        _malformed(problem)
+    _check_moment(envelope.signed_at, required)
+    return (key,)
+
+
+def _check_moment(signed_at: Any, required: RequiredSigners) -> None:
+    since = required.signed_since
+    if since is None:
+        return
+    moment = moment_of(signed_at)
+    if moment is None:
+        _malformed("it does not say when it was signed")
+    if moment < since:
+        _malformed(
+            f"it was signed at {signed_at}, and a signature of {since.isoformat()} is known: an older lock is back"
+        )
+
+
+def newest_signature(envelopes: Iterable[bytes], known_keys: Mapping[str, PublicKey]) -> datetime | None:
+    """When the newest of these envelopes was signed by a known key, over whatever lock; None if none was."""
+    moments: list[datetime] = []
+    for data in envelopes:
+        try:
+            moment = moment_of(_signed_at(parse(data), known_keys))
+        except PinwardenError:
+            continue
+        if moment is not None:
+            moments.append(moment)
+    return max(moments, default=None)
+
+
+def _signed_at(envelope: Envelope | dict[str, Any], known_keys: Mapping[str, PublicKey]) -> Any:
+    if isinstance(envelope, Envelope):
+        signed = canonicalize(_payload(envelope), envelope.scheme.canonical)
+        known = any(key.verifies(signed, envelope.signature) for key in known_keys.values())
+        return envelope.signed_at if known else None
+    payload, signers = dsse_verify(envelope, STATEMENT_TYPE, known_keys.values())
+    statement: Any = strict_json.parse(payload)
+    predicate = statement.get("predicate") if isinstance(statement, dict) else None
+    return predicate.get("signedAt") if signers and isinstance(predicate, dict) else None
+
+
+def _check_digest(text: Any, member: str) -> None:
+    try:
+        digest = Digest.parse(text)
+    except PinwardenError:
+        _malformed(f"{member} is not a digest")
+    if digest.sri != text or digest.algorithm != "sha256":
+        _malformed(f"{member} is not sha256-<base64>")
+
+
+def _decoded(text: Any, size: int | None = 64) -> bytes:
+    try:
+        data = b64decode(text, validate=True)
+    except (BinasciiError, ValueError, TypeError):
+        _malformed("it holds something that is not base64")
+    if b64encode(data).decode() != text or (size is not None and len(data) != size):
+        _malformed("its signature does not have the 64 bytes of Ed25519")
+    return data
+
+
+def _malformed(why: str) -> NoReturn:
+    raise PinwardenError("SIGNATURE_INVALID", f"the signature does not count: {why}")

@@ -1,0 +1,456 @@
+"""What a verification says about the target that would be launched, in ToolPin's words.
+
+The bytes of artifacts and the live server are looked at elsewhere; this judges what came of it. Whatever nobody looked
+at is ``unavailable``, never ``passed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from pinwarden.core.locale_order import locale_sorted
+from pinwarden.core.patterns import pattern
+from pinwarden.core.record import Record, field
+from pinwarden.core.remote_address import remote_address
+from pinwarden.lock.launch_choice import LaunchTarget, choose_target
+from pinwarden.lock.metadata_evidence import (
+    MISSING_FILE_HASH,
+    Evidence,
+    attestation_badge,
+    attestations,
+    has_file_hash,
+    oci_pin_problem,
+    pinned_version,
+    unique_evidence,
+)
+from pinwarden.lock.server_entry import ATTESTATIONS_META, CAPABILITIES_META, Package, Remote, ServerEntry
+from pinwarden.lock.shape import is_manifest
+from pinwarden.lock.trust_points import metadata_advisories
+from pinwarden.lock.trust_report import Issue, TrustReport
+from pinwarden.lock.trust_tiers import Verified, judge, with_verification
+from pinwarden.lock.trust_verdict import Grounds, Verdict, decide
+from pinwarden.surface.foreign_digests import toolpin_hashes
+from pinwarden.surface.scan.toolpin import Advisory, ToolNames, advisories_of, cross_tool, duplicate_name
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+# Container registries and download hosts that ToolPin takes for anchors of trust.
+TRUSTED_IMAGE_HOSTS = (
+    "docker.io",
+    "ghcr.io",
+    "gcr.io",
+    "mcr.microsoft.com",
+    "public.ecr.aws",
+    "registry.k8s.io",
+    "quay.io",
+)
+_DOCKER_HUB = "registry-1.docker.io"  # the other name of docker.io that ToolPin knows
+_SHA256 = pattern("sha256:[0-9a-fA-F]{64}")
+TRUSTED_BUNDLE_HOSTS = (
+    "registry.modelcontextprotocol.io",
+    "modelcontextprotocol.io",
+    "github.com",
+    "objects.githubusercontent.com",
+    "github-releases.githubusercontent.com",
+    "raw.githubusercontent.com",
+)
+
+
+class LiveOutcome(Record):
+    """What came of asking the server itself for its tools."""
+
+    state: Literal["skipped", "not-executed", "failed", "listed"]
+    """``skipped`` because the user said so, ``not-executed`` because nobody agreed to run the package."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    reason: str = ""
+    """Why it failed."""
+
+
+class ArtifactOutcome(Record):
+    """What came of fetching the artifact: rows with the codes of ``ARTIFACT_CODES``, and what is wrong with it."""
+
+    evidence: tuple[Evidence, ...]
+    issues: tuple[Issue, ...] = ()
+
+
+SKIPPED = LiveOutcome(state="skipped")
+
+
+class VerificationReport(Record):
+    """The outcome of a verification."""
+
+    entry: ServerEntry
+    manifest: Mapping[str, Any]
+    found: Verified
+    trust: TrustReport = field(repr=False)
+    """The trust report with this verification in it."""
+    verdict: Verdict
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing critical was found."""
+        return not any(issue.severity == "critical" for issue in self.found.issues)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report in ToolPin's shape."""
+        rows = self.entry.extension(ATTESTATIONS_META)
+        declared = [row for row in rows if isinstance(row, dict) and isinstance(row.get("type"), str)] if rows else []
+        shape = {
+            "ok": self.ok,
+            "serverName": self.entry.name,
+            "serverVersion": self.entry.version,
+            "capabilityManifest": dict(self.manifest),
+            "attestations": declared,
+            "badges": list(self.found.badges),
+            "evidence": [dict(row) for row in self.found.evidence],
+            "issues": [issue.to_json() for issue in self.found.issues],
+            "verifiedProvenance": self.found.verified_provenance,
+            "verdict": self.verdict.to_json(),
+        }
+        return {name: member for name, member in shape.items() if member is not None}
+
+
+def verify_metadata(
+    entry: ServerEntry,
+    *,
+    now: str,
+    live: LiveOutcome = SKIPPED,
+    target: LaunchTarget | None = None,
+    artifact: ArtifactOutcome | None = None,
+) -> VerificationReport:
+    """The verification of the target that would be launched.
+
+    Without ``artifact`` its bytes count as not looked at.
+
+    1. What the metadata says about itself, and the scan of its text.
+    2. The target: is it pinned, or is its address safe to contact.
+    3. The bytes.
+    4. The live server.
+    """
+    metadata = judge(entry, now=now)
+    found = _Findings()
+    _read_metadata(found, entry, metadata)
+    chosen = choose_target(entry) if target is None else target
+    manifest = capability_manifest(entry, now=now)
+    if chosen is None:
+        found.issue("critical", "no_install_target", f"No install target is available for {_versioned(entry)}.")
+    elif isinstance(chosen, Remote):
+        if _judge_remote(found, chosen) or live.state == "skipped":  # what was not asked for was skipped all the same
+            _judge_live(found, live, manifest, remote=True, now=now)
+    else:
+        _judge_package(found, chosen, artifact, now)
+        _judge_live(found, live, manifest, remote=False, now=now)
+    return _report(entry, metadata, found, manifest, now)
+
+
+def capability_manifest(entry: ServerEntry, *, now: str) -> dict[str, Any]:
+    """What the metadata says a server can do and needs: kinds, transports, hosts and secrets."""
+    addresses = [remote_address(remote.url) for remote in entry.remotes]
+    secrets, _ = entry.secrets()
+    manifest: dict[str, Any] = {
+        "version": 1,
+        "serverName": entry.name,
+        "serverVersion": entry.version,
+        "registrySource": entry.source,
+        "packageTypes": _sorted(entry.package_types),
+        "transports": _sorted(entry.transports),
+        "remoteHosts": _sorted(address.host for address in addresses if address is not None),
+        "secrets": secrets,
+        "generatedAt": now,
+    }
+    return {name: member for name, member in manifest.items() if member is not None}
+
+
+def tool_scan(tools: Sequence[Mapping[str, Any]], *, now: str) -> dict[str, Any]:
+    """ToolPin's scan of the names and descriptions of tools."""
+    names = [str(tool.get("name", "")) for tool in tools]
+    siblings = ToolNames(names)
+    found: list[tuple[str, Advisory]] = []
+    for name, tool in zip(names, tools, strict=True):
+        description = tool.get("description")
+        text = description if isinstance(description, str) else ""
+        found += [(name, advisory) for advisory, _, _ in advisories_of(f"{name}\n{text}")]
+        found += [(name, cross_tool(other)) for other, _, _ in siblings.commanded_in(text) if other != name]
+    counts = {name: names.count(name) for name in dict.fromkeys(names)}
+    found += [(name, duplicate_name(count)) for name, count in counts.items() if count > 1]
+    rows = [
+        {"severity": advisory.severity, "code": advisory.code, "subject": f"tool:{name}", "message": advisory.message}
+        for name, advisory in found
+    ]
+    ordered, _ = locale_sorted(rows, lambda row: f"{row['subject']}:{row['code']}:{row['message']}")
+    return {"version": 1, "generatedAt": now, "scannedDescriptions": len(tools), "findings": ordered}
+
+
+class _Findings:
+    def __init__(self) -> None:
+        self.badges: list[str] = []
+        self.evidence: list[Evidence] = []
+        self.issues: list[Issue] = []
+
+    def issue(self, severity: Literal["critical", "warning", "info"], code: str, message: str) -> None:
+        self.issues.append(Issue(severity=severity, code=code, message=message))
+
+
+def _read_metadata(found: _Findings, entry: ServerEntry, metadata: TrustReport) -> None:
+    found.evidence += metadata.evidence
+    advisories = metadata_advisories(entry)
+    if advisories:
+        found.badges.append("description-scan-advisory")
+        found.issues += advisories
+    if is_manifest(entry.extension(CAPABILITIES_META)):
+        found.badges.append("capability-pinned")
+    found.badges += [attestation_badge(kind) for kind in attestations(entry)]
+
+
+def _judge_remote(found: _Findings, remote: Remote) -> bool:
+    """Whether the address may be contacted at all."""
+    found.badges.append("remote-target")
+    address = remote_address(remote.url)
+    if address is None:
+        found.issue("critical", "invalid_remote_url", "Remote MCP URL is invalid: Invalid URL.")
+        found.evidence.append(_transport_row("failed", "Remote MCP target URL could not be parsed.", remote.url))
+        return False
+    if address.scheme == "https":
+        return True
+    host = address.host if address.host in _LOOPBACK else address.host.rpartition(":")[0]
+    if address.scheme == "http" and host in _LOOPBACK:
+        message = (
+            f"Remote MCP URL {remote.url} uses loopback HTTP; treat it as a local runtime target, "
+            "not trusted public remote metadata."
+        )
+        found.issue("warning", "local_http_remote", message)
+        advice = "Loopback HTTP remote target is local/advisory and not trusted public remote metadata."
+        found.evidence.append(_transport_row("unavailable", advice, remote.url))
+        return True
+    message = f"Remote MCP URL {remote.url} must use HTTPS unless it is a loopback local fixture."
+    found.issue("critical", "insecure_remote", message)
+    found.evidence.append(_transport_row("failed", "Remote MCP target uses insecure transport.", remote.url))
+    return False
+
+
+def _transport_row(status: str, message: str, url: str) -> Evidence:
+    row: dict[str, Any] = {
+        "code": "remote_transport_trust",
+        "status": status,
+        "message": message,
+        "claim": url,
+        "verificationMethod": "remote-url-scheme-check",
+        "verifiedByToolPin": True,
+        "trustedAnchor": False,
+    }
+    return {**row, "required": True} if status == "failed" else row
+
+
+def _judge_package(found: _Findings, package: Package, artifact: ArtifactOutcome | None, now: str) -> None:
+    if package.registry_type == "oci":
+        problem = oci_pin_problem(package.identifier)
+        if problem is not None:
+            found.issue("critical", "mutable_oci_tag", f"OCI image {package.identifier} {problem}.")
+            return
+        found.badges.append("digest-pinned")
+    if package.registry_type == "mcpb":
+        if not has_file_hash(package):
+            found.issue("critical", "missing_mcpb_hash", MISSING_FILE_HASH)
+            return
+        found.badges.append("fileSha256")
+    if package.registry_type == "npm" and not pinned_version(package):
+        _refuse_unpinned_npm(found, package, now)
+        return
+    if artifact is None:
+        found.evidence += _unlooked_at(package)
+        return
+    found.evidence += artifact.evidence
+    found.issues += artifact.issues
+    found.badges += [row["code"].replace("_", "-") for row in artifact.evidence if row["status"] == "passed"]
+
+
+def _refuse_unpinned_npm(found: _Findings, package: Package, now: str) -> None:
+    claim = f"{package.identifier}@{package.version}" if package.version else package.identifier
+    failed = f"npm integrity verification failed for {claim}"
+    reason = "npm package target must declare an exact version"
+    found.issue("critical", "npm_version_missing", f"{failed}: {reason}.")
+    found.evidence.append(
+        {
+            "code": "npm_integrity_verified",
+            "status": "failed",
+            "message": f"{failed}.",
+            "source": "npm-registry",
+            "claim": claim,
+            "verificationMethod": "npm-packument-sri",
+            "verifiedByToolPin": True,
+            "trustedAnchor": True,
+            "verifiedAt": now,
+            "failureReason": reason,
+            "required": True,
+        }
+    )
+
+
+_NOT_FETCHED = "the bytes were not fetched"
+# Per kind of package: the code of the evidence about its bytes, where they come from, and how they are checked.
+_ARTIFACT_ROWS = {
+    "npm": ("npm_integrity_verified", "npm-registry", "npm-packument-sri"),
+    "oci": ("oci_digest_verified", "oci-registry", "registry-manifest-digest"),
+    "mcpb": ("mcpb_sha256_verified", "http-artifact", "sha256-bytes"),
+}
+
+
+def _unlooked_at(package: Package) -> list[Evidence]:
+    """The evidence about bytes that nobody fetched, with ToolPin's reason where it would not have fetched them."""
+    identifier = package.identifier
+    match package.registry_type:
+        case "npm":
+            claim = f"{identifier}@{package.version}"
+            message = f"npm integrity evidence was not available for {claim}"
+            return [_unavailable("npm", message, claim, _NOT_FETCHED)]
+        case "oci":
+            image = image_reference(identifier)
+            message = f"OCI registry bytes were not resolved for {identifier}"
+            if image is None:
+                return [_unavailable("oci", message, "", "unsupported OCI identifier")]
+            host, digest = image
+            anchored = host in TRUSTED_IMAGE_HOSTS
+            reason = _NOT_FETCHED if anchored else f"OCI registry {host} is not a ToolPin trusted anchor"
+            return [_unavailable("oci", message, digest, reason, anchor=host)]
+        case "mcpb":
+            reason = _NOT_FETCHED if bundle_anchor(identifier) else "MCPB artifact host is not a ToolPin trusted anchor"
+            message = f"MCPB bytes were not available for {identifier}"
+            return [_unavailable("mcpb", message, package.file_sha256 or "", reason)]
+        case _:
+            return []
+
+
+def _unavailable(kind: str, message: str, claim: str, reason: str, *, anchor: str | None = None) -> Evidence:
+    code, source, method = _ARTIFACT_ROWS[kind]
+    row = {
+        "code": code,
+        "status": "unavailable",
+        "message": f"{message}: {reason}.",
+        "source": source,
+        "claim": claim,
+        "verificationMethod": method,
+        "verifiedByToolPin": False,
+        "trustedAnchor": False,
+        "trustAnchor": anchor,
+        "failureReason": reason,
+    }
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def bundle_anchor(identifier: str) -> str | None:
+    """The host of a bundle's address, if it is one that ToolPin trusts; on whatever port."""
+    address = remote_address(identifier)
+    host = "" if address is None or address.scheme != "https" else address.host.partition(":")[0]
+    return host if host in TRUSTED_BUNDLE_HOSTS else None
+
+
+def image_reference(identifier: str) -> tuple[str, str] | None:
+    """Host and digest of an image named by digest; None for a name with a tag as well, as ToolPin has it."""
+    name, mark, digest = identifier.rpartition("@")
+    if not mark or not _SHA256.fullmatch(digest) or "://" in name:
+        return None
+    parts = [part for part in name.split("/") if part]
+    if parts and _names_host(parts[0]):
+        parts.pop(0)
+    if not parts or any(mark in part for part in parts for mark in "@:"):
+        return None
+    return image_host(name), digest.lower()
+
+
+def image_host(name: str) -> str:
+    """The registry of an image by its name, which may have a tag."""
+    first, _, rest = name.lstrip("/").partition("/")
+    host = first.lower() if rest and _names_host(first) else "docker.io"
+    return "docker.io" if host == _DOCKER_HUB else host
+
+
+def _names_host(part: str) -> bool:
+    return part == "localhost" or "." in part or ":" in part
+
+
+def _judge_live(found: _Findings, live: LiveOutcome, manifest: dict[str, Any], *, remote: bool, now: str) -> None:
+    match live.state:
+        case "listed":
+            _pin_tools(found, live.tools, manifest, now)
+        case "failed":
+            where, code = ("Remote", "remote_probe_failed") if remote else ("Package", "package_probe_failed")
+            found.issue("critical", code, f"{where} capability verification failed: {live.reason}")
+            message = f"Live tools/list descriptions were not hashed: {live.reason}"
+            found.evidence.append(
+                {"code": "tool_description_hash", "status": "failed", "message": message, "required": True}
+            )
+        case "skipped" if remote:
+            message = "Remote tool-description hashing was skipped; capability pin is metadata-only."
+            found.issue("warning", "remote_probe_skipped", message)
+            found.evidence.append(_tools_row("unavailable", "Remote tools/list hashing was skipped."))
+        case "not-executed":
+            message = (
+                "Live package probe skipped: ToolPin does not execute server packages during verification without "
+                "--allow-execute. Network artifact checks still ran."
+            )
+            found.issue("warning", "package_execution_skipped", message)
+            advice = (
+                "Package tools/list hashing requires executing the package; "
+                "rerun with --allow-execute to capture live capability pins."
+            )
+            found.evidence.append(_tools_row("unavailable", advice))
+
+
+def _tools_row(status: str, message: str) -> Evidence:
+    return {"code": "tool_description_hash", "status": status, "message": message}
+
+
+def _pin_tools(found: _Findings, tools: Sequence[Mapping[str, Any]], manifest: dict[str, Any], now: str) -> None:
+    hashes = toolpin_hashes(tools)
+    counted = {"toolCount": len(tools), "generatedAt": now}
+    coverage = ["name", "description", "inputSchema"]
+    surface = {"algorithm": "sha256", "coverage": coverage, "value": hashes.tool_surface_hash.hex, **counted}
+    scan = tool_scan(tools, now=now)
+    manifest |= {
+        "toolDescriptionHash": {"algorithm": "sha256", "value": hashes.tool_description_hash.hex, **counted},
+        "toolSurfaceHash": surface,
+        "toolManifestHash": {"algorithm": "sha256", "value": hashes.tool_manifest_hash.hex, **counted},
+        "toolDescriptionScan": scan,
+    }
+    found.badges += ["tool-description-pinned", "tool-surface-pinned", "tool-manifest-pinned"]
+    found.evidence.append(
+        _tools_row("passed", "Live tools/list descriptions were hashed into the capability manifest.")
+    )
+    message = "Live tools/list names, descriptions, and input schemas were hashed into the capability manifest."
+    found.evidence.append({"code": "tool_surface_hash", "status": "passed", "message": message})
+    if scan["findings"]:
+        found.badges.append("tool-description-scan-advisory")
+    for row in scan["findings"]:
+        severity: Literal["warning", "info"] = "warning" if row["severity"] == "warning" else "info"
+        found.issue(severity, row["code"], f"{row['subject']}: {row['message']}")
+
+
+def _report(
+    entry: ServerEntry, metadata: TrustReport, found: _Findings, manifest: dict[str, Any], now: str
+) -> VerificationReport:
+    verified = Verified(
+        evidence=unique_evidence(found.evidence),
+        issues=tuple(dict.fromkeys(found.issues)),
+        badges=tuple(dict.fromkeys(found.badges)),
+        verified_provenance=metadata.verified_provenance,
+    )
+    trust = with_verification(metadata, verified, now=now)
+    # ToolPin judges by what the verification saw, and leaves out what caps the score of the metadata.
+    grounds = Grounds(
+        tier=trust.tier,
+        verified_provenance=trust.verified_provenance,
+        evidence=verified.evidence,
+        issues=verified.issues,
+        ok=not any(issue.severity == "critical" for issue in verified.issues),
+    )
+    return VerificationReport(
+        entry=entry, manifest=manifest, found=verified, trust=trust, verdict=decide(grounds, now=now)
+    )
+
+
+def _versioned(entry: ServerEntry) -> str:
+    return f"{entry.name}@{'undefined' if entry.version is None else entry.version}"
+
+
+def _sorted(names: Iterable[str]) -> list[str]:
+    return sorted(dict.fromkeys(names), key=lambda name: name.encode("utf-16-be", "surrogatepass"))

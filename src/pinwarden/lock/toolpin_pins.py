@@ -1,0 +1,98 @@
+"""A live list of tools against the hashes of it that ToolPin keeps in a lock.
+
+ToolPin keeps up to three hashes over all tools together. ``toolSurfaceHash`` decides where it is there; the two older
+ones, which depend on a locale, decide only without it. A hash cannot say what changed: the others narrow it down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from pinwarden.core.record import Record
+from pinwarden.lock.shape import TOOL_HASHES
+from pinwarden.surface.foreign_digests import TOOLPIN_COVERAGE, ToolPinHashes, toolpin_hashes
+
+PIN_FINDINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "tools_changed": "The server offers other tools than those that ToolPin hashed.",
+        "tool_texts_changed": "Names or descriptions of tools are not those that ToolPin hashed.",
+        "tool_schemas_changed": "Input schemas of tools are not those that ToolPin hashed.",
+        "tool_coverage_reduced": "The hash in the lock leaves out members of tools, so it approves whatever they say.",
+        "tool_undigestable": "A tool has no single meaning, so nobody can have approved it.",
+        "tool_order_unknown": "ToolPin's older hashes depend on a locale, and the order of these names is not known.",
+    }
+)
+"""What a comparison can find. All but the last are drift; the last says that nothing could be told."""
+
+UNDECIDED = "tool_order_unknown"
+
+
+class PinFinding(Record):
+    """One thing that a recorded hash tells about the live list."""
+
+    code: str
+    message: str
+
+    @property
+    def decided(self) -> bool:
+        """Whether it could be compared at all."""
+        return self.code != UNDECIDED
+
+
+def has_pins(manifest: Mapping[str, Any]) -> bool:
+    """Whether a capability manifest holds hashes of live tools."""
+    return any(member in manifest for member in TOOL_HASHES)
+
+
+def compare_pins(manifest: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tuple[PinFinding, ...]:
+    """Every way in which the live tools are not those that were hashed; nothing if they are the same."""
+    live = toolpin_hashes(tools)
+    pin = manifest.get("toolSurfaceHash")
+    if pin is None:
+        return tuple(_by_older_hashes(manifest, live, len(tools)))
+    if sorted(pin["coverage"]) != sorted(TOOLPIN_COVERAGE):
+        covered = ", ".join(pin["coverage"]) or "nothing"
+        return (_finding("tool_coverage_reduced", f"the approved hash covers only {covered}"),)
+    if _same(pin, live.tool_surface_hash.hex, len(tools)):
+        return ()
+    return tuple(_narrowed_down(manifest, live, (pin["toolCount"], len(tools))))
+
+
+def _by_older_hashes(manifest: Mapping[str, Any], live: ToolPinHashes, count: int) -> Iterator[PinFinding]:
+    texts, schemas = manifest.get("toolDescriptionHash"), manifest.get("toolManifestHash")
+    pins = [pin for pin in (texts, schemas) if pin is not None]
+    texts_same = texts is None or _same(texts, live.tool_description_hash.hex, count)
+    schemas_same = schemas is None or _same(schemas, live.tool_manifest_hash.hex, count)
+    if texts_same and schemas_same:
+        return
+    if live.locale_dependent and all(pin["toolCount"] == count for pin in pins):
+        yield _finding(UNDECIDED, "the approved hashes depend on the order of names in a locale that is not known")
+        return
+    yield from _narrowed_down(manifest, live, (pins[0]["toolCount"], count))
+
+
+def _narrowed_down(manifest: Mapping[str, Any], live: ToolPinHashes, counts: tuple[float, int]) -> Iterator[PinFinding]:
+    """What must have changed, as far as the older hashes beside it can tell."""
+    approved, listed = counts
+    if approved != listed:
+        yield _finding("tools_changed", f"the server lists {listed} tools, and {approved} were approved")
+        return
+    texts, schemas = manifest.get("toolDescriptionHash"), manifest.get("toolManifestHash")
+    if live.locale_dependent or texts is None:
+        yield _finding("tools_changed", "names, descriptions or input schemas of tools changed")
+    elif not _same(texts, live.tool_description_hash.hex, listed):
+        yield _finding("tool_texts_changed", "names or descriptions of tools changed, and maybe input schemas")
+    elif schemas is None or not _same(schemas, live.tool_manifest_hash.hex, listed):
+        yield _finding("tool_schemas_changed", "tool input schemas changed")
+    else:
+        yield _finding("tools_changed", "a description or schema that was empty is gone, or the other way round")
+
+
+def _same(pin: Mapping[str, Any], value: str, count: int) -> bool:
+    return bool(pin["value"] == value and pin["toolCount"] == count)
+
+
+def _finding(code: str, message: str) -> PinFinding:
+    return PinFinding(code=code, message=message)

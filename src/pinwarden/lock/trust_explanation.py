@@ -1,0 +1,159 @@
+"""A trust report in words, and what we ourselves hold against an entry beyond ToolPin's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pinwarden.core.record import Record, replace
+from pinwarden.core.versions import floats_for_toolpin, is_exact
+from pinwarden.lock.metadata_evidence import pinned_version
+from pinwarden.lock.server_entry import ServerEntry
+from pinwarden.lock.tier import Tier
+from pinwarden.lock.trust_report import Issue, TrustReport
+from pinwarden.lock.trust_tiers import ARTIFACT_CODES, artifact_problem
+
+
+class Explanation(Record):
+    """A tier in words: what it means, why it is this one, and what would make it better."""
+
+    tier: Tier
+    meaning: str
+    reasons: tuple[str, ...]
+    remedies: tuple[str, ...]
+
+
+_MEANINGS: Mapping[Tier, str] = {
+    "blocked": "Blocked: something about this server rules it out, and it must not be installed.",
+    "unverified": "Unverified: the entry leaves open what would run, so a person has to look before it is installed.",
+    "conditional": "Conditional: what would run is named, but nobody has checked that the bytes are the named ones.",
+    "verified": "Verified: the bytes of the artifact were checked against a trusted anchor within the last seven days.",
+}
+_REMEDIES = {
+    "no_install_target": "Choose an entry that names a package or a remote.",
+    "insecure_remote": "Ask for an https address; over http anyone on the way can replace the tools.",
+    "invalid_remote_url": "Ask the author to correct the address.",
+    "mutable_oci_tag": "Name the image by digest: image@sha256:<64 hex digits>.",
+    "digest_present": "Name the image by digest: image@sha256:<64 hex digits>.",
+    "missing_mcpb_hash": "Ask the author to declare the bundle's fileSha256.",
+    "file_hash_present": "Ask the author to declare the bundle's fileSha256.",
+    "package_pin": "Ask the author for an exact version instead of a range or tag.",
+}
+
+
+_RELOCK = "in the client's configuration, then lock it again with pinwarden init --accept NAME."
+_CONFIGURED = {
+    "insecure_remote": f"Use an https address {_RELOCK}",
+    "invalid_remote_url": f"Correct the address {_RELOCK}",
+    "mutable_oci_tag": f"Name the image by digest {_RELOCK}",
+    "digest_present": f"Name the image by digest {_RELOCK}",
+    "package_pin": f"Name an exact version {_RELOCK}",
+}
+"""The same for a server that was found in a configuration: no author and no registry is behind it."""
+_PACKAGED = ("npm", "pypi", "oci", "nuget", "jsr", "remote")
+_LOCAL = "A local program has no release to name; keep it where every change is reviewed, such as this repository."
+
+
+def explain(report: TrustReport, *, now: str, configured: str | None = None) -> Explanation:
+    """Why the report has this tier, each reason in a sentence, and what can be done about it.
+
+    ``configured`` is the kind of target of a server that was found in a configuration; None for one from a registry.
+    """
+    reasons = [f"{gate.code}: {_sentence(gate.message)}" for gate in report.gates]
+    failed = [row for row in report.evidence if row["status"] == "failed"]
+    reasons += [f"{row['code']}: {_sentence(row['message'])}" for row in failed]
+    if report.tier in ("conditional", "unverified") and not reasons:
+        reasons += _open_reasons(report, now)
+    if report.tier == "verified":
+        proofs = [row["message"] for row in report.evidence if row["code"] in ARTIFACT_CODES]
+        reasons += [_sentence(message) for message in proofs]
+    codes = dict.fromkeys([*report.gated_by, *(row["code"] for row in failed)])
+    known = _REMEDIES if configured is None else _CONFIGURED if configured in _PACKAGED else {}
+    remedies = dict.fromkeys(known[code] for code in codes if code in known)
+    if configured is not None and configured not in _PACKAGED:
+        remedies[_LOCAL] = None
+    if report.tier == "conditional" and configured is None:
+        remedies["Check the artifact itself with pinwarden verify."] = None
+    return Explanation(
+        tier=report.tier,
+        meaning=_MEANINGS[report.tier],
+        reasons=tuple(dict.fromkeys(reasons)),
+        remedies=tuple(remedies),
+    )
+
+
+def explain_bundle(told: Explanation, version: str, *, literal: bool) -> Explanation:
+    """The same for an installed bundle, which ToolPin's tiers know nothing of: the install checked its bytes."""
+    meaning = f"{told.tier.capitalize()} by ToolPin's tiers, which know nothing of bundles. " + (
+        "The install checked every byte against what the registry signed, by the letter of the rulebook: not how "
+        "fresh that was, nor who may vouch as what."
+        if literal
+        else "The install checked every byte against what the registry signed and logged, and who vouched for it."
+    )
+    remedies = (f"Install it without --literal: {version} was accepted with holes left open.",) if literal else ()
+    return Explanation(tier=told.tier, meaning=meaning, reasons=(), remedies=remedies)
+
+
+def explain_bytes(told: Explanation, name: str, *, pinned: bool) -> Explanation:
+    """The same for a package that was found in a configuration: ToolPin's tiers do not count bytes that we pinned."""
+    if told.tier != "conditional":
+        return told
+    stays = "The tier stays, as no registry's entry is behind it"
+    if pinned:
+        meaning = "Conditional: its bytes are pinned here, but nobody outside vouches that they are its author's."
+        return replace(told, meaning=meaning, remedies=told.remedies or (f"{stays}.",))
+    return replace(told, remedies=(*told.remedies, f"{stays}; pinwarden prove {name} pins its bytes all the same."))
+
+
+def _open_reasons(report: TrustReport, now: str) -> Iterator[str]:
+    problem = artifact_problem(report.evidence, now=now)
+    if problem is not None:
+        yield _sentence(problem)
+    if not report.verified_provenance:
+        yield "The entry names no source repository, or comes from a registry that is not a known source."
+    if report.tier == "unverified":
+        yield f"The metadata is thin (score {report.score}, at least 40 is asked for) and nothing in it is pinned."
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+# What we hold against an entry beyond ToolPin's rules
+
+
+def own_findings(entry: ServerEntry) -> tuple[Issue, ...]:
+    """Our own findings about an entry's metadata. They do not change the numbers above."""
+    return tuple(_own_findings(entry))
+
+
+def _own_findings(entry: ServerEntry) -> Iterator[Issue]:
+    if entry.status == "deleted":
+        yield Issue(
+            severity="critical",
+            code="entry_deleted",
+            message=f"The registry has deleted this version{_because(entry)}.",
+        )
+    if entry.status == "deprecated":
+        yield Issue(
+            severity="warning",
+            code="entry_deprecated",
+            message=f"The registry marks this version as deprecated{_because(entry)}.",
+        )
+    for package in entry.packages:
+        version = package.version or ""
+        if version and package.registry_type != "oci" and not is_exact(version) and pinned_version(package):
+            yield Issue(
+                severity="critical",
+                code="version_is_a_range",
+                message=f"Version {version} of {package.identifier} does not name one release.",
+            )
+        if version and is_exact(version) and floats_for_toolpin(version):
+            yield Issue(
+                severity="info",
+                code="version_is_exact",
+                message=f"Version {version} of {package.identifier} names one release; the letter x is no wildcard.",
+            )
+
+
+def _because(entry: ServerEntry) -> str:
+    return f": {entry.status_message.rstrip('.')}" if entry.status_message else ""

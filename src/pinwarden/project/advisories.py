@@ -1,0 +1,164 @@
+"""Locked versions that a local export of known vulnerabilities is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pinwarden.artifacts.artifact import PackageName
+from pinwarden.artifacts.osv_export import read_export
+from pinwarden.artifacts.vulnerabilities import Vulnerable, vulnerable_packages
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
+from pinwarden.core.report import Report, Row, counted
+from pinwarden.lock import closure as closure_document
+from pinwarden.lock.closure import Closure
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.locked_launch import locked_launch
+from pinwarden.lock.lockfile import Lock
+from pinwarden.lock.record import extension_of
+from pinwarden.lock.verification import file_pins, refuse_if_tampered
+from pinwarden.project.lock_documents import read_v2
+from pinwarden.project.project import Project
+
+VULNERABLE = "vulnerable_package"
+UNCERTAIN = "vulnerability_unclear"
+NOT_LOOKED_UP = "dependencies_not_looked_up"
+VULNERABILITY_KINDS: Kinds = kind_table(
+    critical=((VULNERABLE, "A locked version is one that a published record calls vulnerable or malicious."),),
+    review=(
+        (
+            UNCERTAIN,
+            "A published record is about this package, and its versions cannot be compared with the locked one.",
+        ),
+    ),
+    warning=((NOT_LOOKED_UP, "The dependencies of this server are not locked, so they were not looked up."),),
+)
+_KNOWN: Mapping[str, Literal["npm", "pypi", "nuget", "cargo"]] = {
+    "npm": "npm",
+    "pypi": "pypi",
+    "nuget": "nuget",
+    "cargo": "cargo",
+}
+
+
+def look_up(project: Project, export: Path) -> Report:
+    """The report of ``pinwarden advisories``. A lock that is not whole is refused."""
+    lock, document = read_v2(project.lock)
+    refuse_if_tampered(document.problems)
+    packages = locked_packages(lock, document.files)
+    found = vulnerable_packages(read_export(export), packages)
+    rows = (*vulnerable_rows(found, packages), *_not_looked_up(lock))
+    return Report(
+        command="advisories",
+        subject=project.lock.name,
+        summary=f"{counted(len(packages), 'locked package')} looked up, {counted(len(found), 'record')} about them",
+        exit_code=EXIT_REFUSED if found else EXIT_CLEAN,
+        rows=rows,
+        facts={
+            "packages": len(packages),
+            "findings": [_facts(each, packages) for each in found],
+            "not_looked_up": [row.name for row in rows if row.code == NOT_LOOKED_UP],
+        },
+        rule_texts=reasons_of(VULNERABILITY_KINDS),
+    )
+
+
+def locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageName, tuple[str, ...]]:
+    """Every package with one version that the lock holds, with the servers that need it.
+
+    ``files`` are the files beside the lock, by the path that the lock pins.
+    """
+    closures = {
+        pin.path: closure_document.parse(files[pin.path]) for _, member, pin in file_pins(lock) if member == "closure"
+    }
+    found: dict[PackageName, set[str]] = {}
+    for entry in lock.entries:
+        for package in _packages_of(entry, closures):
+            found.setdefault(package, set()).add(entry.name)
+    return {package: tuple(sorted(servers)) for package, servers in found.items()}
+
+
+def _packages_of(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[PackageName]:
+    own = _own_package(entry)
+    if own is not None:
+        yield own
+    extension = extension_of(entry)
+    if extension is not None and extension.closure is not None:
+        closure = closures[extension.closure.path]
+        for package in closure.packages:
+            yield PackageName(ecosystem=closure.ecosystem, name=package.name, version=package.version)
+
+
+def _own_package(entry: Entry) -> PackageName | None:
+    """The package of the server itself. An open version is not looked up: it can be any."""
+    try:
+        runs = locked_launch(entry).runs
+    except PinwardenError:  # an address, or a configuration that only its own client understands
+        target = entry.selected_target
+        kind, name, version = (str(target.get(member) or "") for member in ("registryType", "identifier", "version"))
+    else:
+        package = runs.via or runs
+        kind, name, version = package.kind, package.identity, (package.version or "") if package.pinned else ""
+    if kind not in _KNOWN or not name or not version:
+        return None
+    return PackageName(
+        ecosystem=_KNOWN[kind], name=name, version=version.removeprefix("v") if kind == "npm" else version
+    )
+
+
+def _not_looked_up(lock: Lock) -> Iterator[Row]:
+    """Servers of which something was not looked up. An address has nothing that could be."""
+    for entry in lock.entries:
+        extension = extension_of(entry)
+        if (extension is not None and extension.closure is not None) or entry.selected_target.get("kind") == "remote":
+            continue
+        what = "its version is open, or it is no package" if _own_package(entry) is None else "only its own version was"
+        yield Row(
+            code=NOT_LOOKED_UP,
+            level="warning",
+            entity="server",
+            name=entry.name,
+            path="",
+            message=f"its dependencies are not locked and were not looked up ({what})",
+        )
+
+
+def vulnerable_rows(found: tuple[Vulnerable, ...], packages: Mapping[PackageName, tuple[str, ...]]) -> tuple[Row, ...]:
+    """What was found, as rows of a report. What cannot be compared is a row too: it is no all-clear."""
+    return tuple(
+        Row(
+            code=VULNERABLE if each.certain else UNCERTAIN,
+            level="critical" if each.certain else "review",
+            entity="package",
+            name=str(each.package),
+            path="",
+            message=_message(each, packages[each.package]),
+        )
+        for each in found
+    )
+
+
+def _message(each: Vulnerable, servers: tuple[str, ...]) -> str:
+    names = ", ".join((each.id, *each.aliases[:5]))
+    told = f"{names}: {each.summary}" if each.summary else names
+    if not each.certain:
+        told = f"{told}; its versions cannot be compared with {each.package.version}"
+    fixed = f"; fixed in {', '.join(each.fixed[:5])}" if each.fixed else ""
+    return f"{told}{fixed}; needed by {', '.join(servers[:5])}"
+
+
+def _facts(each: Vulnerable, packages: Mapping[PackageName, tuple[str, ...]]) -> dict[str, Any]:
+    return {
+        "ecosystem": each.package.ecosystem,
+        "package": each.package.name,
+        "version": each.package.version,
+        "id": each.id,
+        "aliases": list(each.aliases),
+        "summary": each.summary,
+        "severity": each.severity,
+        "fixed": list(each.fixed),
+        "certain": each.certain,
+        "servers": list(packages[each.package]),
+    }

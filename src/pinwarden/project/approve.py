@@ -1,0 +1,149 @@
+"""Approving what a live server says now: see the difference, then make it the pin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.record import replace
+from pinwarden.core.report import Report, counted
+from pinwarden.lock import lock_store
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import SURFACE_OF
+from pinwarden.lock.record import extension_of
+from pinwarden.project.approvable import OPTION, Approvable, approvable, approved_texts, warning_facts
+from pinwarden.project.compare import compare_surfaces
+from pinwarden.project.lock import Approver, approve_surfaces
+from pinwarden.project.locked_servers import LockedServer, locked_server
+from pinwarden.surface.surface import Surface, parse
+
+if TYPE_CHECKING:
+    from pinwarden.project.project import Project
+
+
+def server_to_approve(project: Project, name: str, client: str | None = None) -> LockedServer:
+    """The one server of that name, with the entries of all clients that have it."""
+    lock = lock_store.read(project.lock)
+    if lock is None:
+        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
+    return locked_server(lock.entries, name, client, "approve")
+
+
+def approved_surface(project: Project, entry: Entry) -> Surface | None:
+    """The surface that was approved; None if none was."""
+    _, texts = lock_store.read_with_files(project.lock)
+    extension = extension_of(entry)
+    pin = extension.surface if extension else None
+    return parse(texts[pin.path]) if pin is not None and pin.path in texts else None
+
+
+def difference(project: Project, server: LockedServer, seen: Surface) -> Report:
+    """What would be approved, as a diff against what is; against each approved text, if clients have several."""
+    baselines = {_approved_digest(project, entry): entry for entry in reversed(server.entries)}
+    if len(baselines) > 1:
+        baselines.pop(None, None)  # what was approved for another client of the same server was looked at
+    reports = [_difference(project, entry, seen) for entry in reversed(baselines.values())]
+    return reports[0] if len(reports) == 1 else _joined(reports)
+
+
+def _joined(reports: Sequence[Report]) -> Report:
+    """One report of the differences from several approved texts; what they share is shown once."""
+    shown = {
+        row: change for report in reports for row, change in zip(report.rows, report.facts["changes"], strict=True)
+    }
+    first = reports[0]
+    facts = {
+        **first.facts,
+        "changes": list(shown.values()),
+        "blocked_by_default": any(report.facts["blocked_by_default"] for report in reports),
+        "counts": {level: sum(row.level == level for row in shown) for level in first.facts["counts"]},
+    }
+    exit_code = max(report.exit_code for report in reports)
+    return replace(first, rows=tuple(shown), facts=facts, exit_code=exit_code)
+
+
+def _approved_digest(project: Project, entry: Entry) -> str | None:
+    approved = approved_surface(project, entry)
+    return None if approved is None else str(approved.digest)
+
+
+def _difference(project: Project, entry: Entry, seen: Surface) -> Report:
+    approved = approved_surface(project, entry)
+    if approved is not None:
+        report = replace(compare_surfaces(approved, seen, entry.name, whole=True), command="approve")
+        return _same_text(report, entry) if approved.digest == seen.digest else report
+    report = compare_surfaces(Surface(server=None, items={}, observed={}), seen, entry.name, whole=True)
+    notes = ("nothing that this server tells the model was approved so far, so all of it is new",)
+    return replace(
+        report,
+        command="approve",
+        summary=f"{entry.name}: {counted(len(report.rows), 'item')} to approve for the first time",
+        rows=tuple(replace(row, message="Nobody has approved it yet.") for row in report.rows),
+        notes=notes,
+        facts={**report.facts, "notes": list(notes)},
+    )
+
+
+def nothing_to_approve(project: Project, server: LockedServer, seen: Surface) -> bool:
+    """Whether a server says exactly what was approved, for every client that has it, for what it starts now."""
+    return all(
+        _approved_digest(project, entry) == str(seen.digest) and _approved_for(entry) is None
+        for entry in server.entries
+    )
+
+
+def _approved_for(entry: Entry) -> str | None:
+    """What else the text of an entry was approved for, if that is not what it starts now."""
+    extension = extension_of(entry)
+    of = extension.others.get(SURFACE_OF) if extension is not None else None
+    return None if of is None else str(of)[:200]
+
+
+def _same_text(report: Report, entry: Entry) -> Report:
+    of = _approved_for(entry)
+    if of is None:
+        return replace(report, summary=f"{entry.name}: nothing to approve, it tells the model what was approved")
+    told = f"{entry.name}: it tells the model what was approved for {of}, to approve for this one too"
+    return replace(report, summary=told)
+
+
+def with_warnings(report: Report, project: Project, server: LockedServer, seen: Surface) -> Report:
+    """The difference with the scan's warnings about what is not approved yet, which are read before a decision."""
+    return _with_warnings(report, _offered(project, server, seen))
+
+
+def _offered(project: Project, server: LockedServer, seen: Surface, *, warnings_approved: bool = False) -> Approvable:
+    name = server.entry.name
+    return approvable(name, seen, approved_texts(project, name), warnings_approved=warnings_approved)
+
+
+def _with_warnings(report: Report, offered: Approvable) -> Report:
+    if not offered.warnings:
+        return report
+    facts = {**report.facts, "warnings": warning_facts(offered.warnings)}
+    return replace(report, rows=(*report.rows, *offered.warnings), facts=facts)
+
+
+def approve(project: Project, server: LockedServer, seen: Surface, approver: Approver, now: str) -> Report:
+    """Make the surface the approved one for every client that has the server, and say what that changed.
+
+    A surface with scan warnings is approved only if the warnings are.
+    """
+    offered = _offered(project, server, seen, warnings_approved=approver.approves_warnings)
+    changed = difference(project, server, seen)
+    shown = _with_warnings(changed, offered)
+    name = server.entry.name
+    if offered.blocked:
+        told = counted(len(offered.warnings), "scan warning")
+        summary = f"{name}: nothing was approved, because of {told}; if you approve them too: {OPTION}"
+        return replace(shown, exit_code=EXIT_REFUSED, summary=summary)
+    approve_surfaces(project, [(entry, offered) for entry in server.entries], approver, now)
+    place = f" for {', '.join(server.clients)}" if len(server.entries) > 1 else ""
+    changes = counted(len(changed.rows), "change")
+    return replace(
+        shown,
+        exit_code=EXIT_CLEAN,
+        summary=f"{name}: {changes} approved by {approver.by}{place}; surface {seen.digest}",
+        facts={**shown.facts, "approved": True, "by": approver.by, "why": approver.reason, "surface": str(seen.digest)},
+    )

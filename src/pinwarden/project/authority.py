@@ -1,0 +1,123 @@
+"""Whose lock and policy apply to a server that ``pinwarden run`` starts: those of the place where it is configured.
+
+A client starts the servers of its user in whatever folder the user works in. If the lock and the policy came from that
+folder, a hostile repository could approve and loosen what the user configured. So:
+
+1. ``--project`` or ``--file`` names the place.
+2. A server of a configuration of the user belongs to the user: the lock and the policy in the user's own folder apply,
+   and the policy of the current folder can only make them stricter.
+3. A server of a configuration in the current folder belongs to that project.
+4. Of any other command the current folder does not decide. ``run NAME`` has no meaning without the lock of the current
+   folder, and what a person types at a terminal is meant for where they are, so these two do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pinwarden.clients.launch.own_command import run_start
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
+
+if TYPE_CHECKING:
+    from pinwarden.clients.config import ConfiguredServer
+    from pinwarden.project.project import Project
+
+
+class Start(Record):
+    """What ``pinwarden run`` was asked to start, and how."""
+
+    name: str | None
+    command: tuple[str, ...]
+    by_name: bool
+    """Whether the lock says what is started, and no command was given."""
+    names_project: bool
+    typed: bool
+    """Whether a person typed it at a terminal."""
+
+
+class Authority(Record):
+    """Whose lock and policy apply."""
+
+    project: Project
+    owner: Literal["project", "user", "unknown"]
+
+
+def authority_of(here: Project, start: Start) -> Authority:
+    """Whose lock and policy apply to a start in the current folder. Raises PROJECT_NOT_NAMED where the lock of the
+    current folder has a server of that name and nothing says whether it is meant."""
+    if start.names_project:
+        return Authority(project=here, owner="project")
+    owner = _owner(here, start)
+    if owner == "project":
+        return Authority(project=here, owner=owner)
+    if owner == "unknown" and start.name is not None and _names(here.lock, start.name):
+        raise PinwardenError(
+            "PROJECT_NOT_NAMED",
+            f"{start.name[:120]!a} is in {here.lock.resolve()}, but nothing says that it belongs to this project",
+            hint="If it does, add --project . to its command, or configure it in this folder. If it does not, add "
+            "--project with the folder that it belongs to.",
+        )
+    root = user_folder(here)
+    own = replace(here, root=root, lock=root / here.lock.name, tightened_by=here.root.resolve())
+    return Authority(project=own, owner=owner)
+
+
+def user_folder(project: Project) -> Path:
+    """The folder with the lock and the policy of this user's own servers."""
+    settings = project.variables.get("XDG_CONFIG_HOME")
+    return (Path(settings) if settings else project.home / ".config") / "pinwarden"
+
+
+def explained(authority: Authority) -> list[str]:
+    """Which lock and policy apply, as lines for people."""
+    from pinwarden.project.project import OWN_POLICY
+
+    project = authority.project
+    policy = project.policy or project.root / OWN_POLICY
+    lines = [
+        f"lock: {project.lock.resolve()}{'' if project.lock.exists() else ' (there is none)'}",
+        f"policy: {policy.resolve()}" if policy.exists() else "policy: the default, which is the strictest",
+    ]
+    if project.tightened_by is not None and (project.tightened_by / OWN_POLICY).exists():
+        lines.append(f"made stricter by: {project.tightened_by / OWN_POLICY}, which cannot make anything looser")
+    return lines
+
+
+def _owner(here: Project, start: Start) -> Literal["project", "user", "unknown"]:
+    scopes = {_scope(here, server) for file in here.configs() for server in file.servers if _is_start(server, start)}
+    if "user" in scopes:  # a repository that configures the same server does not take it over
+        return "user"
+    return "project" if "project" in scopes or start.by_name or start.typed else "unknown"
+
+
+def _is_start(server: ConfiguredServer, start: Start) -> bool:
+    """Whether an entry of a client is this start."""
+    command: Sequence[str] = getattr(server.target, "command", ())
+    found = run_start(command)
+    if found is None or found.names_project:
+        return False
+    if start.name is not None or found.name is not None:
+        return found.name == start.name
+    return found.command == start.command
+
+
+def _scope(here: Project, server: ConfiguredServer) -> str:
+    """An entry that the user's file has for this project only belongs to the project: the user put it there."""
+    if server.scope == "local":
+        same = server.folder is not None and Path(server.folder).resolve() == here.root.resolve()
+        return "project" if same else "another project"
+    return "project" if server.scope == "project" else "user"
+
+
+def _names(lock: Path, name: str) -> bool:
+    """Whether a lock has a server of that name. One that cannot be read could have it."""
+    from pinwarden.lock import lock_store
+
+    try:
+        found = lock_store.read(lock)
+    except PinwardenError:
+        return True
+    return found is not None and any(entry.name == name for entry in found.entries)

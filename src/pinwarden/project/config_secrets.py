@@ -1,0 +1,255 @@
+"""Secrets in client configurations: where they lie in plain text, and how to speak of them without telling them.
+
+Two audits: the one ToolPin makes over the entries of a lock, with its kinds and words, and a wider one over every
+server that was found. Neither ever holds a value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput
+from pinwarden.clients.entry_dialects import fields_of
+from pinwarden.clients.table import client_of
+from pinwarden.core.record import Record
+from pinwarden.lock.locked_config import LockedConfig, Place, installed
+from pinwarden.system.masking import MASK, is_reference, looks_secret, shown_address, shown_words
+
+_TOOLPIN_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("GitHub token", re.compile(r"ghp_|github_pat_")),
+    ("OpenAI-style token", re.compile(r"sk-[A-Za-z0-9_-]{8,}")),
+    ("AWS access key", re.compile(r"AKIA[A-Z0-9]{12,}")),
+    ("Slack token", re.compile(r"xox[baprs]-")),
+    ("Google API key", re.compile(r"AIza[0-9A-Za-z_-]{8,}")),
+    ("private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
+)
+"""What ToolPin recognises at the beginning of a value, and what it calls it."""
+
+Where = tuple[str, str | None]
+"""A file and its scope."""
+
+_INPUT = "input"
+
+SecretKind = Literal["plaintext_secret", "secret_prefix", "missing_config", "unreadable_config", "invalid_scope"]
+
+
+class SecretFinding(Record):
+    """One place where a secret lies open, or could not be looked for. The value is never a part of it."""
+
+    kind: SecretKind
+    key: str
+    """The entry of the lock, or empty where the server is in none."""
+    client: str
+    name: str
+    file: str
+    scope: str | None
+    message: str
+    secret_name: str | None = None
+    secret_source: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding with the members and the order that ToolPin prints."""
+        shown: dict[str, Any] = {
+            "kind": self.kind,
+            "key": self.key,
+            "client": self.client,
+            "serverName": self.name,
+            "file": self.file,
+        }
+        if self.scope is not None:
+            shown["scope"] = self.scope
+        if self.secret_name is not None:
+            shown |= {"secretName": self.secret_name, "secretSource": self.secret_source}
+        shown["message"] = self.message
+        if self.secret_name is not None:
+            shown["redactedValue"] = "[REDACTED]"
+        return shown
+
+
+class SecretsReport(Record):
+    """What an audit looked at and found."""
+
+    checked: int
+    findings: tuple[SecretFinding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as ToolPin prints it."""
+        return {"ok": self.ok, "checked": self.checked, "findings": [finding.to_json() for finding in self.findings]}
+
+
+def audit_locked(
+    locked: Iterable[LockedConfig],
+    files: Mapping[str, ConfigFile],
+    paths: Mapping[Place, str],
+    *,
+    scope: str = "all",
+) -> SecretsReport:
+    """ToolPin's audit: the secrets that a lock declares, in the files of its clients."""
+    entries = tuple(locked)
+    findings = [finding for entry in entries for finding in _audit_entry(entry, files, paths, scope)]
+    return SecretsReport(checked=len(entries), findings=tuple(findings))
+
+
+def _audit_entry(
+    entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[Place, str], scope: str
+) -> Iterator[SecretFinding]:
+    scopes = ("project", "global") if scope == "all" else (scope,)
+    places = [(each, paths[entry.client, each]) for each in scopes if (entry.client, each) in paths]
+    missing: list[tuple[str, str]] = []
+    found = False
+    for each, path in places:
+        file = files.get(path)
+        config = installed(file, entry) if file else None
+        if file and file.fault:
+            found = True
+            yield _finding("unreadable_config", entry, (path, each), f"{path}: {file.problem}")
+        elif config is None:
+            missing.append((each, path))
+        else:
+            found = True
+            yield from _open_secrets(entry, (path, each), config)
+    if not found and missing:
+        where = f" in checked scopes: {', '.join(each for each, _ in missing)}" if scope == "all" else ""
+        message = f"missing {entry.client} config entry for {entry.name}{where}"
+        files_looked_for = ", ".join(path for _, path in missing)
+        yield _finding("missing_config", entry, (files_looked_for, None if scope == "all" else scope), message)
+    elif not found:
+        yield _finding("invalid_scope", entry, ("", None), f"cannot audit {entry.client} at {scope} scope")
+
+
+def _open_secrets(entry: LockedConfig, where: Where, config: Mapping[str, Any]) -> Iterator[SecretFinding]:
+    values = list(_env_and_headers(entry.client, config))
+    told: set[tuple[str, str]] = set()
+    for name, source in entry.secrets:
+        value = next((text for kind, each, text in values if (kind, each) == (source, name)), "")
+        if value and not _toolpin_reference(value, name):
+            told.add((source, name))
+            message = (
+                f"{source}:{name} is stored as a plaintext value; "
+                "replace it with a placeholder or external secret reference"
+            )
+            yield _finding("plaintext_secret", entry, where, message, (name, source))
+    for source, name, value in values:
+        label = next((label for label, pattern in _TOOLPIN_PREFIXES if pattern.match(value)), None)
+        if label and (source, name) not in told:
+            message = f"{source}:{name} resembles a {label}; replace it with a placeholder or external secret reference"
+            yield _finding("secret_prefix", entry, where, message, (name, source))
+
+
+def _finding(
+    kind: SecretKind, entry: LockedConfig, where: Where, message: str, secret: tuple[str, str] | None = None
+) -> SecretFinding:
+    return SecretFinding(
+        kind=kind,
+        key=entry.key,
+        client=entry.client,
+        name=entry.name,
+        file=where[0],
+        scope=where[1],
+        message=message,
+        secret_name=secret[0] if secret else None,
+        secret_source=secret[1] if secret else None,
+    )
+
+
+def _toolpin_reference(value: str, name: str) -> bool:
+    text = value.strip()
+    spaced = re.fullmatch(r"\$\{\{\s*secrets\.(.*?)\s*\}\}", text)
+    return (
+        text in (f"<{name}>", f"${{env:{name}}}", f"${{{name}}}")
+        or (spaced is not None and spaced[1] == name)
+        or text.startswith(("op://", "vault://", "doppler://"))
+    )
+
+
+def audit_servers(servers: Iterable[ConfiguredServer]) -> SecretsReport:
+    """Our audit: every secret that lies open in a configured server, whether a lock knows it or not."""
+    looked_at = tuple(servers)
+    return SecretsReport(
+        checked=len(looked_at), findings=tuple(finding for server in looked_at for finding in _open_in(server))
+    )
+
+
+def audit_inputs(files: Iterable[ConfigFile]) -> tuple[SecretFinding, ...]:
+    """Every declared input whose suggested answer is a secret. What a password is suggested to be, is one."""
+    return tuple(
+        SecretFinding(
+            kind="plaintext_secret",
+            key="",
+            client=file.client,
+            name="",
+            file=file.path,
+            scope=file.scope,
+            message=f"input:{each.id} suggests what looks like a secret in plain text; let the user be asked for it",
+            secret_name=each.id,
+            secret_source=_INPUT,
+        )
+        for file in files
+        for each in file.inputs
+        if any(_gives_away(each, text) for text in each.literals)
+    )
+
+
+def _gives_away(declared: DeclaredInput, text: str) -> bool:
+    return looks_secret(declared.id, text) or (declared.password and bool(text) and not is_reference(text))
+
+
+def _open_in(server: ConfiguredServer) -> Iterator[SecretFinding]:
+    if type(server.entry) is not dict:
+        return
+    for source, name in _secret_places(server):
+        yield SecretFinding(
+            kind="plaintext_secret",
+            key="",
+            client=server.client,
+            name=server.name,
+            file=server.path,
+            scope=server.scope,
+            message=f"{source}:{name} holds what looks like a secret in plain text; refer to a variable instead",
+            secret_name=name,
+            secret_source=source,
+        )
+
+
+def _secret_places(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
+    fields = fields_of(server.entry, client_of(server.client))
+    for source, name, value in _env_and_headers(server.client, server.entry):
+        if looks_secret(name, value):
+            yield source, name
+    words = [word for word in (fields["command"], *fields["args"]) if type(word) is str]
+    for place, (word, shown) in enumerate(zip(words, shown_words(words), strict=True)):
+        if MASK in shown and MASK not in word:
+            yield "args", str(place - 1) if place else "command"
+    if type(fields["url"]) is str and MASK in shown_address(fields["url"]):
+        yield "url", "address"
+    known = ("command", "args", "env", "url", "headers")
+    for member, value in fields.items():
+        if member not in known:
+            yield from (("member", path) for path in _secret_members(member, member, value))
+
+
+def _secret_members(path: str, name: str, value: Any) -> Iterator[str]:
+    """Members that this client does not know: another one may, and whoever reads the file sees them all."""
+    if type(value) is dict:
+        for each, part in value.items():
+            yield from _secret_members(f"{path}.{each}", each, part)
+    elif type(value) is list:
+        for place, part in enumerate(value):
+            yield from _secret_members(f"{path}.{place}", name, part)
+    elif type(value) is str and looks_secret(name, value):
+        yield path
+
+
+def _env_and_headers(client: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    fields = fields_of(entry, client_of(client))
+    for source, member in (("env", "env"), ("header", "headers")):
+        values = fields[member]
+        if type(values) is dict:
+            yield from ((source, name, value) for name, value in values.items() if type(value) is str)

@@ -1,0 +1,215 @@
+"""Newer releases of the packages that configurations name: which there are, and the configuration that follows.
+
+Each package is looked up at the registry that this user's own package client is set to. What a registry says is
+told and never taken for proof; a release that somebody agreed to has no pinned bytes and no approved text yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.artifacts.artifact import PackageName
+from pinwarden.artifacts.newest import Newest, is_newer_tag, is_release_tag
+from pinwarden.artifacts.python_package import exact_version
+from pinwarden.clients.config import ConfiguredServer
+from pinwarden.clients.files import refuse_uneditable
+from pinwarden.clients.launch.release import other_release, with_word
+from pinwarden.clients.launch.values import Launched
+from pinwarden.clients.table import client_of
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.core.versions import compare_versions
+from pinwarden.lock.configured import CONFIGURED_IN, configured_in
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import extended
+from pinwarden.lock.locked_launch import LAUNCH, LockedLaunch, is_enforced, locked_launch
+from pinwarden.lock.record import extension_of
+from pinwarden.project.artifact_facts import newest_of, package_in, refuse_other_index, registry_asked
+from pinwarden.project.client_reinstall import is_as_approved
+from pinwarden.project.config_view import view_of
+from pinwarden.project.configured_entry import entry_of, lock_client
+from pinwarden.project.lock import LockWriting, extension_for, offered_surface, refuse_forbidden, write_entries
+from pinwarden.system.target import StdioTarget
+
+if TYPE_CHECKING:
+    from pinwarden.core.report import Row
+    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.project import Policies, Project
+    from pinwarden.surface.surface import Surface
+
+_LOOKED_UP = ("npm", "pypi", "oci")
+_AT_ONCE = 8
+
+
+class Release(Record):
+    """One configured server that starts a package, and the newest release of that package."""
+
+    entry: Entry
+    runs: Launched
+    """The package, with the version as it is written."""
+    latest: Newest | None = None
+    problem: str | None = None
+    floats: bool = False
+    """The configuration names no release, so there is none to be newer than."""
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether the newest release is not the locked one but a later one."""
+        if self.latest is None:
+            return False
+        new, old = self.latest.version, self.locked
+        if self.runs.kind == "oci":
+            return is_newer_tag(new, old)
+        if self.runs.kind == "pypi":
+            return exact_version(new) > exact_version(old)
+        return compare_versions(new, old) > 0
+
+    @property
+    def locked(self) -> str:
+        """The release that the configuration names."""
+        return (self.runs.version or "").removeprefix("v" if self.runs.kind == "npm" else "")
+
+    @property
+    def package(self) -> PackageName:
+        """The package at its newest release."""
+        if self.latest is None:
+            return package_in(self.runs)
+        if self.runs.kind != "oci":
+            return replace(package_in(self.runs), version=self.latest.version)
+        return PackageName(ecosystem="oci", name=f"{self.runs.identity}:{self.latest.version}")
+
+    @property
+    def told(self) -> str:
+        """What the registry says about the newest release."""
+        if self.latest is None:
+            return ""
+        when = f", published {self.latest.published_at[:10]}" if self.latest.published_at else ""
+        by = f"{when or ', published'} by {self.latest.publisher}" if self.latest.publisher else when
+        return by + (f"; its registry advises against it: {self.latest.withdrawn}" if self.latest.withdrawn else "")
+
+    @property
+    def hint(self) -> str:
+        """What to do about a configuration that names no release."""
+        example = {"npm": f"{self.runs.identity}@1.2.3", "pypi": f"{self.runs.identity}==1.2.3"}
+        return (
+            f"{self.runs.identity} is configured without one exact version, so whatever is newest is started; "
+            f"write the version you reviewed, such as {example.get(self.runs.kind, self.runs.identity + ':1.2.3')}, "
+            "then run pinwarden init"
+        )
+
+
+def releases_of(entries: Iterable[Entry], shop: Workshop) -> list[Release]:
+    """The newest releases of all configured packages; each that could not be looked up says why."""
+    wanted = [found for entry in entries if (found := _started(entry)) is not None]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(lambda each: each if each.floats else _look_up(each, shop), wanted))
+
+
+def _started(entry: Entry) -> Release | None:
+    """What an entry starts, if that is a package of a registry whose releases can be told apart."""
+    try:
+        runs = locked_launch(entry).runs
+    except PinwardenError:
+        return None  # an address
+    package = runs.via or runs
+    if package.kind not in _LOOKED_UP or (package.kind == "oci" and package.digest and package.version is None):
+        return None  # a digest alone has no newer one
+    exact = is_release_tag(package.version or "") if package.kind == "oci" else package.pinned
+    return Release(entry=entry, runs=package, floats=not exact)
+
+
+def _look_up(each: Release, shop: Workshop) -> Release:
+    """What nobody could look up is not up to date for that."""
+    try:
+        package = package_in(each.runs)
+        refuse_other_index(locked_launch(each.entry))
+        if _is_elsewhere(each.entry, package, shop):
+            return replace(each, problem="its bytes were locked from another registry than would be asked now")
+        latest = newest_of(package, shop)
+    except PinwardenError as err:
+        return replace(each, problem=err.message)
+    return replace(each, latest=latest, problem=None if latest else f"its registry lists no release of {package.name}")
+
+
+def _is_elsewhere(entry: Entry, package: PackageName, shop: Workshop) -> bool:
+    """Whether the bytes were locked from another registry than would be asked."""
+    extension = extension_of(entry)
+    pinned = extension.registry if extension is not None else None
+    return pinned is not None and registry_asked(package, shop) != pinned
+
+
+class Following:
+    """Brings the lock up to newer releases that were agreed to, and says what configurations are to hold."""
+
+    def __init__(self, project: Project, policies: Policies, writing: LockWriting) -> None:
+        self._project, self._policies, self._writing = project, policies, writing
+        self.warnings: list[Row] = []
+        """Scan warnings for which the text of a new release was not approved."""
+
+    def fresh(self, each: Release) -> tuple[ConfiguredServer, Entry]:
+        """The server as it would be configured, and its entry in the lock; nothing is written."""
+        server = self._configured(each.entry)
+        changed = _at_newest(each, server, locked_launch(each.entry))
+        return changed, entry_of(changed, self._writing.now)
+
+    def lock(self, each: Release) -> ConfiguredServer:
+        """Write the lock; the server as its client's file is to hold it, which is not written yet."""
+        writing = self._writing
+        server, made = self.fresh(each)
+        published = each.latest.published_at if each.latest else None
+        refuse_forbidden(self._policies, made.document, writing.now, published)
+        if not is_enforced(each.entry):
+            refuse_uneditable(server, server.entry)
+        offered = offered_surface(self._project, each.entry.name, self._asked(server), writing)
+        if offered is not None and offered.blocked:
+            self.warnings += offered.warnings
+            offered = None
+        extension = extension_for(offered, self._project, made.key, writing)
+        where = configured_in(each.entry)
+        others = {CONFIGURED_IN: dict(where)} if where is not None else {}
+        sealed = made if writing.plain_v2 else extended(made, replace(extension, others=others))
+        write_entries(self._project, [sealed], offered, writing)
+        return server
+
+    def _asked(self, server: ConfiguredServer) -> Surface | None:
+        if self._writing.probe is None or server.target is None:
+            return None
+        from pinwarden.project.server_start import ask, prepare_probe
+
+        return ask(prepare_probe(self._project, server.name, server.target, self._writing.probe))
+
+    def _configured(self, entry: Entry) -> ConfiguredServer:
+        """The server where it was found; one that is gone or not as it was approved is not touched."""
+        where = configured_in(entry)
+        for server in view_of(self._project, (), self._project.configs()).servers:
+            here = {"client": server.client, "scope": server.scope, "file": self._project.shown(server.path)}
+            found = lock_client(server.client) == entry.client if where is None else here == where
+            if server.name == entry.name and found:
+                if is_as_approved(entry, server, client_of(server.client)):
+                    return server
+                raise PinwardenError("CONFIG_UNEDITABLE", "it is configured otherwise than it was approved")
+        raise PinwardenError("CONFIG_UNEDITABLE", "it is not configured there any more; pinwarden remove forgets it")
+
+
+def _at_newest(each: Release, server: ConfiguredServer, launch: LockedLaunch) -> ConfiguredServer:
+    """The server's entry with the newest release in place of the locked one, and everything else as it stands."""
+    latest = each.latest
+    known = extension_of(each.entry)
+    if latest is None or not isinstance(server.target, StdioTarget):
+        raise PinwardenError("CONFIG_UNEDITABLE", "there is no command to write a release into")
+    entry: Any = server.entry
+    target = server.target
+    if known is not None and LAUNCH in known.others:  # the client's file names pinwarden run
+        from pinwarden.project.enforce import with_command
+
+        entry = with_command(entry, client_of(server.client), launch.command)
+        target = replace(target, command=launch.command)
+    words = other_release(target, latest.version, str(latest.digest) if latest.digest else None)
+    changed = with_word(entry, *words) if words is not None else None
+    if words is None or changed is None:
+        message = f"its command does not name {each.locked} in a word of its own; write {latest.version} there yourself"
+        raise PinwardenError("CONFIG_UNEDITABLE", message)
+    fresh = tuple(words[1] if word == words[0] else word for word in target.command)
+    return replace(server, entry=changed, target=replace(target, command=fresh))

@@ -1,0 +1,163 @@
+"""What is configured and nobody approved so far: servers that are new, and known ones that start or say other things.
+
+The judgement is that of the gate: what ``ci`` would fail over needs a decision before it is locked.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pinwarden.clients.drift import compare_entries
+from pinwarden.clients.table import client_of
+from pinwarden.core.finding_kinds import Kinds, kind_table
+from pinwarden.core.record import Record, replace
+from pinwarden.core.report import Row
+from pinwarden.lock.configured import configured_in
+from pinwarden.lock.locked_config import locked_config
+from pinwarden.lock.record import extension_of
+from pinwarden.project.config_issues import config_issues, config_strangers
+from pinwarden.project.config_view import view_of
+from pinwarden.project.enforced import entry_behind
+from pinwarden.surface.drift.surface import compare
+from pinwarden.surface.rows import row_of
+from pinwarden.surface.surface import KINDS, Surface, parse
+from pinwarden.system.masking import lockable_entry
+
+if TYPE_CHECKING:
+    from pinwarden.clients.config import ConfigFile, ConfiguredServer
+    from pinwarden.lock.entry import Entry
+    from pinwarden.lock.lockfile import Lock
+    from pinwarden.project.project import Project
+    from pinwarden.surface.drift.changes import Change
+
+LOCKING_KINDS: Kinds = kind_table(
+    critical=(("not_locked", "A configured server was not locked."),),
+    review=(("surface_new", "A server's tools were not pinned so far, and what it says now would be approved."),),
+)
+
+State = Literal["first", "new", "changed", "unchanged"]
+"""How a configured server stands to the lock; ``first`` where there is no lock yet."""
+
+
+class Accepted(Record):
+    """Which servers somebody decided to lock although the lock does not hold them as they are."""
+
+    names: tuple[str, ...] = ()
+    """Names, or keys of lock entries. Only these may be locked with a critical finding."""
+    everything: bool = False
+    warnings: bool = False
+    """Whether the scan warnings about the servers that are named are approved as well."""
+
+    def by_name(self, name: str, key: str) -> bool:
+        """Whether somebody named this very server."""
+        return name in self.names or key in self.names
+
+
+class Standing(Record):
+    """How one configured server stands to the lock, and what a person has to look at."""
+
+    state: State
+    rows: tuple[Row, ...] = ()
+    attacks: tuple[Row, ...] = ()
+    """The scan warnings among the rows: text that is not approved yet and looks like an attack."""
+
+
+class Approved:
+    """What the lock holds of the servers in these files."""
+
+    def __init__(
+        self, project: Project, lock: Lock | None, texts: Mapping[str, bytes], files: Sequence[ConfigFile]
+    ) -> None:
+        self._project, self._texts = project, texts
+        self.exists = lock is not None
+        self._entries = {entry.key: entry for entry in lock.entries} if lock is not None else {}
+        view = view_of(project, tuple(self._entries.values()), files)
+        self._strangers = {_place(each.server): each.change for each in config_strangers(project, view)}
+        self._drift = {
+            (issue.key, project.shown(issue.file)): issue.changes
+            for issue in config_issues(project, view)
+            if issue.kind == "drift"
+        }
+
+    def standing(self, server: ConfiguredServer, key: str) -> Standing:
+        """Whether the lock holds the server as it is configured."""
+        if not self.exists:
+            return Standing(state="first")
+        entry, file = self._entries.get(key), self._project.shown(server.path)
+        stranger = self._strangers.get(_place(server))
+        if stranger is not None or entry is None:
+            changes: Iterable[Change] = () if stranger is None else (stranger,)
+            return Standing(state="new" if entry is None else "changed", rows=_rows(changes, file))
+        changes = self._drift.get((key, file)) or _differences(server, entry)
+        return Standing(state="changed" if changes else "unchanged", rows=_rows(changes, file))
+
+    def entry(self, key: str) -> Entry | None:
+        """The entry of this key."""
+        return self._entries.get(key)
+
+    def entry_behind(self, server: ConfiguredServer, key: str) -> Entry | None:
+        """The entry that says what a server starts through us; None if it does not start through us."""
+        return entry_behind(server, key, self._entries.values())
+
+    def surface(self, key: str) -> Surface | None:
+        """The surface that was approved for an entry; None if none was, or its text is gone."""
+        entry = self._entries.get(key)
+        extension = extension_of(entry) if entry is not None else None
+        pin = extension.surface if extension else None
+        return parse(self._texts[pin.path]) if pin is not None and pin.path in self._texts else None
+
+    def with_text(self, standing: Standing, key: str, name: str, seen: Surface) -> Standing:
+        """The same once the server was asked: what it says needs a decision as well, unless it was approved.
+
+        What is not approved yet is scanned as ``pinwarden scan`` does.
+        """
+        approved = self.surface(key)
+        if approved is not None and approved.digest == seen.digest:
+            return standing
+        from pinwarden.project.scan import warning_rows
+
+        attacks = warning_rows(seen, name, () if approved is None else (approved,))
+        if approved is not None:
+            rows = tuple(row_of(change) for change in compare(approved, seen))
+            rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows)
+            state: State = "changed" if standing.state == "unchanged" else standing.state
+            return replace(standing, state=state, rows=(*standing.rows, *rows, *attacks), attacks=attacks)
+        if standing.state == "unchanged":
+            return Standing(state="changed", rows=(_first_text(name, seen), *attacks), attacks=attacks)
+        return replace(standing, rows=(*standing.rows, *attacks), attacks=attacks) if attacks else standing
+
+
+def _first_text(name: str, seen: Surface) -> Row:
+    """What would be approved, by its names, and how to read all of it before that."""
+    message = (
+        "Its tools were not pinned so far; what it tells the model now would be approved. "
+        f"To read it first: pinwarden inspect {shlex.quote(name)} --allow-execute --format json"
+    )
+    names = ", ".join(f"{kind.entity} {item.name}" for kind in KINDS for item in seen.list_of(kind))
+    return Row(
+        code="surface_new",
+        level=LOCKING_KINDS["surface_new"].severity,
+        entity="server",
+        name=name,
+        path="",
+        message=message,
+        excerpt=names or None,
+    )
+
+
+def _differences(server: ConfiguredServer, entry: Entry) -> tuple[Change, ...]:
+    """What differs from an entry that was locked from this configuration, down to what is no drift."""
+    if configured_in(entry) is None:
+        return ()
+    approved = locked_config(entry.key, entry.document).entry
+    return compare_entries(server.name, approved, lockable_entry(server.entry), client_of(server.client))
+
+
+def _place(server: ConfiguredServer) -> tuple[str, str]:
+    return server.path, server.pointer
+
+
+def _rows(changes: Iterable[Change], file: str) -> tuple[Row, ...]:
+    return tuple(replace(row_of(change), file=file) for change in changes)

@@ -1,0 +1,252 @@
+"""The clients' configurations against the lock, by themselves, and against what this machine can start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.clients.config import configured_server
+from pinwarden.clients.findings import FINDING_KINDS, ConfigFinding, findings_in
+from pinwarden.clients.kinds import CONFIG_KINDS
+from pinwarden.clients.table import client_of
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
+from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
+from pinwarden.core.record import Record, replace
+from pinwarden.core.report import Report, Row, counted, is_grave, weight
+from pinwarden.lock.verification import PROBLEMS
+from pinwarden.project.config_diagnosis import DoctorIssue, Stranger
+from pinwarden.project.config_issues import config_issues, config_strangers
+from pinwarden.project.config_view import ConfigView, view_configs
+from pinwarden.project.enforced import unresolved_starts
+from pinwarden.project.lock_documents import problem_facts, problem_rows
+from pinwarden.project.rows import finding_row
+from pinwarden.surface.rows import row_of
+from pinwarden.system.command_words import program_name
+from pinwarden.system.programs import find_program, relative_folders
+from pinwarden.system.target import StdioTarget
+
+if TYPE_CHECKING:
+    from pinwarden.clients.config import ConfigFile
+    from pinwarden.project.project import Project
+
+RUNNERS = ("npx", "node", "uvx", "python", "docker")
+"""What most servers are started with."""
+
+ISSUE_KINDS: Kinds = kind_table(
+    critical=(("config_unreadable", "A configuration could not be read, so nobody knows which servers it starts."),),
+    review=(
+        ("config_missing", "A locked server is not configured where it was approved."),
+        ("config_drift", "A configured server is not as it was approved."),
+        ("config_invalid", "The lock holds no configuration that could be compared."),
+    ),
+)
+MACHINE_KINDS: Kinds = kind_table(
+    warning=(
+        ("program_missing", "A server is started with a program that is not on the search path."),
+        ("program_in_project", "A server is started with a program that lies inside the project."),
+        ("search_path_relative", "What a command means depends on the folder in which a client was started."),
+    )
+)
+
+
+class Program(Record):
+    """A program, where it is, and which servers are started with it."""
+
+    name: str
+    path: Path | None
+    needed_by: tuple[str, ...]
+
+
+def examine(project: Project, scope: str = "all") -> Report:
+    """The report of ``pinwarden doctor``.
+
+    1. The lock itself.
+    2. Every locked server against the file of its client.
+    3. Every configured server that the lock does not know.
+    4. What stands out in the files by themselves, and servers that ``pinwarden run`` would not start.
+    5. The programs that servers are started with.
+    """
+    view = view_configs(project, scope)
+    issues = config_issues(project, view)
+    unknown = config_strangers(project, view)
+    findings = (*findings_in(view.files), *_unresolved(project, view))
+    programs = _programs(project, view)
+    search_path = project.variables.get("PATH", "")
+    rows = [
+        *(problem_rows(view.document) if view.document else ()),
+        *(row for issue in issues for row in _issue_rows(project, issue)),
+        *(replace(row_of(each.change), file=project.shown(each.server.path)) for each in unknown),
+        *(finding_row(project, finding) for finding in findings),
+        *_program_rows(project, programs, relative_folders(search_path)),
+    ]
+    ok = not issues and not any(map(is_grave, rows))
+    return Report(
+        command="doctor",
+        subject=project.lock.name,
+        summary=_summary(view, rows, ok),
+        exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
+        rows=tuple(sorted(rows, key=weight)),
+        notes=tuple(_notes(project, view, programs)),
+        facts={
+            "ok": ok,
+            "checked": len(view.locked),
+            "issues": [_issue_facts(project, issue) for issue in issues],
+            "strangers": [_stranger_facts(project, each) for each in unknown],
+            "findings": [_finding_facts(project, finding) for finding in findings],
+            "files": [_file_facts(project, file) for file in view.files],
+            "programs": [_program_facts(project, program) for program in programs],
+            "lock": {
+                "found": view.document is not None,
+                "problems": problem_facts(view.document.problems if view.document else ()),
+            },
+        },
+        rule_texts={**PROBLEMS, **reasons_of(FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, MACHINE_KINDS)},
+    )
+
+
+def _unresolved(project: Project, view: ConfigView) -> Iterator[ConfigFinding]:
+    """Servers that their clients start through us, and that would not start."""
+    if view.document is None:
+        return
+    from pinwarden.lock import lock_store
+
+    lock = lock_store.read(project.lock)
+    yield from unresolved_starts(project, lock.entries if lock is not None else (), view.servers)
+
+
+# 5. Programs
+
+
+def _programs(project: Project, view: ConfigView) -> tuple[Program, ...]:
+    search_path = project.variables.get("PATH", "")
+    needed: dict[str, dict[str, None]] = {name: {} for name in RUNNERS}
+    for server, program in _started(view):
+        needed.setdefault(program, {})[server] = None
+    return tuple(
+        Program(name=name, path=_find(name, search_path), needed_by=tuple(servers)) for name, servers in needed.items()
+    )
+
+
+def _started(view: ConfigView) -> Iterator[tuple[str, str]]:
+    """Name and program of every server that is started by a bare name."""
+    approved = (configured_server(each.name, each.entry, client_of(each.client)) for each in view.locked)
+    for server in (*approved, *view.servers):
+        if isinstance(server.target, StdioTarget) and not server.disabled:
+            word = server.target.command[0]
+            if program_name(word) == word.lower().removesuffix(".exe") and " " not in word:
+                yield server.name, word
+
+
+def _find(name: str, search_path: str) -> Path | None:
+    found = find_program(name, search_path)
+    return find_program("python3", search_path) if found is None and name == "python" else found
+
+
+def _program_rows(project: Project, programs: Iterable[Program], relative: list[str]) -> Iterator[Row]:
+    if relative:
+        message = "the search path holds folders that are not absolute, so another program can take a runner's place"
+        yield _machine_row("search_path_relative", "PATH", message)
+    for program in programs:
+        servers = ", ".join(program.needed_by)
+        if program.needed_by and program.path is None:
+            yield _machine_row("program_missing", program.name, f"not on the search path, but it starts: {servers}")
+        elif program.needed_by and program.path and _is_inside(program.path, project.root):
+            message = f"found inside the project, where whoever changes the repository changes it; it starts: {servers}"
+            yield _machine_row("program_in_project", program.name, message)
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path.absolute().is_relative_to(folder.absolute())
+
+
+def _machine_row(code: str, name: str, message: str) -> Row:
+    return Row(code=code, level=MACHINE_KINDS[code].severity, entity="program", name=name, path="", message=message)
+
+
+# Rows, facts and words
+
+
+def _issue_rows(project: Project, issue: DoctorIssue) -> Iterator[Row]:
+    file = project.shown(issue.file) if issue.file and ", " not in issue.file else None
+    rows = [replace(row_of(change), file=file) for change in issue.changes]
+    yield from rows
+    if not any(map(is_grave, rows)):
+        code = f"config_{issue.kind}"
+        yield Row(
+            code=code,
+            level=ISSUE_KINDS[code].severity,
+            entity="config",
+            name=issue.name,
+            path="",
+            message=issue.message,
+            file=file,
+        )
+
+
+def _issue_facts(project: Project, issue: DoctorIssue) -> dict[str, Any]:
+    """ToolPin's members, and what exactly differs."""
+    facts = issue.to_json()
+    facts["file"] = ", ".join(project.shown(path) for path in issue.file.split(", ")) if issue.file else ""
+    return {**facts, "changes": [change.to_json() for change in issue.changes]}
+
+
+def _stranger_facts(project: Project, each: Stranger) -> dict[str, Any]:
+    return {
+        "server": each.server.name,
+        "client": each.server.client,
+        "scope": each.server.scope,
+        "file": project.shown(each.server.path),
+        "pointer": each.server.pointer,
+        "code": each.change.kind,
+        "severity": each.change.severity,
+        "message": each.change.reason,
+    }
+
+
+def _finding_facts(project: Project, finding: ConfigFinding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "severity": finding.severity,
+        "client": finding.client,
+        "scope": finding.scope,
+        "file": project.shown(finding.file),
+        "server": finding.name,
+        "pointer": finding.pointer,
+        "message": finding.message,
+    }
+
+
+def _file_facts(project: Project, file: ConfigFile) -> dict[str, Any]:
+    return {
+        "client": file.client,
+        "scope": file.scope,
+        "path": project.shown(file.path),
+        "servers": len(file.servers),
+        "fault": file.fault,
+    }
+
+
+def _program_facts(project: Project, program: Program) -> dict[str, Any]:
+    shown = str(program.path) if program.path else None
+    if program.path and _is_inside(program.path, project.root):
+        shown = program.path.absolute().relative_to(project.root.absolute()).as_posix()
+    return {"name": program.name, "path": shown, "needed_by": list(program.needed_by)}
+
+
+def _notes(project: Project, view: ConfigView, programs: Iterable[Program]) -> Iterator[str]:
+    if view.document is None:
+        yield f"there is no {project.lock.name}, so nothing that is configured is approved; pinwarden init makes one"
+    listed = tuple(programs)
+    there = [program.name for program in listed if program.path]
+    gone = [program.name for program in listed if not program.path]
+    yield f"on the search path: {', '.join(there) or 'no runner'}" + (f"; not there: {', '.join(gone)}" if gone else "")
+
+
+def _summary(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:
+    files, servers = len(view.files), len(view.servers)
+    looked = f"{len(view.locked)} locked and {servers} configured servers in {counted(files, 'file')}"
+    if ok:
+        return f"{looked}: everything is configured as approved" if view.locked else f"{looked}: nothing stands out"
+    grave = sum(map(is_grave, rows))
+    return f"{looked}: {grave} thing{'' if grave == 1 else 's'} to look at"

@@ -1,0 +1,339 @@
+"""One server in words: what it is, what of it was approved, by whom and why, and how far it can be trusted."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.bundle.bundle_pin import BundlePin, bundle_of
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.core.report import Report, Row
+from pinwarden.lock import server_entry
+from pinwarden.lock.configured import SOURCE
+from pinwarden.lock.launch_choice import choose_target, selected_target
+from pinwarden.lock.record import extension_of
+from pinwarden.lock.trust_explanation import Explanation, explain, explain_bundle, explain_bytes, own_findings
+from pinwarden.lock.trust_report import Issue, Pillars, TierCap, TrustReport
+from pinwarden.lock.trust_tiers import gated, judge
+from pinwarden.lock.trust_verdict import verdict_of
+from pinwarden.lock.verification import PROBLEMS
+from pinwarden.project.entry_text import config_in_words, release_of, target_in_words
+from pinwarden.project.lock_documents import LockDocument, entries_named, problem_facts, problem_rows, read_v2
+
+if TYPE_CHECKING:
+    from pinwarden.lock.entry import Entry
+    from pinwarden.lock.extension import Extension
+    from pinwarden.lock.server_entry import ServerEntry
+    from pinwarden.project.project import Project
+
+_MAX_TOOLS = 200  # more than any server that was seen; what is left out is said
+
+
+class Section(Record):
+    """A heading and the lines below it."""
+
+    heading: str
+    lines: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The section as JSON."""
+        return {"heading": self.heading, "lines": list(self.lines)}
+
+
+def explain_locked(project: Project, server: str, *, now: str) -> Report:
+    """The report of ``pinwarden explain``: every entry of the server, or the one for the client that was named."""
+    lock, document = read_v2(project.lock)
+    entries = entries_named(lock, server)
+    explained = [_Locked(entry, document, now) for entry in entries]
+    tiers = ", ".join(f"{each.entry.client}: {each.today.tier}" for each in explained)
+    broken = "; the lock is not what was approved" if document.broken else ""
+    return Report(
+        command="explain",
+        subject=server,
+        summary=f"{entries[0].name} is locked ({tiers}){broken}",
+        exit_code=EXIT_REFUSED if document.broken else EXIT_CLEAN,
+        rows=problem_rows(document),
+        facts={
+            "server": entries[0].name,
+            "origin": "lock",
+            "entries": [each.facts() for each in explained],
+            "problems": problem_facts(document.problems),
+        },
+        rule_texts=PROBLEMS,
+    )
+
+
+def explain_registered(project: Project, server: str, *, now: str) -> Report:
+    """The report of ``pinwarden explain --registry``: the entry that the project's caches and files have."""
+    found = project.registries(offline=True).find(server)
+    entry = server_entry.from_value(found)
+    trust = judge(entry, now=now)
+    issues = own_findings(entry)
+    told = explain(trust, now=now)
+    sections = (
+        Section(heading="what it is", lines=tuple(_described(entry))),
+        *_trust_sections(told, trust),
+    )
+    target = choose_target(entry)
+    return Report(
+        command="explain",
+        subject=server,
+        summary=f"{entry.name} {entry.version or ''} would be {trust.tier} ({verdict_of(trust, now=now).reason})",
+        exit_code=EXIT_CLEAN,
+        rows=tuple(
+            Row(
+                code=issue.code,
+                level=_LEVELS[issue.severity],
+                entity="server",
+                name=entry.name,
+                path="",
+                message=issue.message,
+            )
+            for issue in issues
+        ),
+        notes=("this is what a registry's entry claims, from a local copy of it; nothing of it is locked",),
+        facts={
+            "server": entry.name,
+            "origin": "registry",
+            "entries": [
+                {
+                    "version": entry.version,
+                    "source": entry.source,
+                    "status": entry.status,
+                    "target": target_in_words(selected_target(target)) if target else None,
+                    "trust": _trust_facts(told, trust),
+                    "findings": [issue.to_json() for issue in issues],
+                    "sections": [section.to_json() for section in sections],
+                }
+            ],
+            "problems": [],
+        },
+    )
+
+
+_LEVELS = {"critical": "critical", "warning": "warning", "info": "info"}
+
+
+class _Locked:
+    """What the lock says about one entry."""
+
+    def __init__(self, entry: Entry, document: LockDocument, now: str) -> None:
+        self.entry = entry
+        self.extension = extension_of(entry)
+        self.document = document
+        self.recorded = trust_of(entry.trust)
+        self.today = gated(self.recorded, now=now) if "evidence" in entry.trust else self.recorded
+        self.told = explain(self.today, now=now, configured=_configured_kind(entry))
+        pin = bundle_of(entry)
+        if pin is not None and not self.today.gates:
+            self.told = explain_bundle(self.told, pin.version, literal=pin.literal)
+        elif _configured_kind(entry) in ("npm", "pypi", "oci"):
+            known = self.extension
+            pinned = known is not None and bool(known.artifacts or known.image)
+            self.told = explain_bytes(self.told, entry.name, pinned=pinned)
+
+    def facts(self) -> dict[str, Any]:
+        """Everything as JSON; ``sections`` is the same in sentences."""
+        extension = self.extension
+        approval = extension.approval if extension else None
+        sections = (
+            Section(heading="what it is", lines=tuple(self._what())),
+            Section(heading="which bytes were approved", lines=tuple(_bytes(self.entry, extension))),
+            Section(heading="which configuration was approved", lines=tuple(self._config())),
+            Section(heading="which tools were approved", lines=tuple(self._tools())),
+            Section(heading="who approved it, and why", lines=tuple(self._approval())),
+            *_trust_sections(self.told, self.today, self.recorded.tier),
+        )
+        return {
+            "key": self.entry.key,
+            "version": release_of(self.entry),
+            "client": self.entry.client,
+            "scope": self.entry.scope,
+            "source": self.entry.source,
+            "locked_at": self.entry.locked_at,
+            "target": target_in_words(self.entry.selected_target),
+            "config": config_in_words(self.entry),
+            "surface": str(extension.surface.digest) if extension and extension.surface else None,
+            "approval": {"by": approval.by, "at": approval.at, "why": approval.why} if approval else None,
+            "trust": {**_trust_facts(self.told, self.today), "locked_tier": self.recorded.tier},
+            "sections": [section.to_json() for section in sections],
+        }
+
+    def _what(self) -> Iterator[str]:
+        entry = self.entry
+        release = release_of(entry) or "(no release named)"
+        yield f"{entry.name} {release} for {entry.client}, {entry.scope} scope"
+        yield target_in_words(entry.selected_target)
+        where = f" from {entry.source}" if entry.source else ""
+        yield f"resolved{where} at {entry.resolved_at or 'a time that is not recorded'}, locked at {entry.locked_at}"
+        yield from (note for note in entry.document["notes"] if isinstance(note, str))
+
+    def _config(self) -> Iterator[str]:
+        config = config_in_words(self.entry)
+        if config is None:
+            yield "the lock holds no configuration for this client"
+            return
+        if "command" in config:
+            yield "runs " + " ".join(config["command"])
+        if "url" in config:
+            yield f"contacts {config['url']}"
+        for member, words in (("env", "variables"), ("headers", "headers")):
+            if config.get(member):
+                yield f"is given the {words} {', '.join(config[member])}"
+        secrets = [str(row.get("name")) for row in self.entry.manifest.get("secrets", []) if isinstance(row, dict)]
+        if secrets:
+            yield f"has to be given: {', '.join(secrets)}"
+
+    def _tools(self) -> Iterator[str]:
+        pin = self.extension.surface if self.extension else None
+        if pin is not None:
+            yield f"the whole surface is pinned: {pin.digest}"
+            yield from _surface_lines(pin.items, self.document.files.get(pin.path))
+            return
+        hashed = self.entry.manifest.get("toolSurfaceHash")
+        if isinstance(hashed, dict):
+            covered = ", ".join(map(str, hashed.get("coverage", [])))
+            yield f"one hash over {hashed.get('toolCount')} tools is pinned, covering {covered}; their text is not kept"
+        else:
+            yield "none: what the server tells the model was never looked at, so it can change unseen"
+            consent = " --allow-execute" if "command" in (config_in_words(self.entry) or {}) else ""
+            yield f"pin it with pinwarden approve {shlex.quote(self.entry.name)}{consent}"
+
+    def _approval(self) -> Iterator[str]:
+        approval = self.extension.approval if self.extension else None
+        if approval is None:
+            yield "the lock does not say; whoever committed it is in the history of the repository"
+        else:
+            yield f"{approval.by} at {approval.at}: {approval.why or 'no reason given'}"
+
+
+def _configured_kind(entry: Entry) -> str | None:
+    """What kind of thing a server is that was found in a configuration; None for one from a registry."""
+    if entry.source != SOURCE:
+        return None
+    target = entry.selected_target
+    return "remote" if target.get("kind") == "remote" else str(target.get("registryType"))
+
+
+def _surface_lines(items: Mapping[str, Mapping[str, str]], text: bytes | None) -> Iterator[str]:
+    from pinwarden.surface.surface import KINDS, parse
+
+    try:
+        approved = parse(text) if text is not None else None
+    except PinwardenError:
+        approved = None
+    if approved is None:
+        for member, rows in items.items():
+            yield f"{member}: {', '.join(sorted(rows))}"
+        yield "their approved text cannot be read"
+        return
+    for kind in KINDS:
+        listed = approved.list_of(kind)
+        for item in listed[:_MAX_TOOLS]:
+            about = item.value.get("description") if isinstance(item.value, dict) else None
+            first = about.strip().partition("\n")[0][:100] if isinstance(about, str) else ""
+            yield f"{kind.entity} {item.name}" + (f": {first}" if first else "")
+        if len(listed) > _MAX_TOOLS:
+            yield f"and {len(listed) - _MAX_TOOLS} more"
+
+
+def _bytes(entry: Entry, extension: Extension | None) -> Iterator[str]:
+    named = False
+    if extension is not None:
+        for file in extension.artifacts:
+            named = True
+            yield f"{file.name}: {file.digest}" + (f", {file.size} bytes" if file.size is not None else "")
+        if extension.image is not None:
+            named = True
+            if extension.image.index is not None:
+                yield f"image index {extension.image.index}"
+            yield from (f"image for {platform}: {digest}" for platform, digest in extension.image.platforms.items())
+        if extension.closure is not None:
+            yield f"{extension.closure.packages} packages in its closure, all with digests: {extension.closure.path}"
+        pin = bundle_of(entry)
+        if pin is not None:
+            named = True
+            yield from _bundle(pin)
+        if extension.provenance is not None:
+            yield "built by " + ", ".join(f"{name} {value}" for name, value in extension.provenance.items())
+    for row in entry.trust.get("evidence", []):
+        if row["code"] != "lock_integrity":
+            named = named or row["status"] == "passed"
+            yield f"{row['status']}: {row['message']}"
+    if not named:
+        yield "nobody has held the bytes against these claims yet"
+
+
+def _bundle(pin: BundlePin) -> Iterator[str]:
+    yield f"bundle {pin.root_cid}: {pin.archive}, {pin.size} bytes"
+    yield "the install held every file against the manifest, and that against what the registry signed"
+    yield "every start does the same with what was unpacked"
+    asked = pin.policy
+    yield f"may use: network {asked.network}, filesystem {asked.filesystem}, exec {asked.exec}"
+    yield f"accepted on the word of {', '.join(dict.fromkeys(pin.provenance.get('attestations_used', ())))}"
+    logged = f"event {pin.log_index} of the log {pin.log_id}" if pin.log_id else "without a log, by the letter"
+    yield f"from {pin.registry}, channel {pin.channel}, {logged}"
+
+
+def _described(entry: ServerEntry) -> Iterator[str]:
+    yield f"{entry.name} {entry.version or 'without a version'} from {entry.source}, {entry.status}"
+    if entry.description:
+        yield entry.description
+    yield f"source code: {entry.repository_url}" if entry.repository_url else "no source code is named"
+    target = choose_target(entry)
+    yield target_in_words(selected_target(target)) if target else "nothing that could be installed"
+
+
+def _trust_sections(told: Explanation, trust: TrustReport, recorded: str | None = None) -> Sequence[Section]:
+    scores = f"overall score {trust.overall_score} of 100, metadata {trust.metadata_completeness}"
+    since: tuple[str, ...] = ()
+    if recorded is not None and recorded != told.tier:
+        since = (f"It was {recorded} when it was locked; proof of an artifact counts for seven days.",)
+    remedies = told.remedies or ("Nothing is left to do.",)
+    return (
+        Section(heading=f"how far it can be trusted: {told.tier}", lines=(told.meaning, *since, *told.reasons, scores)),
+        Section(heading="what would raise it", lines=remedies),
+    )
+
+
+def _trust_facts(told: Explanation, trust: TrustReport) -> dict[str, Any]:
+    return {
+        "tier": told.tier,
+        "overall_score": trust.overall_score,
+        "meaning": told.meaning,
+        "reasons": list(told.reasons),
+        "remedies": list(told.remedies),
+    }
+
+
+def trust_of(recorded: Mapping[str, Any]) -> TrustReport:
+    """The trust report that a lock entry holds; what it may leave out counts as the worst."""
+    pillars = recorded.get("pillars", {})
+    return TrustReport(
+        score=recorded["score"],
+        overall_score=recorded.get("overallScore", 0),
+        metadata_completeness=recorded.get("metadataCompleteness", recorded["score"]),
+        tier=recorded.get("tier", "unverified"),
+        cap_reason=recorded.get("capReason"),
+        vetoes=tuple(TierCap(**_only_gate(row)) for row in recorded.get("vetoes", [])),
+        gates=tuple(TierCap(**_only_gate(row)) for row in recorded.get("gates", [])),
+        gated_by=tuple(recorded.get("gatedBy", [])),
+        verified_provenance=recorded.get("verifiedProvenance") is True,
+        pillars=Pillars(
+            provenance=pillars.get("provenance", 0),
+            integrity=pillars.get("integrity", 0),
+            reputation=pillars.get("reputation", 0),
+            metadata_completeness=pillars.get("metadataCompleteness", 0),
+        ),
+        evidence=tuple(recorded.get("evidence", [])),
+        badges=tuple(recorded["badges"]),
+        issues=tuple(
+            Issue(severity=row["severity"], code=row["code"], message=row["message"]) for row in recorded["issues"]
+        ),
+    )
+
+
+def _only_gate(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {member: row[member] for member in ("code", "message", "tier")}

@@ -1,0 +1,1 @@
+"""``pinwarden ci``: is everything still as it was approved? Start with ``check.py``."""

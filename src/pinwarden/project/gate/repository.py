@@ -1,0 +1,196 @@
+"""The repository around the checked projects: where findings are in it, and configurations that no lock covers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
+from pinwarden.core.record import replace
+from pinwarden.core.report import UNCHECKED, Row, is_grave
+from pinwarden.project.gate.report import Checked
+
+if TYPE_CHECKING:
+    from pinwarden.clients.config import ConfigFile
+    from pinwarden.project.project import Policies, Project
+
+UNCOVERED, NOT_CHECKED = "config_uncovered", "project_not_checked"
+COVERAGE_KINDS: Kinds = kind_table(
+    critical=((UNCOVERED, "MCP servers are configured in a folder of this repository that no lock covers."),),
+    info=((NOT_CHECKED, "A folder of this repository has a lock of its own; only its files are checked in this run."),),
+)
+
+_MAX_LOCATED_BYTES = 4 * 1024 * 1024
+"""Of a file in which the line of a finding is looked up. In a larger one, findings are at line 1."""
+
+
+def in_repository(project: Project, checked: Checked, root: Path | None, *, alone: bool) -> Checked:
+    """The same findings, with paths from the repository's root and with lines, for viewers of pull requests.
+
+    A row without a file is about the lock. It is named in the row if the project is not ``alone`` in the report.
+    """
+    prefix = _prefix(project.root, root)
+    lines = _Lines(project.root)
+    lock = project.shown(project.lock)
+
+    def located(row: Row) -> Row:
+        file = row.file or lock
+        line = row.line
+        if line is None and not file.startswith("~/"):
+            line = lines.line_of(Path(file), [row.name])
+        return replace(row, file=None if alone and row.file is None else _prefixed(file, prefix), line=line)
+
+    found = {name: [located(row) for row in rows] for name, rows in checked.found.items()}
+    return replace(checked, subject=_prefixed(checked.subject, prefix), found=found)
+
+
+def unchecked_project(project: Project, err: PinwardenError) -> Checked:
+    """A project that could not be checked, which must not hide the others."""
+    lock, root = project.lock, project.root
+    # Not resolved: a link is named where it is.
+    file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.shown(lock)
+    row = Row(
+        code=UNCHECKED,
+        level="critical",
+        entity="project",
+        name=root.name,
+        path="",
+        message=f"{err.message} [{err.code}]; {err.hint}",
+        file=file,
+    )
+    return Checked(subject=file, found={"integrity": [row]})
+
+
+def with_coverage(checked: Checked, rows: Iterable[Row]) -> Checked:
+    """What was found in one project, and in the repository outside of all projects."""
+    rows = list(rows)
+    if not rows:
+        return checked
+    found = {**checked.found, "configs": [*checked.found.get("configs", ()), *rows]}
+    return replace(
+        checked,
+        found=found,
+        nothing={name: state for name, state in checked.nothing.items() if name != "configs"},
+        rule_texts={**checked.rule_texts, **reasons_of(COVERAGE_KINDS)},
+    )
+
+
+def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -> Iterator[Row]:
+    """Servers that are configured somewhere in the repository, outside of the projects that this run checks, and what
+    stands out in the files there: a hook, a switch that starts servers without a question."""
+    from pinwarden.clients.files import discover_project, project_names
+    from pinwarden.clients.findings import file_findings
+    from pinwarden.project.gate.configs import finding_row
+    from pinwarden.system.repository import folders_with
+
+    checked = {project.root.resolve() for project in projects}
+    first = projects[0]
+    try:
+        for folder in folders_with(root, project_names()):
+            if folder not in checked:
+                nested = replace(first, root=folder, lock=folder / first.lock.name)
+                if nested.lock.exists() or nested.lock.is_symlink():
+                    yield from _nested_rows(root, nested)
+                for file in discover_project(folder, first.system):
+                    if file.servers or file.fault:
+                        yield _coverage_row(root, folder, file, first.lock.name, policies)
+                    if not file.fault:  # a lock says nothing about what settings do
+                        shown = Path(file.path).relative_to(root).as_posix()
+                        yield from (finding_row(found, shown, policies) for found in file_findings(file))
+    except PinwardenError as err:
+        message = f"the repository was not searched for configurations: {err.message}"
+        yield Row(code=UNCHECKED, level="critical", entity="repository", name="", path="", message=message)
+
+
+def _nested_rows(root: Path, project: Project) -> Iterator[Row]:
+    """What fails in a project that this run was not asked to check.
+
+    Its lock is checked without a network and without starting anything: a pull request that plants a configuration can
+    plant a lock beside it.
+    """
+    from pinwarden.project.gate.check import check_project
+    from pinwarden.project.gate.options import Gate
+    from pinwarden.project.project import load_policies
+    from pinwarden.system.clock import now
+
+    try:
+        checked = check_project(project, load_policies(project), Gate(now=now(), scope="project"))
+    except PinwardenError as err:
+        checked = unchecked_project(project, err)
+    yield from filter(is_grave, in_repository(project, checked, root, alone=False).rows)
+
+
+def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policies: Policies) -> Row:
+    shown = folder.relative_to(root).as_posix()
+    names = ", ".join(server.name for server in file.servers)[:200] or (file.problem or "")[:200]
+    if (folder / lock).is_file():
+        code, message = NOT_CHECKED, f"{names}: {shown} has its own {lock}; check it with --project {quote(shown)}"
+    else:
+        code = UNCOVERED
+        message = (
+            f"{names}: no lock covers {shown}; create one with: pinwarden init --scope project --project {quote(shown)}"
+        )
+    row = Row(
+        code=code,
+        level=COVERAGE_KINDS[code].severity,
+        entity="config",
+        name=shown,
+        path="",
+        message=message,
+        file=Path(file.path).relative_to(root).as_posix(),
+        line=_Lines(root).line_of(Path(file.path), [server.name for server in file.servers[:1]]),
+    )
+    if code != UNCOVERED or policies.own is None:
+        return row
+    from pinwarden.lock.policy_rules import waived
+
+    answer = waived(policies.own, row.file or "", code, message, policies.today)
+    return replace(row, level=row.level if answer.refuses else "info", message=answer.told)
+
+
+def _prefix(folder: Path, root: Path | None) -> str:
+    """The way from the repository's root to a project, with a slash behind it; nothing where they are the same."""
+    try:
+        prefix = folder.resolve().relative_to(root).as_posix() if root is not None else "."
+    except (OSError, RuntimeError, ValueError):
+        return ""
+    return "" if prefix == "." else f"{prefix}/"
+
+
+def _prefixed(file: str, prefix: str) -> str:
+    return file if file.startswith(("~/", "/")) or file[1:3] == ":/" or file[1:3] == ":\\" else prefix + file
+
+
+class _Lines:
+    """Looks up where a server is named in a file of any format; a file is read once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._texts: dict[Path, str] = {}
+
+    def line_of(self, file: Path, names: Sequence[str]) -> int:
+        """The first line that has one of these names as a key or a table; the first line of all if there is none."""
+        text = self._text(file)
+        for name in filter(None, names):
+            spelt = re.escape(name)
+            found = re.search(
+                rf"""["']{spelt}["':]|^\s*{spelt}\s*:|\[[^\]\n]*\.{spelt}\]|name:\s*{spelt}\s*$""", text, re.MULTILINE
+            )
+            if found is not None:
+                return text.count("\n", 0, found.start()) + 1
+        return 1
+
+    def _text(self, file: Path) -> str:
+        if file not in self._texts:
+            from pinwarden.system.files import read_file
+
+            try:
+                data = read_file(self._root / file, _MAX_LOCATED_BYTES)
+            except PinwardenError:
+                data = b""
+            self._texts[file] = data.decode("utf-8", "replace")
+        return self._texts[file]

@@ -1,0 +1,382 @@
+"""Writing entries into the lock: a server from a registry, approved by someone, with or without its live surface."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.core.report import Report, Row
+from pinwarden.lock import entry as lock_entry
+from pinwarden.lock import lock_store
+from pinwarden.lock.extension import (
+    PUBLISHED,
+    SURFACE_OF,
+    Approval,
+    Extension,
+    extended,
+    pin_surface,
+    surface_path,
+)
+from pinwarden.lock.launch_choice import require_target
+from pinwarden.lock.locked_launch import (
+    LAUNCH,
+    launch_record,
+    same_release,
+    started_in_words,
+    still_enforced,
+    with_bytes_of,
+)
+from pinwarden.lock.plan import Installation, Scope, install_plan
+from pinwarden.lock.record import extension_of
+from pinwarden.lock.relock import relock, without
+from pinwarden.lock.server_entry import ServerEntry, from_value
+from pinwarden.lock.target_verification import SKIPPED, ArtifactOutcome, LiveOutcome, verify_metadata
+from pinwarden.lock.trust_explanation import own_findings
+from pinwarden.project.approvable import Approvable, approvable, approved_texts
+from pinwarden.project.asked_release import ASKED, asked_of_entry, is_release_asked
+from pinwarden.project.not_locked import not_locked
+from pinwarden.project.policy_rules import broken_rules
+from pinwarden.project.surface_files import in_own_files
+from pinwarden.surface.api_surface import api_surface_hash
+from pinwarden.surface.drift.changes import CRITICAL
+from pinwarden.surface.drift.surface import compare
+from pinwarden.surface.rows import row_of
+from pinwarden.surface.surface import TOOL, Surface
+
+if TYPE_CHECKING:
+    from pinwarden.lock.lockfile import Lock
+    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.project import Policies, Project
+    from pinwarden.surface.probe.probe import ProbeOptions
+    from pinwarden.system.target import Target
+
+
+class Wanted(Record):
+    """What a user asks to be locked."""
+
+    name: str
+    clients: tuple[str, ...]
+    version: str | None = None
+    scope: Scope = "project"
+    source: str | None = None
+    target: str | None = None
+    """Another kind of target than the usual choice: npm, pypi, oci, mcpb, nuget, cargo or remote."""
+    modern: bool = False
+    """The newer dialect of the clients' configuration."""
+    verified: bool = False
+    """Record what can be verified from the metadata, as ToolPin's --verify does."""
+
+
+class Approver(Record):
+    """Who approves, and why."""
+
+    by: str
+    why: str
+    approves_warnings: bool = False
+    """Whether the approver saw the scan's warnings and approves the text with them."""
+    how: str = ""
+    """What happened: found, named, shown or answered. It is recorded where the approver gives no reason."""
+
+    @property
+    def reason(self) -> str:
+        """What is recorded: the approver's own words, or else what happened."""
+        return self.why.strip() or self.how
+
+
+class LockWriting(Record):
+    """How entries are written."""
+
+    now: str
+    approver: Approver | None = None
+    plain_v2: bool = False
+    offline: bool = False
+    probe: ProbeOptions | None = None
+    """If given, the live server is asked and its surface is approved with the entry."""
+    shop: Workshop | None = None
+    """If given, the bytes are fetched and hashed where a verification is wanted."""
+
+
+def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, writing: LockWriting) -> Report:
+    """Resolve a server, judge it, and write one entry per client.
+
+    1. Find the entry in a registry.
+    2. Ask the live server, if that was allowed. Text with scan warnings is not approved unless the warnings are.
+    3. Make the plan for each client.
+    4. Let the policies refuse it.
+    5. Write the lock and the approved surface in one step.
+    """
+    entry = from_value(project.registries(offline=writing.offline).find(wanted.name, wanted.version, wanted.source))
+    offered = offered_surface(project, entry.name, _ask(project, entry, wanted, writing), writing)
+    warnings = offered.warnings if offered is not None else ()
+    if offered is not None and offered.blocked:
+        offered = None
+    seen = offered.surface if offered is not None else None
+    refused = bool(warnings) and seen is None
+    artifact = _look_at_bytes(entry, wanted, writing)
+    plans = [_plan(entry, client, wanted, seen, artifact, writing.now) for client in wanted.clients]
+    for plan in plans:
+        refuse_forbidden(policies, plan, writing.now, entry.published_at)
+    made = [_entry(plan, offered, project, writing, entry.published_at) for plan in plans]
+    write_entries(project, made, offered, writing)
+    findings = tuple(
+        Row(code=issue.code, level="review", entity="server", name=entry.name, path="", message=issue.message)
+        for issue in own_findings(entry)
+    )
+    return Report(
+        command="lock",
+        subject=entry.name,
+        summary=_summary(entry, wanted, seen, refused=refused),
+        exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
+        rows=(*warnings, *findings),
+        facts={
+            "entries": [{"key": made_one.key, "integrity": made_one.integrity} for made_one in made],
+            "tier": plans[0]["trust"]["tier"],
+            "surface": str(seen.digest) if seen else None,
+            "findings": [{"code": row.code, "message": row.message} for row in (*warnings, *findings)],
+        },
+    )
+
+
+def offered_surface(project: Project, name: str, seen: Surface | None, writing: LockWriting) -> Approvable | None:
+    """What a server told, with all that has to be seen before it is approved: nothing shows it on the way.
+
+    Beside the scan's warnings these are the critical changes since the approval before.
+    """
+    if seen is None:
+        return None
+    approves = writing.approver is not None and writing.approver.approves_warnings
+    approved = approved_texts(project, name)
+    offered = approvable(name, seen, approved, warnings_approved=approves)
+    if not approved or any(text.digest == seen.digest for text in approved):
+        return offered
+    critical = (row_of(change) for change in compare(approved[0], seen) if change.severity == CRITICAL)
+    rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in critical)
+    return replace(offered, warnings=(*rows, *offered.warnings))
+
+
+def refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> None:
+    """Stop at the first entry that a policy does not let in, with all that speaks against it."""
+    broken = [rule for rule in broken_rules(policies, plan, now, published_at=published_at) if rule.refuses]
+    if broken:
+        more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
+        raise PinwardenError(
+            "POLICY_REFUSED",
+            f"{broken[0].message} ({broken[0].code}){more}",
+            data={"refusals": [{"code": rule.code, "message": rule.message} for rule in broken]},
+        )
+
+
+def write_entries(
+    project: Project, entries: Sequence[lock_entry.Entry], offered: Approvable | None, writing: LockWriting
+) -> None:
+    """Put entries into the lock; those that say nothing new leave the file as it is, to the byte."""
+    texts: dict[str, Approvable] = {}
+    if offered is not None and not writing.plain_v2:
+        texts = {entry.key: offered for entry in entries}
+
+    def change(old: Lock | None) -> lock_store.LockWrite:
+        made = entries if writing.plain_v2 else [with_earlier_pins(old, entry) for entry in entries]
+        made, files = in_own_files(old, made, texts)
+        return lock_store.LockWrite(lock=relock(old, made, writing.now, plain_v2=writing.plain_v2), files=files)
+
+    lock_store.update(project.lock, change)
+
+
+def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
+    """The entry with the surface that was approved for it, and with its bytes.
+
+    Locking again without asking the server takes no approval away: a server that was held to a text must not be
+    trusted on first use because it has another release or argument. What the other one says is not known for that, so
+    the record tells what the text was approved for. The bytes of a package stay pinned as long as the same release is
+    started, however else the configuration changes: otherwise locking again would be a way to have other bytes under
+    that version pinned.
+    """
+    before = next((each for each in old.entries if each.key == entry.key), None) if old else None
+    known, fresh = (extension_of(before) if before else None), extension_of(entry)
+    if before is None or known is None or fresh is None:
+        return entry
+    same = all(before.document.get(member) == entry.document.get(member) for member in ("selectedTarget", "config"))
+    merged = _with_earlier_text(before, known, fresh, same=same or is_release_asked(before, entry))
+    launch = still_enforced(before, entry)
+    if known.has_bytes and not fresh.has_bytes and (same or launch is not None or same_release(before, entry)):
+        merged = with_bytes_of(known, merged, same=same)
+    if launch is not None and not same:
+        merged = replace(merged, others={**merged.others, LAUNCH: launch_record(launch)})
+    return entry if merged is fresh else extended(entry, merged)
+
+
+def _with_earlier_text(before: lock_entry.Entry, known: Extension, fresh: Extension, *, same: bool) -> Extension:
+    """The record with the text that was approved before, unless another one was approved just now."""
+    if fresh.surface is not None or known.surface is None:
+        return fresh
+    of = known.others.get(SURFACE_OF) or (None if same else started_in_words(before))
+    others = fresh.others if of is None else {**fresh.others, SURFACE_OF: of}
+    if same and ASKED in known.others:
+        others = {**others, ASKED: known.others[ASKED]}
+    return replace(fresh, surface=known.surface, api_surface=known.api_surface, others=others)
+
+
+def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: str) -> list[str]:
+    """Take the entries of a server out of the lock; the keys that were there."""
+    gone: list[str] = []
+
+    def change(old: Lock | None) -> lock_store.LockWrite:
+        if old is None:
+            raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
+        gone.extend(
+            entry.key for entry in old.entries if entry.name == name and (not clients or entry.client in clients)
+        )
+        if not gone:
+            raise not_locked(old.entries, name)
+        return lock_store.LockWrite(lock=without(old, gone, now))
+
+    lock_store.update(project.lock, change)
+    return gone
+
+
+def approve_surfaces(
+    project: Project, approved: Sequence[tuple[lock_entry.Entry, Approvable]], approver: Approver, now: str
+) -> list[lock_entry.Entry]:
+    """Several entries, each with its surface as the approved one, written in one step.
+
+    The text of each entry has a file of its own: the same server may be approved differently for two clients. What
+    somebody else changed in an entry meanwhile stays; if that is its surface, nothing is written. A surface with scan
+    warnings that were not approved raises ``WARNINGS_NOT_APPROVED``, and nothing is written.
+    """
+    folder = lock_store.surfaces_folder(project.lock)
+    texts = {entry.key: offered for entry, offered in approved}
+    written: list[lock_entry.Entry] = []
+
+    def with_surface(entry: lock_entry.Entry, offered: Approvable) -> lock_entry.Entry:
+        seen = offered.surface
+        known = extension_of(entry) or Extension()
+        changed = replace(
+            known,
+            surface=pin_surface(seen, surface_path(entry.key, folder=folder)),
+            api_surface=str(api_surface_hash(_tools(seen))),
+            approval=approval_of(approver, now, offered),
+            others={
+                **{name: value for name, value in known.others.items() if name not in (SURFACE_OF, ASKED)},
+                **asked_of_entry(project, entry, seen),
+            },
+        )
+        return extended(entry, changed)
+
+    def change(old: Lock | None) -> lock_store.LockWrite:
+        made = [with_surface(_still_there(old, entry), offered) for entry, offered in approved]
+        placed, files = in_own_files(old, made, texts)
+        written[:] = placed
+        return lock_store.LockWrite(lock=relock(old, placed, now), files=files)
+
+    lock_store.update(project.lock, change)
+    return written
+
+
+def _still_there(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry.Entry:
+    """The entry as the lock has it now, if what it approves is what somebody looked at."""
+    present = next((each for each in (lock.entries if lock else ()) if each.key == seen.key), None)
+    if present is None or _surface_digest(present) != _surface_digest(seen):
+        raise PinwardenError("REVIEW_STALE", f"what is approved of {seen.name[:120]!a} was changed meanwhile")
+    return present
+
+
+def _surface_digest(entry: lock_entry.Entry) -> str:
+    extension = extension_of(entry)
+    return str(extension.surface.digest) if extension is not None and extension.surface is not None else ""
+
+
+def _ask(project: Project, entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> Surface | None:
+    if writing.probe is None:
+        return None
+    from pinwarden.project.server_start import ask, prepare_probe
+
+    return ask(prepare_probe(project, entry.name, target_to_probe(entry, wanted.target), writing.probe))
+
+
+def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
+    """What the usual configuration of a server would start or contact."""
+    from pinwarden.clients.config import configured_server, entry_in
+    from pinwarden.clients.table import CLIENTS
+    from pinwarden.lock.fragments import fragment
+
+    generic = CLIENTS["generic"]
+    made = fragment(entry, "generic", target=require_target(entry, kind), dialect="modern")
+    server = configured_server(entry.name, entry_in(made.config, generic, entry.name), generic)
+    if server.target is None:
+        raise PinwardenError(
+            "NO_INSTALL_TARGET", f"{entry.name[:120]} cannot be started or contacted: {server.problem}"
+        )
+    return server.target
+
+
+def _look_at_bytes(entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> ArtifactOutcome | None:
+    if not wanted.verified or writing.shop is None:
+        return None
+    from pinwarden.project.registry_evidence import artifact_outcome
+
+    return artifact_outcome(entry.name, require_target(entry, wanted.target), writing.shop, writing.now)
+
+
+def _plan(  # noqa: PLR0913, PLR0917  all that a plan is made from
+    entry: ServerEntry,
+    client: str,
+    wanted: Wanted,
+    seen: Surface | None,
+    artifact: ArtifactOutcome | None,
+    now: str,
+) -> dict[str, Any]:
+    target = require_target(entry, wanted.target)
+    how = Installation(scope=wanted.scope, target=target, dialect="modern" if wanted.modern else "toolpin")
+    verification = None
+    if wanted.verified or seen is not None:
+        live = SKIPPED if seen is None else LiveOutcome(state="listed", tools=tuple(_tools(seen)))
+        verification = verify_metadata(entry, now=now, live=live, target=target, artifact=artifact)
+    return install_plan(entry, client, now=now, verification=verification, how=how)
+
+
+def _entry(
+    plan: dict[str, Any], offered: Approvable | None, project: Project, writing: LockWriting, published_at: str | None
+) -> lock_entry.Entry:
+    key = lock_entry.entry_key(plan["name"], plan["client"])
+    made = lock_entry.with_integrity(lock_entry.Entry(key=key, document=plan))
+    if writing.plain_v2:
+        return made
+    extension = extension_for(offered, project, plan["name"], writing)
+    return extended(made, replace(extension, others={PUBLISHED: published_at}) if published_at else extension)
+
+
+def extension_for(offered: Approvable | None, project: Project, name: str, writing: LockWriting) -> Extension:
+    """Our record of an entry that is locked now: its approved text, and who approved it."""
+    seen = None if offered is None else offered.surface
+    return Extension(
+        surface=None if seen is None else pin_surface(seen, surface_file(project, name)),
+        api_surface=None if seen is None else str(api_surface_hash(_tools(seen))),
+        approval=None if writing.approver is None else approval_of(writing.approver, writing.now, offered),
+    )
+
+
+def approval_of(approver: Approver, now: str, offered: Approvable | None = None) -> Approval:
+    """Who approved, when and why, with the warnings that were approved."""
+    return Approval(by=approver.by, at=now, why=approver.reason if offered is None else offered.reason(approver.reason))
+
+
+def surface_file(project: Project, name: str) -> str:
+    """Where the approved text of a server is kept, as the lock names it."""
+    return surface_path(name, folder=lock_store.surfaces_folder(project.lock))
+
+
+def _tools(seen: Surface) -> list[Any]:
+    return [item.value for item in seen.list_of(TOOL)]
+
+
+def _summary(entry: ServerEntry, wanted: Wanted, seen: Surface | None, *, refused: bool) -> str:
+    pinned = f", surface {seen.digest}" if seen else ", its live surface not approved yet"
+    if refused:
+        pinned = (
+            ", but not what it tells the model, which has scan warnings; after reading it: "
+            f"pinwarden approve {shlex.quote(entry.name)}"
+        )
+    return f"locked {entry.name} {entry.version} for {', '.join(wanted.clients)}{pinned}"

@@ -1,0 +1,145 @@
+"""A lockfile of either format, read and judged once, and what is wrong with it as rows and facts of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+from pinwarden.core.report import Row
+from pinwarden.lock import lock_store, lockfile
+from pinwarden.lock.entry import Entry, entry_key
+from pinwarden.lock.lockfile import Lock
+from pinwarden.lock.verification import Problem, critical, file_pins, verify, verify_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pinwarden.lock.mcp_lock_1 import NeutralLock
+
+
+class LockDocument(Record):
+    """A lockfile as it lies there: its bytes, what they say, and every problem with them."""
+
+    name: str
+    """The name of the file."""
+    data: bytes = field(repr=False)
+    lock: Lock | NeutralLock
+    problems: tuple[Problem, ...]
+    """All that is wrong with it, down to what is information."""
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """The approved texts beside the lock, by the path that the lock names."""
+
+    @property
+    def broken(self) -> tuple[Problem, ...]:
+        """The problems for which it is not what was approved."""
+        return critical(self.problems)
+
+
+def read_lock(path: Path) -> LockDocument:
+    """A lockfile of lockfileVersion 2 or mcp-lock/1, verified together with its approved texts."""
+    data = lock_store.read_bytes(path)
+    with lock_store.told_of(path):
+        lock = _parse(data)
+    if isinstance(lock, Lock):
+        return _judged(path, data, lock)
+    from pinwarden.lock import mcp_lock_1
+
+    return LockDocument(name=path.name, data=data, lock=lock, problems=mcp_lock_1.verify(lock, enforce=True))
+
+
+def read_v2(path: Path) -> tuple[Lock, LockDocument]:
+    """A lockfile of lockfileVersion 2, where nothing else will do."""
+    data = lock_store.read_bytes(path)
+    with lock_store.told_of(path):
+        lock = lockfile.parse(data)
+    return lock, _judged(path, data, lock)
+
+
+def entries_named(lock: Lock, text: str) -> tuple[Entry, ...]:
+    """The entries of ``SERVER``, or the one of ``SERVER:client``; that there is none is an error with a suggestion."""
+    found = tuple(entry for entry in lock.entries if text in (entry.name, entry_key(entry.name, entry.client)))
+    if found:
+        return found
+    from pinwarden.project.not_locked import not_locked
+
+    raise not_locked(lock.entries, text)
+
+
+def digest_of(lock: Lock | NeutralLock) -> str | None:
+    """The whole-lock digest in the way of the file's format; None if two keys have the same canonical form."""
+    if not isinstance(lock, Lock):
+        from pinwarden.lock import mcp_lock_1
+
+        return mcp_lock_1.digest(lock)
+    try:
+        return lockfile.digest(lock)
+    except PinwardenError as err:
+        if err.code != "JSON_CANONICALIZATION_ERROR":
+            raise
+        return None
+
+
+def problem_rows(document: LockDocument) -> tuple[Row, ...]:
+    """Each problem of a lockfile as a row of a report, with its line."""
+    if not document.problems:
+        return ()
+    from pinwarden.core.json_locations import places
+
+    found = places(document.data, [problem.path for problem in document.problems])
+    return tuple(
+        Row(
+            code=problem.code,
+            level=problem.level,
+            entity="lock" if problem.server is None else "server",
+            name="" if problem.server is None else f"{problem.server}:{problem.client}",
+            path=problem.path,
+            message=problem.message,
+            file=document.name,
+            line=found.get(problem.path, (None, None))[0],
+            column=found.get(problem.path, (None, None))[1],
+        )
+        for problem in document.problems
+    )
+
+
+def problem_facts(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+    """Each problem as JSON."""
+    return [
+        {
+            "code": problem.code,
+            "path": problem.path,
+            "message": problem.message,
+            "server": problem.server,
+            "client": problem.client,
+        }
+        for problem in problems
+    ]
+
+
+def _judged(path: Path, data: bytes, lock: Lock) -> LockDocument:
+    files: dict[str, bytes] = {}
+    if any(True for _ in file_pins(lock)):
+        _, files = lock_store.read_with_files(path)
+    problems = (*verify(lock), *verify_files(lock, files))
+    return LockDocument(name=path.name, data=data, lock=lock, problems=problems, files=files)
+
+
+def _parse(data: bytes) -> Lock | NeutralLock:
+    try:
+        return lockfile.parse(data)
+    except PinwardenError as err:
+        if err.code != "LOCK_VERSION_UNSUPPORTED" or b'"specVersion"' not in data:
+            raise
+    from pinwarden.lock import mcp_lock_1
+
+    return mcp_lock_1.parse(data)
+
+
+def seal_of_file(lock: Lock | NeutralLock) -> str | None:
+    """The integrity of our seal, which covers the whole file; None in a file without one."""
+    seal = lock.seal if isinstance(lock, Lock) else None
+    integrity = seal.get("integrity") if seal is not None else None
+    return integrity if isinstance(integrity, str) else None

@@ -1,0 +1,183 @@
+"""Signing a lockfile, and telling whether enough known keys signed it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
+from pinwarden.core.keys import PrivateKey, PublicKey
+from pinwarden.core.record import Record
+from pinwarden.core.report import Report, Row
+from pinwarden.lock import signature as lock_signature
+from pinwarden.lock.entry import LOCK_LIMITS
+from pinwarden.lock.lockfile import Lock
+from pinwarden.lock.signature import NEUTRAL, TOOLPIN, RequiredSigners, SignatureReport
+from pinwarden.lock.verification import PROBLEMS, refuse_if_tampered
+from pinwarden.project.lock_documents import LockDocument, digest_of, problem_facts, problem_rows, read_lock
+from pinwarden.project.policy_files import policy_digest
+from pinwarden.system.files import read_file, write_atomically
+
+
+class Signing(Record):
+    """What is to be signed, with what, and where the signature goes."""
+
+    lock: Path
+    output: Path
+    keys: tuple[PrivateKey, ...]
+    now: str
+    policy: Path | None = None
+    """The policy that the lock was reviewed under; the signature names its digest."""
+    dsse: bool = False
+    """Sign the bytes of the file, in an envelope that holds any number of signatures."""
+    add: bool = False
+    """Add to the signatures that the envelope already holds."""
+
+
+def sign_lock(signing: Signing) -> Report:
+    """The report of ``pinwarden lock sign``.
+
+    1. Read and verify the lock; one that is not whole is not signed.
+    2. Digest the policy, if one is named.
+    3. Sign.
+    4. Write the envelope, in one step.
+    """
+    document = read_lock(signing.lock)
+    refuse_if_tampered(document.problems)
+    policy = policy_digest(signing.policy)
+    if signing.dsse:
+        envelope: Any = _dsse(document.data, signing, policy)
+        data = lock_signature.dsse_to_bytes(envelope)
+    else:
+        data = _with_one_key(document, signing, policy)
+    write_atomically(signing.output, data)
+    return _signed(document, signing, policy)
+
+
+def _with_one_key(document: LockDocument, signing: Signing, policy: str | None) -> bytes:
+    if len(signing.keys) != 1 or signing.add:
+        raise PinwardenError("USAGE", "this envelope holds one signature", hint="Sign with --dsse to have several.")
+    scheme = TOOLPIN if isinstance(document.lock, Lock) else NEUTRAL
+    digest = digest_of(document.lock)
+    if digest is None:
+        raise PinwardenError("LOCK_INVALID", "the lock has no digest, because two keys are written the same")
+    envelope = lock_signature.sign(digest, signing.keys[0], signing.now, policy_digest=policy, scheme=scheme)
+    return lock_signature.to_bytes(envelope)
+
+
+def _dsse(data: bytes, signing: Signing, policy: str | None) -> dict[str, Any]:
+    if not signing.add:
+        return lock_signature.sign_file(data, signing.keys, signing.now, policy_digest=policy)
+    envelope = lock_signature.parse(read_file(signing.output, LOCK_LIMITS.max_bytes))
+    if not isinstance(envelope, dict):
+        raise PinwardenError("SIGNATURE_INVALID", f"{signing.output.name} is no DSSE envelope, so nothing can be added")
+    for key in signing.keys:
+        envelope = lock_signature.countersigned(envelope, data, key, policy_digest=policy)
+    return envelope
+
+
+def _signed(document: LockDocument, signing: Signing, policy: str | None) -> Report:
+    notes: list[str] = []
+    if not signing.dsse and isinstance(document.lock, Lock) and document.lock.is_extended:
+        notes.append(
+            "this envelope leaves out what Pinwarden recorded beside v2 (surfaces, approvals); --dsse covers all of it"
+        )
+    if policy is None:
+        notes.append("no policy is named, so the signature says nothing about one; --policy adds it")
+    names = ", ".join(key.public_key.did for key in signing.keys)
+    return Report(
+        command="lock sign",
+        subject=signing.lock.name,
+        summary=f"{signing.lock.name} signed by {names} in {signing.output}",
+        exit_code=EXIT_CLEAN,
+        notes=tuple(notes),
+        facts={
+            "file": str(signing.lock),
+            "signature": str(signing.output),
+            "form": "dsse" if signing.dsse else (TOOLPIN if isinstance(document.lock, Lock) else NEUTRAL).schema,
+            "digest": digest_of(document.lock),
+            "policy_digest": policy,
+            "signed_at": signing.now,
+            "signers": [{"did": key.public_key.did, "fingerprint": key.public_key.fingerprint} for key in signing.keys],
+            "notes": notes,
+        },
+    )
+
+
+def verify_lock_signatures(
+    lock: Path,
+    signatures: Sequence[Path],
+    keys: Mapping[str, PublicKey],
+    required: RequiredSigners,
+    policy: Path | None = None,
+) -> Report:
+    """The report of ``pinwarden lock verify-signature``: a good signature over a damaged lock is no consent to it."""
+    document = read_lock(lock)
+    digest = policy_digest(policy)
+    envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in signatures]
+    found = lock_signature.verify_signatures(document.data, envelopes, keys, required, policy_digest=digest)
+    ok = found.ok and not document.broken
+    signers = ", ".join(found.signers)
+    return Report(
+        command="lock verify-signature",
+        subject=lock.name,
+        summary=f"{lock.name} is signed by {signers}" if ok else _why_not(lock, found.missing, document),
+        exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
+        rows=(*problem_rows(document), *_rows(found)),
+        facts={
+            "ok": ok,
+            "digest": digest_of(document.lock),
+            "policy_digest": digest,
+            "signers": [
+                {"name": name, "did": keys[name].did, "fingerprint": keys[name].fingerprint} for name in found.signers
+            ],
+            "missing": list(found.missing),
+            "rejected": list(found.rejected),
+            "problems": problem_facts(document.problems),
+        },
+        rule_texts={**PROBLEMS, **reasons_of(SIGNATURE_KINDS)},
+    )
+
+
+class SignatureCheck(Record):
+    """Whose signatures a gate demands, and where they are."""
+
+    files: tuple[Path, ...]
+    keys: Mapping[str, PublicKey]
+    required: RequiredSigners
+    policy: Path | None = None
+    """The policy that the signatures must name; None for the one that the gate itself follows."""
+
+
+def signature_rows(data: bytes, check: SignatureCheck, gate_policy: str | None) -> tuple[Row, ...]:
+    """What is wrong with the signatures of these bytes. A file that is not there is a signature that is missing."""
+    digest = gate_policy if check.policy is None else policy_digest(check.policy)
+    absent = [path for path in check.files if not (path.exists() or path.is_symlink())]
+    envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in check.files if path not in absent]
+    found = lock_signature.verify_signatures(data, envelopes, check.keys, check.required, policy_digest=digest)
+    return (*_rows(found), *(_row("signature_rejected", f"there is no {path.name}") for path in absent))
+
+
+SIGNATURE_KINDS: Kinds = kind_table(
+    critical=(("signature_missing", "A signature that is required is not there."),),
+    warning=(("signature_rejected", "An envelope does not count, for the reason given."),),
+)
+
+
+def _rows(found: SignatureReport) -> tuple[Row, ...]:
+    return (
+        *(_row("signature_missing", text) for text in found.missing),
+        *(_row("signature_rejected", text) for text in found.rejected),
+    )
+
+
+def _row(code: str, message: str) -> Row:
+    return Row(code=code, level=SIGNATURE_KINDS[code].severity, entity="signature", name="", path="", message=message)
+
+
+def _why_not(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
+    if missing:
+        return f"{lock.name} is not signed as required: {'; '.join(missing)}"
+    return f"{lock.name} is signed, but it is not whole: {document.broken[0].message}"

@@ -1,0 +1,239 @@
+"""Starting a locked server: exactly the bytes, the program and the arguments that were approved, without a network.
+
+1. The lock is whole, and the entry is in it.
+2. What it starts is known, and its closure is the one that the lock pins.
+3. The environment is built from verified files, and is still what was built.
+4. The command line and the variables are those that were approved.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pinwarden.artifacts.environments.store import Store
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.patterns import pattern
+from pinwarden.core.record import Record, field
+from pinwarden.lock import closure as closure_document
+from pinwarden.lock import lock_store
+from pinwarden.lock.closure import Closure
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
+from pinwarden.lock.record import extension_of
+from pinwarden.lock.script_approvals import approved_digests
+from pinwarden.lock.verification import refuse_if_tampered, verify
+from pinwarden.project.environments import Scripts, environment_of, ready
+from pinwarden.project.mcpb_bundles import is_mcpb
+from pinwarden.project.package_sources import store_folder
+from pinwarden.project.project import Project
+from pinwarden.system.child_environment import child_environment
+from pinwarden.system.target import fill_in
+
+if TYPE_CHECKING:
+    from pinwarden.bundle.bundle_pin import BundlePin
+    from pinwarden.lock.policy import SandboxRule
+    from pinwarden.system.sandbox import Sandbox
+
+_PLACEHOLDER = pattern(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
+
+
+class Started(Record):
+    """What to start, and with what."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    cwd: str | None = None
+    folders: tuple[str, ...] = ()
+    """What the command must be able to read, beyond the system."""
+    confined: Sandbox | None = None
+    """The bounds that it was accepted with and always runs in."""
+
+
+def prepare(project: Project, entry: Entry, *, given: Sequence[str], say: Callable[[str], None]) -> Started:
+    """Everything that it takes to start a locked server, whose entry was found by `find_entry`."""
+    launch = locked_launch(entry)
+    if is_mcpb(entry):
+        return _mcpb_start(project, entry, launch, given, say)
+    if is_bundle(entry):
+        return _bundle_start(project, entry, launch, given, say)
+    if launch.runs.wrappers:
+        raise _nothing_to_run(entry.name, f"is started by {launch.runs.wrappers[0]}, whose effect cannot be repeated")
+    runs = launch.runs.via or launch.runs  # a package that connects to an address is what is started
+    arguments = tuple(given) or runs.arguments
+    _refuse_other_arguments(runs.arguments, arguments)
+    arguments = tuple(_filled(word, project.variables) for word in arguments)
+    environment = child_environment({}, project.variables, launch.variables)
+    if runs.kind == "oci":
+        line = _container_line(entry, launch, project, environment, say)
+        return Started(command=(*line, *arguments), environment=environment)
+    if runs.kind not in ("npm", "pypi"):
+        raise _nothing_to_run(entry.name, f"starts {runs.identity[:120]!a}, which is no package")
+    closure, digest = pinned_closure(project, entry)
+    store = Store(store_folder(project))
+    scripts = Scripts(approved=approved_digests(extension_of(entry)))
+    made = environment_of(closure, digest, store, project.variables.get("PATH", ""), scripts)
+    folder = ready(made, store, say=say)
+    command = (*made.command(folder, runs.program), *arguments)
+    return Started(command=command, environment=environment, cwd=launch.cwd, folders=(str(folder), *made.reads))
+
+
+def _mcpb_start(
+    project: Project, entry: Entry, launch: LockedLaunch, given: Sequence[str], say: Callable[[str], None]
+) -> Started:
+    """What starts a bundle: its manifest says all of it, so there are no arguments to give."""
+    from pinwarden.project.mcpb_bundles import mcpb_environment, mcpb_start, pinned_mcpb
+
+    _refuse_other_arguments((), given)
+    store = Store(store_folder(project))
+    folder = ready(mcpb_environment(pinned_mcpb(entry), store), store, say=say)
+    start = mcpb_start(folder, project.home, project.variables)
+    environment = child_environment(start.env, project.variables, launch.variables)
+    reads = (str(folder), sys.base_prefix)
+    return Started(command=start.command, environment=environment, cwd=launch.cwd, folders=reads)
+
+
+def is_bundle(entry: Entry) -> bool:
+    """Whether an entry was installed from a registry of bundles."""
+    extension = extension_of(entry)
+    return extension is not None and "bundle" in extension.others
+
+
+def _bundle_start(
+    project: Project, entry: Entry, launch: LockedLaunch, given: Sequence[str], say: Callable[[str], None]
+) -> Started:
+    """An installed bundle: unpacked as accepted, started as described, within what it was allowed."""
+    from pinwarden.bundle import environment as bundle_environment
+    from pinwarden.bundle.bundle_pin import bundle_of
+    from pinwarden.project.bundle_start import bundle_sandbox, ready_bundle
+
+    pin = bundle_of(entry)
+    if pin is None:
+        raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
+    _refuse_other_arguments((), given)
+    _say_revoked(project, pin, say)
+    _say_yanked(project, entry, say)
+    folder = ready_bundle(pin, Store(store_folder(project)), say=say)
+    rule = _sandbox_rule(project, entry.name)
+    sandbox, cwd = bundle_sandbox(project, pin, folder, rule)
+    if pin.policy.filesystem == "read_write" and (rule is None or not rule.write):
+        say(
+            f"{entry.name} may write files, but no folder is named for it, so it can only read. Name folders in "
+            f'pinwarden.toml: [[policy.sandbox]] server = "{entry.name}" write = ["FOLDER"]'
+        )
+    return Started(
+        command=bundle_environment.start_command(folder, pin, project.variables.get("PATH", "")),
+        environment=child_environment({}, project.variables, launch.variables),
+        cwd=cwd,
+        folders=(str(folder), *bundle_environment.shown_folders(pin)),
+        confined=sandbox,
+    )
+
+
+def _say_revoked(project: Project, pin: BundlePin, say: Callable[[str], None]) -> None:
+    """Tell if somebody vouched whose key was revoked since. A key that was only replaced is revoked as well, so this is
+    no reason not to start what was accepted."""
+    from pinwarden.bundle.trust_files import load_trust, trust_path
+
+    trusted = load_trust(trust_path(project.home, project.variables))
+    for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
+        gone = trusted.is_revoked(str(key_id))
+        if gone is not None:
+            say(f"{gone.name or key_id} vouched for {pin.tool}, and that key was revoked: {gone.why}; pinwarden update")
+
+
+def _say_yanked(project: Project, entry: Entry, say: Callable[[str], None]) -> None:
+    """A version that was yanked still starts: it is what was approved. Who starts it is told."""
+    from pinwarden.project.yanked_bundles import yank_rows
+
+    for row in yank_rows(project, (entry,)):
+        say(f"{row.message}; pinwarden update")
+
+
+def _nothing_to_run(name: str, why: str) -> PinwardenError:
+    hint = f"Write its command: pinwarden run --name {name:.120} -- COMMAND. What it tells is still held to the lock."
+    return PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} {why}", hint=hint)
+
+
+def find_entry(project: Project, name: str, client: str | None) -> Entry:
+    """The entry of a server in a lock that is whole. Entries of several clients must mean the same server."""
+    lock = lock_store.read(project.lock)
+    if lock is None:
+        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
+    refuse_if_tampered(verify(lock))
+    found = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
+    if len(found) == 1:
+        return found[0]  # most servers are started without comparing any
+    from pinwarden.project.locked_servers import locked_server
+
+    return locked_server(lock.entries, name, client, "run").entry
+
+
+def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
+    """The closure that an entry pins, and the digest of its file."""
+    extension = extension_of(entry)
+    if extension is None or extension.closure is None:
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
+    pin = extension.closure
+    data = lock_store.read_pinned(project.lock, pin)
+    if data is None or Digest.of(data) != pin.file_digest:
+        raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
+    return closure_document.parse(data), pin.file_digest
+
+
+def container_line(project: Project, entry: Entry, say: Callable[[str], None]) -> tuple[str, ...]:
+    """The command that starts a locked image by its digest."""
+    launch = locked_launch(entry)
+    environment = child_environment({}, project.variables, launch.variables)
+    return (*_container_line(entry, launch, project, environment, say), *launch.runs.arguments)
+
+
+def _container_line(
+    entry: Entry, launch: LockedLaunch, project: Project, environment: Mapping[str, str], say: Callable[[str], None]
+) -> tuple[str, ...]:
+    from pinwarden.artifacts.environments.images import Engine
+    from pinwarden.project.container_images import locked_digest, name_to_start
+    from pinwarden.system.programs import find_program
+
+    runs = launch.runs
+    locked_digest(entry, runs)  # an image that is not locked is refused before anybody looks for an engine
+    for runner in (runs.runner, "docker", "podman"):
+        program = find_program(runner, project.variables.get("PATH", ""))
+        if program is not None:
+            options = tuple(_filled(word, project.variables) for word in runs.options)
+            engine = Engine(program=program, variables=environment)
+            name = name_to_start(entry, runs, engine, Store(store_folder(project)), say)
+            return (str(program), "run", *options, name)
+    raise PinwardenError("PROGRAM_UNKNOWN", "docker or podman is needed to start this server, and neither is installed")
+
+
+def _refuse_other_arguments(locked: Sequence[str], given: Sequence[str]) -> None:
+    """What a client fills in itself may be anything; all else of the arguments is what was approved."""
+    same = len(locked) == len(given) and all(map(_is_approved, locked, given))
+    if not same:
+        raise PinwardenError(
+            "ARGUMENTS_CHANGED",
+            "the arguments are not those that were approved",
+            data={"approved": list(locked)},
+        )
+
+
+def _is_approved(locked: str, given: str) -> bool:
+    if locked == given:
+        return True
+    fixed = _PLACEHOLDER.split(locked)
+    return len(fixed) > 1 and re.fullmatch(".*".join(map(re.escape, fixed)), given, re.DOTALL) is not None
+
+
+def _filled(word: str, variables: Mapping[str, str]) -> str:
+    return fill_in(word, variables) if "${" in word else word
+
+
+def _sandbox_rule(project: Project, name: str) -> SandboxRule | None:
+    from pinwarden.project.project import load_policies
+
+    own = load_policies(project).own
+    return None if own is None else own.sandbox_rule(name)

@@ -1,0 +1,199 @@
+"""The one step before every start of a server: policy, then sandbox, then the command line.
+
+1. The policy is read. One that cannot be read or understood is an error, and nothing is started.
+2. What is started is found: the verified bytes that are locked, or a command as it is configured or typed.
+3. The sandbox is chosen: what a bundle was accepted with, what ``[[policy.sandbox]]`` says, or what the user asked for.
+
+``run`` and the gateway start what `prepare_start` returns, everything that asks a server what it tells the model
+starts what `prepare_probe` returns (tests/test_structure.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field, replace
+from pinwarden.project.project import load_policies
+
+if TYPE_CHECKING:
+    from pinwarden.clients.config import ConfigFile
+    from pinwarden.lock.entry import Entry
+    from pinwarden.lock.policy import Policy
+    from pinwarden.project.project import Project
+    from pinwarden.project.run import Started
+    from pinwarden.surface.probe.probe import ProbeOptions, Progress
+    from pinwarden.surface.surface import Surface
+    from pinwarden.system.sandbox import Sandbox
+    from pinwarden.system.target import StdioTarget, Target
+
+# Nothing to be started from: no package, or one whose bytes are not locked or not in the store.
+_NO_BYTES = ("NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "ARTIFACT_MISSING")
+
+
+class PreparedStart(Record):
+    """A command that may be started as it is."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    cwd: str | None = None
+
+
+class PreparedProbe(Record):
+    """What is started or contacted to ask it, and how."""
+
+    target: Target
+    options: ProbeOptions
+
+
+def prepare_start(
+    project: Project, name: str, find: Callable[[], Started], *, sandbox: bool = False, confine: bool = True
+) -> PreparedStart:
+    """Prepare the start of a server; ``find`` says what is started, and is called after the policy was read.
+
+    ``sandbox`` asks for one also if no policy does; without ``confine`` a bundle starts without the one it was accepted
+    with.
+    """
+    policy = load_policies(project).own
+    started = find()
+    chosen = _sandbox(project, policy, name, started, wanted=sandbox)
+    if chosen is not None and (confine or started.confined is None):
+        from pinwarden.system.sandbox import sandboxed
+
+        words = tuple(sandboxed(started.command, dict(started.environment), started.cwd, chosen))
+    else:
+        words = started.command
+    return PreparedStart(words=words, environment=started.environment, cwd=started.cwd)
+
+
+def prepare_probe(
+    project: Project, name: str, target: Target, options: ProbeOptions, entry: Entry | None = None
+) -> PreparedProbe:
+    """Prepare asking a server. With its entry of the lock it is started from the bytes that are locked for it.
+
+    Without consent it stays as it is, for the error that names it: nothing is built before.
+    """
+    from pinwarden.project.run import Started
+    from pinwarden.system.target import StdioTarget
+
+    policy = load_policies(project).own
+    if not isinstance(target, StdioTarget) or not options.allow_execute:
+        return PreparedProbe(target=target, options=options)
+    started = None if entry is None else _locked(project, entry, target)
+    if started is None:
+        started = Started(command=target.command, environment={}, cwd=target.cwd)
+    else:
+        target = replace(target, command=started.command, cwd=started.cwd or target.cwd)
+    if options.sandbox is not None:  # the strictest there is, whatever a policy allows
+        chosen: Sandbox | None = replace(options.sandbox, readable=(*options.sandbox.readable, *started.folders))
+    else:
+        chosen = _sandbox(project, policy, name, started, wanted=False)
+    return PreparedProbe(target=target, options=replace(options, sandbox=chosen))
+
+
+def prepare_locked_probe(
+    project: Project, entry: Entry, files: Sequence[ConfigFile], options: ProbeOptions
+) -> PreparedProbe:
+    """Prepare asking a locked server: the approved command, with this machine's own values."""
+    from pinwarden.project.live_targets import live_target
+
+    return prepare_probe(project, entry.name, live_target(entry, files), options, entry)
+
+
+def prepare_run_probe(project: Project, target: Target, options: ProbeOptions) -> PreparedProbe:
+    """Prepare asking a server that ``pinwarden run`` starts: that command takes this very step, sandbox included."""
+    load_policies(project)
+    return PreparedProbe(target=target, options=options)
+
+
+def ask(prepared: PreparedProbe) -> Surface:
+    """Everything that a server tells the model."""
+    from pinwarden.surface.probe.probe import probe
+
+    return probe(prepared.target, prepared.options)
+
+
+def ask_all(
+    prepared: Sequence[PreparedProbe], on_progress: Callable[[Progress], None] | None = None
+) -> list[Surface | PinwardenError]:
+    """The same of many servers at once, in their order; an error stands in its place."""
+    from pinwarden.surface.probe.probe import probe_all
+
+    targets = [each.target for each in prepared]
+    return probe_all(targets, [each.options for each in prepared], on_progress=on_progress)
+
+
+def _sandbox(project: Project, policy: Policy | None, name: str, started: Started, *, wanted: bool) -> Sandbox | None:
+    if started.confined is not None:
+        return started.confined
+    rule = None if policy is None else policy.sandbox_rule(name)
+    if rule is None and not wanted:
+        return None
+    from pinwarden.project.writable_folders import writable_folders
+    from pinwarden.system.sandbox import Sandbox
+
+    if rule is None:
+        return Sandbox(readable=started.folders)
+    writable = writable_folders(project, tuple(_folder(project, path) for path in rule.write))
+    return Sandbox(
+        readable=(*started.folders, *(_folder(project, path) for path in rule.read)),
+        writable=writable.folders,
+        kept=writable.kept,
+        forbidden=writable.forbidden,
+        network=rule.network,
+    )
+
+
+def _folder(project: Project, path: str) -> str:
+    named = project.home / path[2:] if path.startswith("~/") else project.root / path
+    return str(named.resolve())
+
+
+def _locked(project: Project, entry: Entry, target: StdioTarget) -> Started | None:
+    """What the lock says is started; None where the client starts something else, or there are no bytes.
+
+    What a registry serves today may differ from what was verified, and a gateway in between would block what was not
+    approved, which is what whoever asks wants to see.
+    """
+    from pinwarden.lock import lock_store
+    from pinwarden.lock.verification import refuse_if_tampered, verify
+    from pinwarden.project.run import prepare
+
+    through_us = _stands_for_the_lock(entry, target)
+    if not through_us and not _is_locked_command(entry, target):
+        return None
+    try:
+        lock = lock_store.read(project.lock)
+        if lock is not None:
+            refuse_if_tampered(verify(lock))
+        return prepare(project, entry, given=(), say=lambda _: None)
+    except PinwardenError as err:
+        if err.code in _NO_BYTES and not through_us:
+            return None
+        raise
+
+
+def _stands_for_the_lock(entry: Entry, target: StdioTarget) -> bool:
+    """Whether the client starts the entry through us."""
+    from pinwarden.bundle.bundle_pin import BUNDLE
+    from pinwarden.clients.launch.own_command import is_enforced_start
+    from pinwarden.lock.locked_launch import LAUNCH
+    from pinwarden.lock.record import extension_of
+
+    extension = extension_of(entry)
+    ours = extension is not None and (LAUNCH in extension.others or BUNDLE in extension.others)
+    return ours and is_enforced_start(target.command, entry.name)
+
+
+def _is_locked_command(entry: Entry, target: StdioTarget) -> bool:
+    from pinwarden.lock.locked_launch import locked_launch
+    from pinwarden.lock.record import extension_of
+
+    extension = extension_of(entry)
+    if extension is None or not extension.has_bytes:
+        return False
+    try:
+        return locked_launch(entry).command == target.command
+    except PinwardenError:
+        return False

@@ -1,0 +1,68 @@
+"""What can be said about a registry's server before anybody locks it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.report import Report, Row, weight
+from pinwarden.lock.launch_choice import choose_target
+from pinwarden.lock.server_entry import from_value
+from pinwarden.lock.target_verification import SKIPPED, LiveOutcome, verify_metadata
+from pinwarden.lock.trust_explanation import explain, own_findings
+from pinwarden.project.lock import target_to_probe
+from pinwarden.project.registry_evidence import artifact_outcome
+from pinwarden.surface.surface import TOOL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.surface.surface import Surface
+    from pinwarden.system.target import Target
+
+
+def verify_server(
+    found: dict[str, Any],
+    *,
+    now: str,
+    ask: Callable[[str, Target], Surface] | None = None,
+    shop: Workshop | None = None,
+) -> Report:
+    """The report of ``pinwarden verify``. With ``ask`` the live server is asked, with ``shop`` the bytes are
+    fetched and hashed."""
+    entry = from_value(found)
+    live = SKIPPED
+    if ask is not None:
+        try:
+            seen = ask(entry.name, target_to_probe(entry))
+            live = LiveOutcome(state="listed", tools=tuple(item.value for item in seen.list_of(TOOL)))
+        except PinwardenError as err:
+            refused = err.code == "CONSENT_REQUIRED"
+            live = LiveOutcome(state="not-executed" if refused else "failed", reason=err.message)
+    artifact = artifact_outcome(entry.name, choose_target(entry), shop, now)
+    report = verify_metadata(entry, now=now, live=live, artifact=artifact)
+    told = explain(report.trust, now=now)
+    rows = [
+        Row(code=code, level=level, entity="server", name=entry.name, path="", message=message)
+        for code, level, message in (
+            *((issue.code, issue.severity, issue.message) for issue in report.found.issues),
+            *((issue.code, "review", issue.message) for issue in own_findings(entry)),
+        )
+    ]
+    refused = not report.ok or entry.status == "deleted"
+    return Report(
+        command="verify",
+        subject=f"{entry.name} {entry.version}",
+        summary=f"{entry.name} {entry.version} is {told.tier}: {told.meaning}",
+        exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
+        rows=tuple(sorted(rows, key=weight)),
+        notes=tuple(told.reasons),
+        facts={
+            **report.to_json(),
+            "tier": told.tier,
+            "reasons": list(told.reasons),
+            "remedies": list(told.remedies),
+            "findings": [{"code": issue.code, "message": issue.message} for issue in own_findings(entry)],
+        },
+    )

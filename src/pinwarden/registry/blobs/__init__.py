@@ -1,0 +1,1 @@
+"""Where a registry keeps archives: a folder or an OCI registry, by CID."""

@@ -1,0 +1,59 @@
+"""Archives in any OCI registry: each is an artifact whose tag is its CID, so nothing sweeps it away."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+from pinwarden.artifacts.endpoints.docker import registry_endpoint
+from pinwarden.artifacts.oci_manifest import ImageManifest, parse_document
+from pinwarden.artifacts.oci_push import PushRegistry
+from pinwarden.artifacts.oci_reference import parse_reference
+from pinwarden.core.cid import Cid
+from pinwarden.core.errors import PinwardenError
+from pinwarden.registry.blobs.blobs import Blobs
+from pinwarden.system.net.endpoint import Settings
+from pinwarden.system.net.fetch import Fetcher, FetchRules
+
+ARTIFACT_TYPE = "application/vnd.pinwarden.archive.v1"
+_LAYER_TYPE = "application/octet-stream"
+
+
+class OciBlobs(Blobs):
+    """One repository full of archives. Credentials are those that docker or podman has."""
+
+    def __init__(self, registry: PushRegistry, fetcher: Fetcher) -> None:
+        self._registry = registry
+        self._fetcher = fetcher
+
+    @classmethod
+    def at(cls, url: str) -> OciBlobs:
+        """The repository at ``oci://host/name``."""
+        reference = parse_reference(url.removeprefix("oci://"))
+        settings = Settings(home=Path.home(), project=None, variables=os.environ)
+        endpoint = registry_endpoint(reference, settings, said_by="argument")
+        fetcher = Fetcher(FetchRules(), os.environ)
+        return cls(PushRegistry(reference, fetcher, endpoint), fetcher)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._fetcher.close()
+
+    def has(self, cid: str) -> bool:
+        """Whether there is an artifact of that tag."""
+        return self._registry.document(str(Cid.parse(cid))) is not None
+
+    def _put(self, cid: str, data: bytes) -> None:
+        self._registry.put_artifact(str(Cid.parse(cid)), ARTIFACT_TYPE, [(_LAYER_TYPE, data)])
+
+    def _get(self, cid: str, max_bytes: int) -> bytes | None:
+        document = self._registry.document(str(Cid.parse(cid)))
+        if document is None:
+            return None
+        manifest = parse_document(document.body, document.content_type)
+        if not isinstance(manifest, ImageManifest) or len(manifest.layers) != 1:
+            raise PinwardenError("IMAGE_INVALID", f"{self._registry.reference.name} has no archive under {cid}")
+        to = io.BytesIO()
+        received = self._registry.blob(manifest.layers[0], to, max_bytes)
+        return None if received is None else to.getvalue()

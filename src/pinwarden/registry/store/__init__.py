@@ -1,0 +1,1 @@
+"""The registry's tables: versions, publishers and the transparency log."""

@@ -1,0 +1,153 @@
+"""Who may publish in a registry: namespaces, their keys, tokens, and a record of what was asked."""
+
+from __future__ import annotations
+
+from pinwarden.core.record import Record
+from pinwarden.registry.names import beginnings, namespace_of
+from pinwarden.system.database import Conflict, Row, Transaction
+
+OWNER = "owner"
+PUBLISHER = "publisher"
+ROLES = (OWNER, PUBLISHER)
+"""An owner may also change the keys of the namespace and give parts of it away."""
+DONE = "done"
+
+
+class Token(Record):
+    """A publisher's token, without the token: only its digest is kept."""
+
+    id: str
+    namespace: str
+    label: str
+    created_at: str
+    expires: int
+    """Milliseconds since 1970."""
+    revoked: int | None
+
+
+class Asked(Record):
+    """One row of the audit log."""
+
+    id: str
+    moment: int
+    action: str
+    namespace: str
+    token: str | None
+    key_id: str | None
+    subject: str
+    outcome: str
+    """``done``, or the code of the refusal."""
+    size: int = 0
+
+
+def add_namespace(step: Transaction, name: str, owner: str, now: str) -> None:
+    """A new namespace with its first owner. `Conflict` if there is one of that name."""
+    step.run("INSERT INTO namespaces (name, created_at) VALUES (?, ?)", (name, now))
+    set_key(step, name, owner, OWNER, now)
+
+
+def namespaces(step: Transaction) -> list[str]:
+    """Every namespace."""
+    return [str(row[0]) for row in step.rows("SELECT name FROM namespaces ORDER BY name")]
+
+
+def namespace_holding(step: Transaction, tool: str) -> str | None:
+    """The namespace that a tool belongs to."""
+    possible = beginnings(tool)
+    marks = ", ".join("?" for _ in possible)
+    rows = step.rows(f"SELECT name FROM namespaces WHERE name IN ({marks})", possible)  # noqa: S608
+    return namespace_of(tool, [str(row[0]) for row in rows])
+
+
+def keys_of(step: Transaction, namespace: str) -> dict[str, str]:
+    """The keys of a namespace and their roles."""
+    rows = step.rows("SELECT key_id, role FROM namespace_keys WHERE namespace = ? ORDER BY key_id", (namespace,))
+    return {str(key_id): str(role) for key_id, role in rows}
+
+
+def set_key(step: Transaction, namespace: str, key_id: str, role: str, now: str) -> None:
+    """Add a key, or give it another role."""
+    remove_key(step, namespace, key_id)
+    values = (namespace, key_id, role, now)
+    step.run("INSERT INTO namespace_keys (namespace, key_id, role, added_at) VALUES (?, ?, ?, ?)", values)
+
+
+def remove_key(step: Transaction, namespace: str, key_id: str) -> bool:
+    """Take a key away; whether it was there."""
+    return step.run("DELETE FROM namespace_keys WHERE namespace = ? AND key_id = ?", (namespace, key_id)) == 1
+
+
+# Tokens
+
+
+def add_token(step: Transaction, token: Token, digest: str) -> None:
+    """Keep a token by its digest."""
+    step.run(
+        "INSERT INTO tokens (id, digest, namespace, label, created_at, expires) VALUES (?, ?, ?, ?, ?, ?)",
+        (token.id, digest, token.namespace, token.label, token.created_at, token.expires),
+    )
+
+
+_TOKEN = "id, namespace, label, created_at, expires, revoked"  # noqa: S105 - columns
+
+
+def token_of(step: Transaction, digest: str) -> Token | None:
+    """The token with that digest."""
+    found = step.row(f"SELECT {_TOKEN} FROM tokens WHERE digest = ?", (digest,))  # noqa: S608
+    return None if found is None else _token(found)
+
+
+def tokens(step: Transaction) -> list[Token]:
+    """Every token."""
+    return [_token(row) for row in step.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created_at, id")]  # noqa: S608
+
+
+def revoke_token(step: Transaction, token_id: str, moment: int) -> bool:
+    """Let a token count no longer; whether there was one that did."""
+    return step.run("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (moment, token_id)) == 1
+
+
+def _token(row: Row) -> Token:
+    token_id, namespace, label, created_at, expires, revoked = row
+    return Token(id=token_id, namespace=namespace, label=label, created_at=created_at, expires=expires, revoked=revoked)
+
+
+# What was asked
+
+
+def spend_statement(step: Transaction, digest: str, moment: int) -> bool:
+    """Note that a signed request is carried out; False if it was before. Only in a transaction that is alone."""
+    if step.row("SELECT 1 FROM statements WHERE digest = ?", (digest,)) is not None:
+        return False
+    try:
+        step.run("INSERT INTO statements (digest, moment) VALUES (?, ?)", (digest, moment))
+    except Conflict:
+        return False
+    return True
+
+
+def write_audit(step: Transaction, asked: Asked) -> None:
+    """Add a row to the audit log."""
+    step.run(
+        "INSERT INTO audit (id, moment, action, namespace, token, key_id, subject, outcome, size) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(asked.id, asked.moment, asked.action, asked.namespace, asked.token, asked.key_id),
+            *(asked.subject, asked.outcome, asked.size),
+        ),
+    )
+
+
+def audit(step: Transaction, most: int = 1000) -> list[Asked]:
+    """The latest rows of the audit log, newest first."""
+    columns = "id, moment, action, namespace, token, key_id, subject, outcome, size"
+    rows = step.rows(f"SELECT {columns} FROM audit ORDER BY moment DESC, id LIMIT ?", (most,))  # noqa: S608
+    names = [name.strip() for name in columns.split(",")]
+    return [Asked(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def used_since(step: Transaction, token_id: str, moment: int) -> tuple[int, int]:
+    """How many requests a token was used for since then, and for how many bytes."""
+    sql = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM audit WHERE token = ? AND moment >= ?"
+    found = step.row(sql, (token_id, moment)) or (0, 0)
+    return int(found[0]), int(found[1])

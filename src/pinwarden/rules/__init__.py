@@ -1,1 +1,0 @@
-"""Pure judgement: documents in, verdict out. The time, where it matters, is an argument."""

@@ -1,1 +1,0 @@
-"""Text that reads like an attack on the model."""

@@ -1,1 +1,0 @@
-"""Client configurations held against the lock."""

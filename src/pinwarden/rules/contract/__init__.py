@@ -1,1 +1,0 @@
-"""Judgement over contracts: checked against a lockfile, compared, weighed, attested."""

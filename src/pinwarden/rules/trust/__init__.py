@@ -1,1 +1,0 @@
-"""How far a server can be trusted, by what is known of it, and why."""

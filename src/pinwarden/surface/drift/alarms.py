@@ -1,0 +1,153 @@
+"""What in newly seen text looks like an attack, measured against what was approved for the same item.
+
+A class of cues that the approved text already has is no news: a tool that always named a password file is not
+attacked because its wording improved. A destination is compared by its host, since one approved address must not
+open the way to any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from pinwarden.surface.drift.changes import CUE_ORDER
+from pinwarden.surface.drift.json_values import texts_in
+from pinwarden.surface.scan.cues import ATTACK_CODES, find_cues
+
+HEADER_KEYWORD = "x-mcp-header"
+REFERENCE_KEYWORDS = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+KNOWN_DIALECTS = frozenset(
+    {
+        "http://json-schema.org/draft-04/schema",
+        "http://json-schema.org/draft-06/schema",
+        "http://json-schema.org/draft-07/schema",
+        "https://json-schema.org/draft/2019-09/schema",
+        "https://json-schema.org/draft/2020-12/schema",
+    }
+)
+NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose members are named by the author, so that a member's name is no keyword."""
+_DATA = frozenset({"enum", "const", "default", "examples", "example"})
+_ORDINARY_IN_NEW_ITEMS = frozenset(CUE_ORDER) - ATTACK_CODES
+_BEFORE_HOST = re.compile(r"^(?:[a-z][a-z0-9+.\-]*://)?(?:[^/?#\s]*@)?", re.IGNORECASE)
+_AFTER_HOST = re.compile(r"[/?#:\s].*$", re.DOTALL)
+
+
+class Approved:
+    """What the approved text of one item already says; looked up when first asked, which for most is never."""
+
+    __slots__ = ("_seen", "_value")
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+        self._seen: tuple[frozenset[str], frozenset[str], frozenset[str]] | None = None
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """The classes of cues in it."""
+        return self._read()[0]
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The destinations in it."""
+        return self._read()[1]
+
+    @property
+    def references(self) -> frozenset[str]:
+        """The remote references in its schemas."""
+        return self._read()[2]
+
+    def _read(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        if self._seen is None:
+            found = list(_cues_in(texts_in(self._value), mentioned=True))
+            self._seen = (
+                frozenset(code for code, _ in found),
+                frozenset(host for code, host in found if code == "destination"),
+                frozenset(_remote_references(self._value)),
+            )
+        return self._seen
+
+
+def new_cues(texts: Iterable[str], approved: Approved, ignored: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """The classes of cues in ``texts`` that the approved text has not, worst first."""
+    found = {(code, host) for code, host in _cues_in(texts, mentioned=True) if code not in ignored}
+    fresh = {code for code, host in found if _is_news(code, host, approved)}
+    return tuple(code for code in CUE_ORDER if code in fresh)
+
+
+def cues_of_new_item(value: Any) -> tuple[str, ...]:
+    """The classes of cues that make an item suspicious which nobody has seen before, worst first.
+
+    A new item is held for review whatever it says. That it works with addresses or with keys is what tools are for,
+    and one that guards against attacks has to name them; to work with both addresses and keys is another matter.
+    """
+    found = {code for code, _ in _cues_in(texts_in(value), mentioned=False)}
+    if found <= _ORDINARY_IN_NEW_ITEMS and found != _ORDINARY_IN_NEW_ITEMS:
+        return ()
+    return tuple(code for code in CUE_ORDER if code in found)
+
+
+def schema_alarms(value: Any, approved: Approved) -> tuple[str, ...]:
+    """The kinds of change that new schema parts amount to by themselves: remote references, exposed headers."""
+    kinds: list[str] = []
+    if any(reference not in approved.references for reference in _remote_references(value)):
+        kinds.append("remote_reference")
+    if any(keyword == HEADER_KEYWORD for keyword, _ in _keywords_in(value)):
+        kinds.append("header_exposed")
+    return tuple(kinds)
+
+
+def is_remote(reference: Any) -> bool:
+    """Whether a reference leaves the document: anything but a fragment of it does."""
+    return isinstance(reference, str) and not reference.startswith("#")
+
+
+def is_known_dialect(value: Any) -> bool:
+    """Whether a ``$schema`` names a published dialect."""
+    return isinstance(value, str) and value.removesuffix("#") in KNOWN_DIALECTS
+
+
+def _is_news(code: str, host: str, approved: Approved) -> bool:
+    return host not in approved.hosts if code == "destination" else code not in approved.classes
+
+
+def _cues_in(texts: Iterable[str], *, mentioned: bool) -> Iterator[tuple[str, str]]:
+    """Each cue's class, and for a destination its host; phrases that are only talked about, if asked for."""
+    for text in dict.fromkeys(texts):
+        for cue in _cues_of_short_text(text) if len(text) <= _SHORT else find_cues(text):
+            if cue.mentioned and not mentioned:
+                continue
+            if cue.code != "destination":
+                yield cue.code, ""
+            elif not is_known_dialect(text):
+                yield cue.code, _host(text[cue.start : cue.end])
+
+
+# The names of keywords, parameters and types come by again and again.
+_SHORT = 60
+_cues_of_short_text = lru_cache(maxsize=16_384)(find_cues)
+
+
+def _host(address: str) -> str:
+    return _AFTER_HOST.sub("", _BEFORE_HOST.sub("", address.strip())).casefold().rstrip(".")
+
+
+def _remote_references(value: Any) -> Iterator[str]:
+    for keyword, target in _keywords_in(value):
+        if keyword in REFERENCE_KEYWORDS and is_remote(target):
+            yield target
+
+
+def _keywords_in(value: Any, named: bool = False) -> Iterator[tuple[str, Any]]:
+    """Every keyword in schemas inside a value. Names that an author chose and plain data are no keywords."""
+    if type(value) is dict:
+        for name, member in value.items():
+            if not named:
+                yield name, member
+            if named or name not in _DATA:
+                yield from _keywords_in(member, named=not named and name in NAMED_SCHEMAS)
+    elif type(value) is list:
+        for element in value:
+            yield from _keywords_in(element)

@@ -1,0 +1,433 @@
+"""Changes of one schema keyword that holds no schema: bounds, types, values, texts.
+
+Each rule knows which direction lets more values through. For the arguments of a call both directions are for review:
+a wider schema accepts values that were not approved, and a narrower one makes a choice that was the model's or the
+user's (one value left of an enum, a higher minimum, null no longer accepted). Two kinds of narrowing leave the choice
+of the value as it was and are information: a maximum size of free text or of a list (``size_limited``), and the
+refusal of members that the schema does not name (``additional_properties_closed``).
+
+A narrower schema of a result promises more and asks for nothing, so it is information (``result_narrowed``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pinwarden.core.numbers import is_number
+from pinwarden.core.record import Record, replace
+from pinwarden.surface.drift.alarms import is_known_dialect, is_remote
+from pinwarden.surface.drift.changes import ABSENT, Change
+from pinwarden.surface.drift.json_values import identity, same
+from pinwarden.surface.drift.place import Place, text_changes, value_changes
+
+Schema = dict[str, Any]
+_ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
+_TYPE_NAMES = {type(None): "null", bool: "boolean", dict: "object", list: "array", str: "string", int: "integer"}
+_LEAST_SIZES = frozenset({"minLength", "minItems", "minProperties"})
+_LEAST_OF_GREATEST = {"maxLength": "minLength", "maxItems": "minItems", "maxProperties": "minProperties"}
+"""Keywords for a maximum size, and the keyword for the minimum size of the same thing."""
+_FREE_TEXT_OR_LIST = frozenset({"type", "title", "description", "$comment", "default", "examples", "example", "items"})
+"""Keywords beside which a maximum size excludes no value for what it says."""
+_MAX_EXACT_INTEGER = 2**53 - 1  # RFC 8259, section 6; generators state it as the bound of every integer
+_NARROWING = frozenset(
+    {
+        "alternative_removed",
+        "bound_added",
+        "bound_tightened",
+        "enum_shrunk",
+        "more_demanded",
+        "schema_tightened",
+        "size_limited",
+        "type_narrowed",
+    }
+)
+"""Kinds of change that only take values away; of a result each is ``result_narrowed``."""
+_DESTINATION = frozenset({"destination"})
+# Keywords that only limit values, by what they hold. A least size is not among them: it demands something.
+_SILENT_BOUNDS = frozenset(
+    {
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "maxLength",
+        "maxItems",
+        "maxProperties",
+        "maxContains",
+    }
+)
+_SILENT_SCHEMAS = frozenset(
+    {
+        "additionalProperties",
+        "unevaluatedProperties",
+        "items",
+        "additionalItems",
+        "unevaluatedItems",
+        "not",
+    }
+)
+
+
+class Walk(Record):
+    """Where in a schema we are and which way is wider there."""
+
+    place: Place
+    sense: int = 1
+    """1: more values here, more values in all. -1: under 'not', the reverse. 0: in a condition, unknown."""
+    inputs: bool
+    """The schema of a call's arguments, in contrast to that of a result."""
+    unstated_everywhere: bool = False
+    """All closed input schemas of the server lost ``additionalProperties`` at once."""
+
+    def down(self, token: str | int) -> Walk:
+        """One level further down."""
+        return replace(self, place=self.place.down(token))
+
+    def turned(self, by: int) -> Walk:
+        """The same place with the directions reversed (-1) or unknown (0)."""
+        return replace(self, sense=self.sense * by)
+
+    def plain(self, kind: str, before: Any, after: Any) -> Change:
+        """A change that means the same whichever way is wider."""
+        return self.place.change(kind, before, after)
+
+    def wider(self, kind: str, before: Any, after: Any, *, silent: bool = False) -> Change:
+        """A change after which this part of the schema takes more values.
+
+        ``silent`` if what it adds holds nothing that a model could follow, which goes without saying for numbers,
+        flags and what is gone. Under 'not' only that is information: text is read there as anywhere else.
+        """
+        silent = silent or after is ABSENT or type(after) is bool or is_number(after)
+        excluded = "negation_tightened" if self.inputs else "result_narrowed"
+        kinds = {1: kind, -1: excluded if silent else "subschema_added", 0: "condition_changed"}
+        return self.place.change(kinds[self.sense], before, after)
+
+    def narrower(self, kind: str, before: Any, after: Any) -> Change:
+        """A change after which this part of the schema takes fewer values."""
+        if not self.inputs and kind in _NARROWING:
+            kind = "result_narrowed"
+        kinds = {1: kind, -1: "negation_loosened", 0: "condition_changed"}
+        return self.place.change(kinds[self.sense], before, after)
+
+
+Rule = Callable[[Walk, Schema, Schema], Iterator[Change]]
+"""How one keyword of two schemas is compared; the walk stands on the keyword, whose values differ."""
+
+
+def sides(walk: Walk, before: Schema, after: Schema) -> tuple[Any, Any]:
+    """The two values of the keyword that the walk stands on."""
+    return before.get(walk.place.member, ABSENT), after.get(walk.place.member, ABSENT)
+
+
+def is_silent(schema: Any) -> bool:
+    """Whether a schema, or each of a list, only limits values, without a name, text or value that a model could follow.
+
+    What does not belong under a keyword is not silent there: text in place of a number is read all the same.
+    """
+    if isinstance(schema, dict):
+        return all(_is_silent_keyword(keyword, value) for keyword, value in schema.items())
+    if isinstance(schema, list):
+        return all(map(is_silent, schema))
+    return type(schema) is bool
+
+
+def _is_silent_keyword(keyword: str, value: Any) -> bool:
+    if keyword == "type":
+        return _type_set(value) is not None
+    if keyword == "uniqueItems":
+        return type(value) is bool
+    if keyword in _SILENT_BOUNDS:
+        return is_number(value)
+    return keyword in _SILENT_SCHEMAS and is_silent(value)
+
+
+def text(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """Text for the model: title, description, $comment."""
+    yield from text_changes(walk.place, *sides(walk, before, after))
+
+
+def unknown(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """A keyword that we cannot judge."""
+    yield from value_changes(walk.place, *sides(walk, before, after), "keyword_changed")
+
+
+def default(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """The value that a missing one stands for."""
+    yield from value_changes(walk.place, *sides(walk, before, after), "default_changed")
+
+
+def examples(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """Values that a model imitates."""
+    yield from value_changes(walk.place, *sides(walk, before, after), "examples_changed")
+
+
+def dialect(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """``$schema``: which published rules a schema follows."""
+    old, new = sides(walk, before, after)
+    known = all(side is ABSENT or is_known_dialect(side) for side in (old, new))
+    yield walk.place.change("dialect_changed" if known else "dialect_unknown", old, new, ignored=_DESTINATION)
+
+
+def identifier(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """``$id``: a name in the form of an address, which nobody calls."""
+    yield walk.place.change("keyword_changed", *sides(walk, before, after), ignored=_DESTINATION)
+
+
+def reference(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """``$ref``: within the document, or out of it."""
+    old, new = sides(walk, before, after)
+    if is_remote(new) and new not in walk.place.approved.references:
+        yield walk.place.change("remote_reference", old, new, ignored=_DESTINATION)
+    else:
+        yield walk.plain("reference_changed", old, new)
+
+
+def header(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """``x-mcp-header``: the argument is sent as a header, too."""
+    old, new = sides(walk, before, after)
+    yield walk.plain("keyword_changed" if new is ABSENT else "header_exposed", old, new)
+
+
+def upper_bound(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """A greatest value or size."""
+    yield _bound(walk, before, after, sign=1)
+
+
+def lower_bound(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """A least value or size."""
+    yield _bound(walk, before, after, sign=-1)
+
+
+def _bound(walk: Walk, before: Schema, after: Schema, sign: int) -> Change:
+    old, new = sides(walk, before, after)
+    if not all(side is ABSENT or is_number(side) for side in (old, new)):
+        return walk.plain("keyword_changed", old, new)
+    least_size = walk.place.member in _LEAST_SIZES
+    if least_size and (old is ABSENT or old <= 0) and (new is ABSENT or new <= 0):
+        return walk.plain("same_meaning", old, new)
+    if new is ABSENT:
+        return walk.wider("bound_removed", old, new)
+    if old is not ABSENT and (new - old) * sign > 0:
+        return walk.wider("bound_loosened", old, new)
+    if least_size:
+        return walk.narrower("more_demanded", old, new)
+    if _leaves_the_choice(walk.place.member, after, new * sign):
+        return walk.narrower("size_limited", old, new)
+    return walk.narrower("bound_added" if old is ABSENT else "bound_tightened", old, new)
+
+
+def _leaves_the_choice(keyword: str, schema: Schema, limit: Any) -> bool:
+    """Whether a limit leaves the choice of the value: it excludes only large sizes, or integers that JSON cannot carry.
+
+    Beside an enum, a pattern or a format a maximum size can single out a value, and so can one that leaves no size
+    but the smallest.
+    """
+    least = _LEAST_OF_GREATEST.get(keyword)
+    if least is None:
+        return bool(limit >= _MAX_EXACT_INTEGER)
+    free = schema.keys() <= _FREE_TEXT_OR_LIST | _LEAST_OF_GREATEST.keys() | _LEAST_SIZES
+    smallest = schema.get(least, 0)
+    return free and is_number(smallest) and bool(limit > max(1, smallest))
+
+
+def multiple_of(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """A step between accepted numbers: a multiple of it is tighter."""
+    old, new = sides(walk, before, after)
+    if not all(side is ABSENT or is_number(side) for side in (old, new)):
+        yield walk.plain("keyword_changed", old, new)
+    elif old is ABSENT:
+        yield walk.narrower("bound_added", old, new)
+    elif new is ABSENT:
+        yield walk.wider("bound_removed", old, new)
+    elif type(old) is int and type(new) is int and old > 0 and new % old == 0:
+        yield walk.narrower("bound_tightened", old, new)
+    else:
+        yield walk.wider("bound_loosened", old, new)
+
+
+def unique_items(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """Whether an element may occur twice."""
+    old, new = sides(walk, before, after)
+    was, is_now = old is True, new is True
+    if not all(side is ABSENT or type(side) is bool for side in (old, new)):
+        yield walk.plain("keyword_changed", old, new)
+    elif was == is_now:
+        yield walk.plain("same_meaning", old, new)
+    elif is_now:
+        # Where several elements are demanded, their being different can leave one set of them.
+        yield walk.narrower("bound_added" if _demands_several(after) else "size_limited", old, new)
+    else:
+        yield walk.wider("bound_removed", old, new)
+
+
+def _demands_several(schema: Schema) -> bool:
+    least = schema.get("minItems", 0)
+    return not is_number(least) or bool(least > 1)
+
+
+def enum(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """The list of accepted values."""
+    old, new = sides(walk, before, after)
+    if old is ABSENT and isinstance(new, list):
+        yield walk.narrower("values_prescribed", old, new)
+    elif new is ABSENT:
+        yield walk.wider("enum_removed", old, new)
+    elif not isinstance(old, list) or not isinstance(new, list):
+        yield walk.plain("keyword_changed", old, new)
+    else:
+        approved, offered = set(map(identity, old)), set(map(identity, new))
+        if offered == approved:
+            yield walk.plain("order_changed", old, new)
+        elif offered < approved:
+            yield walk.narrower("enum_shrunk", old, new)
+        else:
+            added = [value for value in new if identity(value) not in approved]
+            yield walk.wider("enum_grown", old, new, silent=all(map(_is_silent_value, added)))
+
+
+def _is_silent_value(value: Any) -> bool:
+    return value is None or type(value) is bool or is_number(value)
+
+
+def constant(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """The one accepted value."""
+    old, new = sides(walk, before, after)
+    if new is ABSENT:
+        yield walk.wider("constant_removed", old, new)
+    elif old is not ABSENT:
+        yield walk.plain("constant_changed", old, new)
+    elif _was_a_choice(before, new):
+        yield walk.narrower("enum_shrunk", old, new)
+    else:
+        yield walk.narrower("values_prescribed", old, new)
+
+
+def _was_a_choice(before: Schema, value: Any) -> bool:
+    choices = before.get("enum")
+    return isinstance(choices, list) and any(same(choice, value) for choice in choices)
+
+
+def pattern(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """How a string looks: pattern, format, encoding, media type."""
+    old, new = sides(walk, before, after)
+    if old is ABSENT:
+        yield walk.narrower("values_prescribed", old, new)
+    elif new is ABSENT:
+        yield walk.wider("pattern_removed", old, new)
+    else:
+        yield walk.plain("pattern_changed", old, new)
+
+
+def types(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """The types of accepted values. An integer is a number."""
+    old, new = sides(walk, before, after)
+    was, is_now = _type_set(old), _type_set(new)
+    if was is None or is_now is None:
+        yield walk.plain("keyword_changed", old, new)
+    elif was == is_now:
+        yield walk.plain(
+            "order_changed" if isinstance(old, list) and isinstance(new, list) else "same_meaning", old, new
+        )
+    elif is_now < was and _all_of_types(before, is_now):
+        yield walk.plain("same_meaning", old, new)
+    elif is_now < was:
+        yield walk.narrower("type_narrowed", old, new)
+    elif new is ABSENT:
+        yield walk.wider("type_removed", old, new)
+    elif was < is_now:
+        yield walk.wider("type_grown", old, new, silent=True)
+    else:
+        yield walk.plain("type_changed", old, new)
+
+
+def _all_of_types(schema: Schema, names: frozenset[str]) -> bool:
+    """Whether a schema listed its values, and all of them are of these types: then the types exclude none."""
+    values = schema.get("enum")
+    return isinstance(values, list) and bool(values) and all(_TYPE_NAMES.get(type(value)) in names for value in values)
+
+
+def _type_set(value: Any) -> frozenset[str] | None:
+    if value is ABSENT:
+        return _ALL_TYPES
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not _ALL_TYPES.issuperset(name for name in names if isinstance(name, str)):
+        return None
+    if not all(isinstance(name, str) for name in names):
+        return None
+    return frozenset(names) | ({"integer"} if "number" in names else set())
+
+
+def required(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+    """Which members must be there. Those of properties that went away went with them."""
+    old, new = sides(walk, before, after)
+    was, is_now = _name_set(old), _name_set(new)
+    if was is None or is_now is None:
+        yield walk.plain("keyword_changed", old, new)
+        return
+    gained, lost = is_now - was, was - is_now
+    if not gained and not lost:
+        yield walk.plain("order_changed" if was else "same_meaning", old, new)
+        return
+    lost -= _names_of(before) - _names_of(after)
+    if gained and lost:
+        yield walk.plain("required_changed", old, new)
+    elif lost:
+        yield walk.wider("parameter_optional" if walk.inputs else "promise_dropped", old, new, silent=True)
+    elif gained and walk.inputs:
+        yield walk.narrower("parameter_required", old, new)
+    elif gained:
+        # A name that no property has is not a promise but a text.
+        yield walk.narrower("result_promised" if gained <= _names_of(after) else "required_changed", old, new)
+
+
+def _name_set(value: Any) -> frozenset[str] | None:
+    names = [] if value is ABSENT else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None
+    return frozenset(names)
+
+
+def _names_of(schema: Schema) -> set[str]:
+    properties = schema.get("properties")
+    return set(properties) if isinstance(properties, dict) else set()
+
+
+KEYWORD_RULES: dict[str, Rule] = {
+    "$schema": dialect,
+    "$id": identifier,
+    "$ref": reference,
+    "$dynamicRef": reference,
+    "$recursiveRef": reference,
+    "x-mcp-header": header,
+    "title": text,
+    "description": text,
+    "$comment": text,
+    "default": default,
+    "examples": examples,
+    "example": examples,
+    "maximum": upper_bound,
+    "exclusiveMaximum": upper_bound,
+    "maxLength": upper_bound,
+    "maxItems": upper_bound,
+    "maxProperties": upper_bound,
+    "maxContains": upper_bound,
+    "minimum": lower_bound,
+    "exclusiveMinimum": lower_bound,
+    "minLength": lower_bound,
+    "minItems": lower_bound,
+    "minProperties": lower_bound,
+    "minContains": lower_bound,
+    "multipleOf": multiple_of,
+    "uniqueItems": unique_items,
+    "enum": enum,
+    "const": constant,
+    "pattern": pattern,
+    "format": pattern,
+    "contentEncoding": pattern,
+    "contentMediaType": pattern,
+    "type": types,
+    "required": required,
+}
+"""Every keyword without schemas in it that we can judge; any other is ``unknown``."""

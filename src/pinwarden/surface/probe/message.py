@@ -1,0 +1,127 @@
+"""One JSON-RPC message as it came over the wire, read so that one bad item cannot hide the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.json_slices import array_elements, object_members
+from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
+from pinwarden.surface.surface import Item, Kind
+from pinwarden.system.allowance import failed
+
+_UNREAD = frozenset({"result", "params"})  # members that are cut out and judged by their own text
+
+
+class Message(Record):
+    """A request, notification or answer from the server."""
+
+    members: dict[str, Any]
+    """The members of the envelope; of those that could not be read strictly, only the text."""
+    problem: PinwardenError | None
+    """Why the message as a whole cannot be read strictly; then ``result`` and ``params`` are bytes."""
+
+    @property
+    def is_call(self) -> bool:
+        """Whether the server asks or tells something, instead of answering."""
+        return isinstance(self.members.get("method"), str)
+
+
+class Page(Record):
+    """One page of a list. An empty string is a cursor; only its absence ends the list."""
+
+    items: list[Item]
+    cursor: str | None
+
+
+def read_message(text: bytes, limits: Limits) -> Message:
+    """Read a message. One whose envelope is ambiguous is refused, whatever it holds."""
+    try:
+        members = strict_json.parse(text, limits)
+    except PinwardenError as err:
+        return Message(members=_members(text, limits, err), problem=err)
+    if not isinstance(members, dict):
+        raise failed("protocol", "the server sent JSON that is not a message")
+    return Message(members=members, problem=None)
+
+
+def result_of(message: Message) -> dict[str, Any]:
+    """The result of an answer that must be readable as a whole."""
+    if message.problem is not None:
+        raise failed("protocol", f"the server's answer has no single meaning: {message.problem}") from message.problem
+    return _result_object(message.members.get("result"))
+
+
+def page_of(message: Message, kind: Kind, limits: Limits, most: int | None = None) -> Page:
+    """The items of one list answer, ``most`` at most; one that cannot be read strictly is kept as undigestable."""
+    if message.problem is None:
+        result = _result_object(message.members.get("result"))
+        values = _member(result, kind)
+        if not isinstance(values, list):
+            raise failed("protocol", f"the server's answer to {kind.method} has no list of {kind.member}")
+        _check_count(values, kind, most)
+        return Page(items=[Item.of(kind, value) for value in values], cursor=_cursor(result, kind))
+    texts = _members(message.members.get("result", b""), limits, message.problem, cut=kind.member)
+    values = _member(texts, kind)
+    elements = _elements(values, message.problem)
+    _check_count(elements, kind, most)
+    items = [Item.of_text(kind, element, limits) for element in elements]
+    return Page(items=items, cursor=_cursor(texts, kind))
+
+
+def _check_count(items: list[Any], kind: Kind, most: int | None) -> None:
+    if most is not None and len(items) > most:
+        raise PinwardenError(
+            "PROBE_LIMIT", f"the server's answer to {kind.method} has {len(items)} items; {most} are read"
+        )
+
+
+def _members(text: bytes, limits: Limits, problem: PinwardenError, cut: str | None = None) -> dict[str, Any]:
+    """The members of an object of which some part cannot be read strictly. It must be none of its own."""
+    try:
+        parts = object_members(text)
+    except PinwardenError as err:
+        raise failed("protocol", f"the server sent text that is not a message: {problem}") from err
+    members: dict[str, Any] = {}
+    for name, part in parts:
+        if name in members:
+            raise failed("protocol", f"the server's answer has the member {name[:80]!a} more than once") from problem
+        members[name] = part if name == cut or (cut is None and name in _UNREAD) else _small(part, limits)
+    return members
+
+
+def _small(part: bytes, limits: Limits) -> Any:
+    try:
+        return strict_json.parse(part, limits)
+    except PinwardenError as err:
+        raise failed("protocol", f"the server's answer has no single meaning: {err}") from err
+
+
+def _elements(text: Any, problem: PinwardenError) -> list[bytes]:
+    try:
+        return array_elements(text)
+    except PinwardenError as err:
+        raise failed("protocol", f"the server sent a list that cannot be taken apart: {problem}") from err
+
+
+def _result_object(result: Any) -> dict[str, Any]:
+    if not isinstance(result, dict):
+        raise failed("protocol", "the server's answer has no result object")
+    return result
+
+
+def _member(result: dict[str, Any], kind: Kind) -> Any:
+    if result.get("resultType", "complete") != "complete":
+        raise failed("protocol", f"the server wants something before it answers {kind.method}")
+    if kind.member not in result:
+        raise failed("protocol", f"the server's answer to {kind.method} has no member {kind.member}")
+    return result[kind.member]
+
+
+def _cursor(result: dict[str, Any], kind: Kind) -> str | None:
+    cursor = result.get("nextCursor")
+    if cursor is not None and not isinstance(cursor, str):
+        raise failed("protocol", f"the server's answer to {kind.method} has a nextCursor that is not a string")
+    return cursor

@@ -1,0 +1,81 @@
+"""Keeps secrets out of what people and files get to see, also where a server echoes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.surface.surface import Surface
+from pinwarden.system.masking import may_be_told
+
+_SHORTEST = 4  # shorter values are no secrets, and masking them would make every text unreadable
+_SHORTEST_REPEATED = 8  # shorter ones stand in texts by chance
+_MASK = "***"
+
+
+class SecretMask:
+    """Knows the secrets of one probe and removes them from text."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        # "Bearer abc" is a secret as a whole, and so is what follows the name of the scheme.
+        parts = {part for secret in secrets for part in (secret, *secret.split()[1:])}
+        self._secrets = sorted((part for part in parts if len(part) >= _SHORTEST), key=len, reverse=True)
+
+    def text(self, text: str) -> str:
+        """The text without any of the secrets."""
+        for secret in self._secrets:
+            text = text.replace(secret, _MASK)
+        return text
+
+    def error(self, err: PinwardenError, details: Mapping[str, object]) -> PinwardenError:
+        """The same error with more details and without secrets."""
+        data = {name: self._value(value) for name, value in {**err.data, **details}.items()}
+        return PinwardenError(err.code, self.text(err.message), hint=err.hint, data=data)
+
+    def _value(self, value: Any) -> Any:
+        return self.text(value) if isinstance(value, str) else value
+
+
+def refuse_repeated(surface: Surface, given: Iterable[tuple[str, str]]) -> None:
+    """Refuse a surface that holds a value which the server was given: whatever is written down of it would hold it too.
+
+    Only the value as it is, or as JSON spells it, is looked for. A server that means to give it away can disguise it.
+    """
+    refuse_repeated_in([surface.server, [item.value for item in surface.all_items()]], given)
+
+
+def refuse_repeated_in(answers: Any, given: Iterable[tuple[str, str]]) -> None:
+    """The same for anything else that a server says."""
+    wanted = {
+        part: name
+        for name, value in given
+        if not may_be_told(name, value)
+        for part in (value, *value.split()[1:])
+        if len(part) >= _SHORTEST_REPEATED
+    }
+    if not wanted:
+        return
+    spelt = {json.dumps(part)[1:-1]: name for part, name in wanted.items()} | wanted
+    told = "\n".join(_texts(answers))
+    names = sorted({name for part, name in spelt.items() if part in told})
+    if names:
+        raise PinwardenError(
+            "SECRET_REPEATED",
+            f"the server's answers repeat a value that it was given: {', '.join(names)[:200]}",
+            data={"names": names},
+        )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, the names of members included."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, Mapping):
+            waiting += [*each.keys(), *each.values()]
+        elif isinstance(each, list | tuple):
+            waiting += each

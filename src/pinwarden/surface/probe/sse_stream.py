@@ -1,0 +1,81 @@
+"""Server-sent events: bytes in, events out, in linear time and bounded memory."""
+
+from __future__ import annotations
+
+from pinwarden.core.record import Record
+from pinwarden.system.allowance import over_limit
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class Event(Record):
+    """One event with data."""
+
+    name: str
+    data: bytes
+
+
+class EventParser:
+    """Reads a stream of events as the WHATWG HTML standard, section 9.2.6, describes it."""
+
+    def __init__(self, max_event_bytes: int) -> None:
+        self._max = max_event_bytes
+        self._line = bytearray()
+        self._data: bytearray | None = None
+        # Not lists of their parts: those may take twenty times what is in them.
+        self._name = ""
+        self._size = 0
+        self._begun = False
+        self._after_return = False
+
+    @property
+    def held(self) -> int:
+        """Bytes of an event that is not complete."""
+        return len(self._line) + (0 if self._data is None else len(self._data))
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that this chunk completes."""
+        if not chunk:
+            return []
+        self._size += len(chunk)
+        if self._after_return and chunk[:1] == b"\n":
+            chunk = chunk[1:]
+        self._after_return = chunk[-1:] == b"\r"
+        *ended, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        events: list[Event] = []
+        for end in ended:
+            line = end
+            if self._line:
+                self._line += end
+                line, self._line = bytes(self._line), bytearray()
+            event = self._take(line)
+            if event is not None:
+                events.append(event)
+                self._size = len(rest)
+        self._line += rest
+        if self._size > self._max:
+            raise over_limit("bytes in one event", self._max)
+        return events
+
+    def _take(self, line: bytes) -> Event | None:
+        if not self._begun:
+            self._begun = True
+            line = line.removeprefix(_BOM)
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            if self._data is None:
+                self._data = bytearray(value)
+            else:
+                self._data += b"\n" + value
+        elif field == b"event":
+            self._name = value.decode("utf-8", "replace")
+        return None
+
+    def _dispatch(self) -> Event | None:
+        name, data = self._name or "message", bytes(self._data or b"")
+        self._name = ""
+        self._data = None
+        return Event(name=name, data=data) if data else None

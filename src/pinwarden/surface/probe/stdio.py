@@ -1,0 +1,266 @@
+"""A server as a child process: one message per line on its standard streams."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from queue import Empty, Queue
+from threading import Lock, Thread
+from time import monotonic
+from typing import IO
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.surface.probe.wire import Silence
+from pinwarden.system.allowance import Allowance, failed, over_limit
+from pinwarden.system.process_tree import ProcessTree
+
+_CHUNK = 1 << 16
+_QUEUED_CHUNKS = 64  # then the server has to wait until what it sent was looked at
+_CAN_POLL = hasattr(select, "poll")
+_LAST_WORDS_SECONDS = 0.5  # to read what the ended server still wrote; only a process that got away takes longer
+
+
+class Launch(Record):
+    """What is run, with everything filled in."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    cwd: str | None
+
+
+class StdioWire:
+    """Runs the command. Both output streams are read by a thread each, so that the server never blocks on one."""
+
+    transport = "stdio"
+    line_based = True
+
+    def __init__(self, launch: Launch, allowance: Allowance) -> None:
+        self._launch = launch
+        self._allowance = allowance
+        self._aborted = False
+        self._closing = Lock()
+        self._child = _Child(launch, allowance)
+
+    def send(
+        self, message: bytes, headers: Mapping[str, str], *, expects_answer: bool, wait: float | None = None
+    ) -> None:
+        """Write one line."""
+        del headers, expects_answer, wait
+        self._child.write(message + b"\n")
+
+    def receive(self, wait: float | None = None) -> bytes | Silence:
+        """The next line that is not empty."""
+        return self._child.next_line(wait)
+
+    def restart(self) -> None:
+        """Run the command once more."""
+        self._child.close(at_once=True)
+        with self._closing:
+            if self._aborted:
+                raise failed("ended", "the probe was stopped")
+            self._child = _Child(self._launch, self._allowance)
+
+    def stderr_tail(self) -> str:
+        """The end of what the server wrote to its standard error."""
+        return self._child.stderr_tail.decode("utf-8", "backslashreplace")
+
+    def close(self) -> None:
+        """End the server: politely if there is time, and in any case completely."""
+        self._child.close(at_once=self._allowance.expired or self._aborted)
+
+    def abort(self) -> None:
+        """End the server now, from any thread."""
+        with self._closing:
+            self._aborted = True
+            self._child.tree.kill()
+
+
+class _Child:
+    """One run of the command."""
+
+    def __init__(self, launch: Launch, allowance: Allowance) -> None:
+        self._allowance = allowance
+        self._limits = allowance.limits
+        self.stderr_tail = b""
+        self._stderr_bytes = 0
+        self._line: list[bytes] = []
+        self._line_bytes = 0
+        self._lines: list[bytes] = []  # complete ones, the next one last
+        self._chunks: Queue[bytes | PinwardenError] = Queue(_QUEUED_CHUNKS)
+        self._ended = False
+        self._stopping = False
+        self._closed = False
+        self._threads: list[Thread] = []
+        self._wake_read, self._wake_write = os.pipe()
+        try:
+            self._process = _start(launch)
+        except BaseException:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            raise
+        self.tree = ProcessTree(self._process)
+        try:
+            self._stdin, stdout, stderr = _streams(self._process)
+            if _CAN_POLL:
+                os.set_blocking(self._stdin.fileno(), False)
+            self._start_thread(stdout, self._chunks.put)
+            self._start_thread(stderr, self._keep_stderr)
+        except BaseException:
+            self.close(at_once=True)
+            raise
+
+    def _start_thread(self, stream: IO[bytes], deliver: Callable[[bytes], None]) -> None:
+        thread = Thread(target=self._read, args=(stream, deliver), name="probe-reader", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def write(self, data: bytes) -> None:
+        """Write all of it, or give up in time on a server that does not read. One that ended is met when reading."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._stdin.fileno(), view) :]
+            except BlockingIOError:
+                writable = select.poll()
+                writable.register(self._stdin, select.POLLOUT)
+                writable.poll(self._allowance.remaining() * 1000)
+            except OSError:
+                return
+
+    def next_line(self, wait: float | None) -> bytes | Silence:
+        """The next line that is not empty, for at most ``wait`` seconds."""
+        end = None if wait is None else monotonic() + wait
+        while not self._lines:
+            if self._ended:
+                return Silence(reason="ended", detail=self._how_it_ended())
+            left = None if end is None else end - monotonic()
+            if left is not None and left <= 0:
+                return Silence(reason="quiet", detail="the server said nothing")
+            try:
+                chunk = self._chunks.get(timeout=self._allowance.remaining(left))
+            except Empty:
+                continue
+            if isinstance(chunk, PinwardenError):
+                raise chunk
+            self._take(chunk)
+        return self._lines.pop()
+
+    def close(self, *, at_once: bool) -> None:
+        """End the process and the threads."""
+        if self._closed:
+            return
+        self._closed = True
+        self.tree.watch()
+        with suppress(OSError):
+            self._stdin.close()
+        try:
+            self._discard()
+            self.tree.end(self._limits.grace_seconds, at_once=at_once)
+            self._join(_LAST_WORDS_SECONDS)
+        finally:
+            self._stopping = True
+            os.close(self._wake_write)
+            self._join(None)
+            _close_all(self._process, self._wake_read)
+
+    def _join(self, seconds: float | None) -> None:
+        end = None if seconds is None else monotonic() + seconds
+        for thread in self._threads:
+            while thread.is_alive() and (end is None or monotonic() < end):
+                self._discard()
+                thread.join(0.02)
+
+    def _discard(self) -> None:
+        """Makes room, so that neither the reading thread nor the ending server waits for us."""
+        with suppress(Empty):
+            while True:
+                self._chunks.get_nowait()
+
+    def _take(self, chunk: bytes) -> None:
+        if not chunk:
+            self._ended = True
+            return
+        self._allowance.take(len(chunk))
+        *ended, rest = chunk.split(b"\n")
+        lines: list[bytes] = []
+        for end in ended:
+            self._line.append(end)
+            line = b"".join(self._line).strip()
+            self._line.clear()
+            self._line_bytes = 0
+            if line:
+                lines.append(line)
+        self._lines = lines[::-1]
+        self._line.append(rest)
+        self._line_bytes += len(rest)
+        if self._line_bytes > self._limits.max_message_bytes:
+            raise over_limit("bytes in one message", self._limits.max_message_bytes)
+
+    def _how_it_ended(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(self._limits.grace_seconds)
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            return f"the server {how}{' in the middle of a message' if any(self._line) else ''}"
+        return "the server closed its standard output"
+
+    def _read(self, stream: IO[bytes], deliver: Callable[[bytes], None]) -> None:
+        chunk = b"-"
+        while chunk and not self._stopping:
+            chunk = self._read_chunk(stream)
+            deliver(chunk)
+
+    def _read_chunk(self, stream: IO[bytes]) -> bytes:
+        try:
+            if _CAN_POLL:
+                # A process that left the tree could keep the stream open for ever, so the wait can be woken.
+                readable = select.poll()
+                readable.register(stream, select.POLLIN)
+                readable.register(self._wake_read, select.POLLIN)
+                readable.poll()
+                if self._stopping:
+                    return b""
+            return os.read(stream.fileno(), _CHUNK)
+        except OSError:
+            return b""
+
+    def _keep_stderr(self, chunk: bytes) -> None:
+        self.stderr_tail = (self.stderr_tail + chunk)[-self._limits.kept_stderr_bytes :]
+        self._stderr_bytes += len(chunk)
+        if self._stderr_bytes > self._limits.max_stderr_bytes and not self._stopping:
+            self._stopping = True
+            self._chunks.put(over_limit("bytes on standard error", self._limits.max_stderr_bytes))
+
+
+def _start(launch: Launch) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603  running it is what the caller consented to; there is no shell
+            list(launch.command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(launch.environment),
+            cwd=launch.cwd,
+            bufsize=0,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as err:
+        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
+        raise failed("start", f"{launch.command[0]} could not be started: {reason}") from err
+
+
+def _streams(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise failed("start", "the server has no standard streams")
+    return process.stdin, process.stdout, process.stderr
+
+
+def _close_all(process: subprocess.Popen[bytes], wake_read: int) -> None:
+    for stream in _streams(process):
+        with suppress(OSError):
+            stream.close()
+    with suppress(OSError):
+        os.close(wake_read)

@@ -1,0 +1,46 @@
+"""Facts of the Model Context Protocol: its revisions, the names of what goes with messages, the codes of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
+
+STATELESS_VERSIONS = ("2026-07-28",)
+"""The revisions in which every request stands for itself."""
+HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""The revisions that begin with a handshake, the newest first."""
+BATCH_VERSION = "2025-03-26"
+"""The only revision with several messages at once."""
+
+META = "io.modelcontextprotocol/"
+VERSION_META = f"{META}protocolVersion"
+CLIENT_META = f"{META}clientInfo"
+CAPABILITIES_META = f"{META}clientCapabilities"
+SERVER_META = f"{META}serverInfo"
+SUBSCRIPTION_META = f"{META}subscriptionId"
+
+CANCELLED = "notifications/cancelled"
+INITIALIZED = "notifications/initialized"
+PROGRESS = "notifications/progress"
+LIST_CHANGED: Mapping[str, tuple[Kind, ...]] = {
+    "notifications/tools/list_changed": (TOOL,),
+    "notifications/prompts/list_changed": (PROMPT,),
+    "notifications/resources/list_changed": (RESOURCE, TEMPLATE),
+}
+CAPABILITY: Mapping[Kind, str] = {TOOL: "tools", PROMPT: "prompts", RESOURCE: "resources", TEMPLATE: "resources"}
+"""What a server says that it offers if it has such a list."""
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+"""Also for what is refused: that is a request that failed its validation (SEP-2624); ``data`` says which."""
+INTERNAL_ERROR = -32603
+SERVER_AWAY = -32000
+"""A server that cannot be reached, died, or did not answer in time."""
+HEADER_MISMATCH = -32020
+CAPABILITY_MISSING = -32021
+VERSION_UNSUPPORTED = -32022
+URL_REQUIRED = -32042
+"""The user has to visit an address before the request is repeated."""

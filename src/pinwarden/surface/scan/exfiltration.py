@@ -1,0 +1,449 @@
+"""Sentences in which the parts of a theft come together: something taken, something private, somewhere to put it.
+
+No fixed phrase is looked for. Each sentence is reduced to the parts its words play, and the order and distance of
+the parts decide. That holds for paraphrases, and it tells ``include ~/.aws/credentials in the header`` from
+``store the key in ~/.aws/credentials``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+
+from pinwarden.core.patterns import pattern
+from pinwarden.core.record import Record
+from pinwarden.surface.scan.phrase_rule import compiled
+from pinwarden.surface.scan.plain_text import word_set
+
+_URL = r"(?:https?|wss?|ftp)://[^\s'\"`<>)\]]{3,200}"
+_EMAIL = r"[\w.+\-]{1,64}@[\w\-]{1,63}(?:\.[\w\-]{1,63}){1,4}\b"
+_ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}(?!\.?\d)"
+_HOST = r"(?:[a-z0-9\-]{1,63}\.){1,5}(?:com|net|org|io|dev|xyz|site|info|ru|cn|tk|top|example|tld)\b(?!\.\w)"
+
+# Places of secrets. Each pattern begins with a mark or a rare word, by which the engine skips ahead.
+_PLACES = (
+    r"\.(?:ssh|aws|gnupg|kube|docker|azure|netrc|npmrc|pypirc|git-credentials|pgpass|bash_history|zsh_history|cursor"
+    r"|claude|codeium|config/gcloud)\b(?!\.\w{2,4}\b)[\w./\\\-]{0,80}",
+    r"\.env\b(?:\.\w{1,16})?",
+    r"/etc/(?:passwd|shadow|sudoers)\b",
+    r"/proc/(?:self|\d{1,7})/environ\b",
+    r"id_(?:rsa|ed25519|ecdsa|dsa)\b(?:\.pub)?",
+    r"authorized_keys\b",
+    r"mcp\.json\b",
+    r"claude_desktop_config\b",
+    r"wallet\.dat\b",
+    r"keychain\b",
+    r"credentials?[ ](?:files?|stores?)\b",
+    r"plain ?text passwords?\b",
+    r"169\.254\.169\.254(?:/[\w./\-]{0,120})?",
+    r"metadata\.google\.internal(?:/[\w./\-]{0,120})?",
+    r"computemetadata\b",
+    r"metadata ip\b",
+    r"file:///etc\b",
+    r"gopher://",
+)
+_HOME = re.compile(r"(?:(?:~|/home/\w{1,32}|/root|\$\{?home\}?|%userprofile%)[/\\]|https?://)$")
+PRIVATE_NAME = (
+    r"(?:api|access|secret|auth|authentication|session|bearer|oauth|encryption|recovery|ssh|private|signing|gpg|github"
+    r"|gitlab|openai|anthropic|slack|google|aws|azure|stripe|npm|database|db|admin|root|login)[ _\-]?(?:keys?|tokens?"
+    r"|secrets?|codes?|passwords?|credentials?)\b|(?:passwords?|passphrases?|credentials?|secrets|seed phrases?"
+    r"|tokens)\b|(?:aws|github|openai|anthropic|slack|google)_\w{0,24}(?:key|token|secret)\b"
+)
+_PRIVATE = (
+    r"(?:environment variables?|(?:(?<=from[ ]the[ ])|(?<=in[ ]the[ ])|(?<=your[ ]))environment|env vars?"
+    r"|process environment|cookies|localstorage|pii|browser history|clipboard|(?:conversation|chat|message"
+    r"|prompt) (?:history|transcript|logs?|context)|conversations?|system prompts?|hidden system instructions"
+    r"|everything (?:the )?(?:users?|they|you)|every (?:message|file|document|email)|(?:credit |debit "
+    r"|bank )?cards?(?: numbers?)|credit cards?"
+    r"|personal (?:data|information|details)|address book|contact list|phone numbers?|(?:last|previous|recent"
+    r"|earlier) (?:\w{1,16} )?messages (?:of|in|from) "
+    r"(?:this|the) (?:chat|conversation|session)|all (?:of )?(?:the |your |user )?(?:messages|emails|files|documents"
+    r"|prompts|notes)|users?(?:'s?)? (?:\w{1,16} ){0,2}?(?:files?|data|input|history|messages?|emails?|documents?"
+    r"|details|information|prompts?|queries|query|contacts|location))\b"
+)
+_OUTSIDE = (
+    r"(?:external|remote|third party|3rd party|outside|off ?site|foreign|undisclosed|unlisted|our|my|different|separate"
+    r"|hidden|partner) (?:\w{1,16} ){0,2}?(?:hosts?|servers?|endpoints?|urls?|address(?:es)?|services?|sites?|domains?"
+    r"|webhooks?|mailbox|buckets?|apis?|accounts?|part(?:y|ies)|systems?|destinations?|inbox|channels?|machine|storage"
+    r"|database|logger|proxy|relay|backend|listener|repository|drive)\b|third part(?:y|ies)\b"
+    r"|(?:audit|analytics|telemetry|tracking|logging|monitoring|collection) (?:mailbox|endpoint|server|host|service"
+    r"|webhook|inbox|address)\b"
+)
+_HOSTILE = r"\w{1,16}(?:'s)?(?:[ -]controlled)?(?:[ ]\w{1,16}){0,2}"
+
+# What single words play which part. Where a pattern stands beside it, the word only begins the part.
+_PLAIN_WORDS: dict[str, str] = {
+    "theft": "exfil exfiltrate exfiltrates exfiltrating exfiltrated exfiltration siphon siphons siphoning smuggle "
+    "smuggles smuggling",
+    "send": "send sends sending post posts posting upload uploads uploading forward forwards forwarding transmit "
+    "transmits transmitting relay relays relaying leak leaks leaking ship ships submit submits deliver delivers "
+    "beacon beacons mirror mirrors email emails mail mails push pushes pipe pipes stream streams report reports copy "
+    "copies cc bcc sync syncs transfer transfers share shares duplicate duplicates",
+    "put": "include append attach embed insert pass paste log echo dump encode prepend stash inject put place "
+    "concatenate including appending attaching embedding passing respond",
+    "give": "return output print provide supply store save add write set keep fill display show",
+    "take": "take takes read reads reading open opens opening cat load loads retrieve retrieves collect collects "
+    "access accesses gather gathers harvest harvests extract extracts grab grabs obtain obtains steal steals fetch "
+    "fetches request get scan probe query search locate find list try follow retry visit browse",
+    "spot": "response responses result results outputs metadata header headers argument arguments parameter "
+    "parameters param params field fields body requests sidenote sidenotes note notes context reply replies answer "
+    "answers comment comments message messages url description logs footer footers trail",
+    "given": "given configured specified provided requested selected supplied chosen designated",
+    "own": "caller callers client clients local locally user users requester terminal screen displayed",
+    "no": "don't never not no without cannot can't won't doesn't avoid prevent prevents preventing block blocks "
+    "blocking refuse refuses reject rejects denies deny redact redacts mask masks strip strips remove removes protect "
+    "protects against sanitize sanitizes",
+    "extra": "also additionally instead silently secretly first then always before after furthermore automatically "
+    "afterwards must whenever when covertly",
+}
+_OPENING_WORDS: tuple[tuple[str, str, str], ...] = (
+    (
+        "name",
+        "api access secret auth authentication session bearer oauth encryption recovery ssh private signing gpg "
+        "password passwords passphrase passphrases credential credentials secrets seed tokens aws github gitlab "
+        "openai anthropic slack google azure stripe npm database db admin root login",
+        PRIVATE_NAME,
+    ),
+    (
+        "private",
+        "environment env process cookies localstorage pii browser clipboard conversation conversations chat message "
+        "prompt system hidden every everything credit personal all user user's users address contact phone "
+        "debit bank card cards last previous recent earlier",
+        _PRIVATE,
+    ),
+    ("hostile", "attacker attackers attacker's adversary adversary's malicious rogue evil", _HOSTILE),
+    ("hostile", "collector", "collector"),
+    ("hostile", "c2", r"c2\b"),
+    (
+        "bulk",
+        "all every",
+        r"(?:all|every) (?:of )?(?:the |your |user )?(?:inputs?|data|arguments?|requests?|outputs?)\b",
+    ),
+    (
+        "outside",
+        "external remote third 3rd outside off offsite foreign undisclosed unlisted our my different separate hidden "
+        "partner audit analytics telemetry tracking logging monitoring collection",
+        _OUTSIDE,
+    ),
+    ("outside", "http https ws wss ftp", _URL),
+    (
+        "extra",
+        "every as a to for",
+        r"every time\b|as well\b|a copy\b|to bypass\b|for (?:security|audit|debugging|compliance"
+        r"|verification|logging)\b",
+    ),
+    ("no", "do does must should rather", r"(?:do|does|must|should) not\b|rather than\b"),
+    ("put", "give hand", r"(?:give|hand) (?:it|us|me|over|this tool)\b"),
+    ("self", "this", r"this (?:tool|server|function|endpoint)\b"),
+    ("own", "local", r"local ui\b"),
+    ("given", "your", r"your own\b"),
+    ("spot", "audit side", r"audit trail\b|side notes?\b"),
+    ("put", "begin start end finish answer reply", r"(?:begin|start|end|finish|answer|reply) with\b"),
+    ("aside", "log", r"log (?:out|in|on|off|into)\b"),
+    ("put", "fill", r"fill (?:this|it|that|these|the \w{1,16}|in)(?: in)? with\b"),
+)
+
+_PLACE_GATE = word_set(
+    "ssh aws gnupg kube netrc npmrc pypirc credential credentials pgpass gcloud env passwd shadow sudoers environ rsa "
+    "ed25519 ecdsa dsa wallet keychain plaintext plain 169 computemetadata gopher azure codeium zsh bash docker "
+    "cursor claude authorized mcp desktop metadata etc"
+)
+RARE_GATE = word_set(
+    "ssh aws gnupg kube netrc npmrc pypirc credential credentials pgpass gcloud env passwd shadow sudoers environ rsa "
+    "ed25519 ecdsa dsa wallet keychain password passwords passphrase passphrases plaintext 169 computemetadata gopher "
+    "secret secrets cookies localstorage pii clipboard attacker attackers adversary malicious rogue evil collector c2 "
+    "cc bcc exfil exfiltrate exfiltrates exfiltrating exfiltrated exfiltration siphon siphons siphoning smuggle "
+    "smuggles smuggling azure codeium"
+)
+"""Words that are reason enough to look for a theft."""
+_CARRY = _PLAIN_WORDS["send"] + " " + _PLAIN_WORDS["put"] + " output print give hand begin start end finish answer fill"
+PAIRED_GATES: tuple[tuple[frozenset[str], ...], ...] = tuple(
+    tuple(map(word_set, gates))
+    for gates in (
+        (
+            "key keys token tokens code codes",
+            "api access auth authentication session bearer oauth encryption recovery private signing gpg github "
+            "gitlab openai anthropic slack google stripe npm database db admin root login",
+            _CARRY,
+        ),
+        ("environment conversation conversations chat transcript personal credit seed tokens", _CARRY),
+        ("address contact phone card", "book list number numbers", _PLAIN_WORDS["send"]),
+        ("messages", "chat conversation session", _CARRY),
+        (
+            "external remote third 3rd outside offsite off foreign undisclosed unlisted partner audit analytics "
+            "telemetry tracking monitoring collection http https ftp ws wss our my different separate hidden",
+            _PLAIN_WORDS["send"],
+        ),
+        (
+            "user users",
+            "s users everything typed",
+            "data typed input history details information prompts queries contacts location",
+            _CARRY,
+        ),
+        (
+            "every all",
+            "message messages email emails file files document documents prompts notes input inputs data arguments",
+            _PLAIN_WORDS["send"],
+        ),
+        ("cursor claude docker authorized mcp", "json config keys desktop toml"),
+        ("metadata", "google ip"),
+        ("etc self gopher", "file proc root home"),
+        ("system", "prompt prompts", _CARRY),
+    )
+)
+"""Sets of words of which each must have one in the text, where no word of ``RARE_GATE`` is."""
+
+_SENTENCE_END = re.compile(r"[.!?](?=[ ]|$)")
+_BASE_TAKE = re.compile(
+    r"(?:take|read|open|cat|load|retrieve|collect|access|gather|harvest|extract|grab|obtain|steal|fetch|request|get"
+    r"|scan|probe|query|search|locate|find|list|try|follow|retry|visit|browse)$"
+)
+_LOCATION = re.compile(r"\b(?:to|into|in|inside|at|under|within|via)(?: (?:the|your|a|an|its))?[ `'\"]{1,3}$")
+_SPOT_LEAD = re.compile(r"\b(?:into|as|in|via|through|to|inside|within)\b[^.!?]{0,40}$")
+_ALL = re.compile(
+    r"\b(?:all|any|every|each|entire|full|whole|complete|discovered|found|user's|users|their|current|hidden"
+    r"|values? of|contents? of|users? (?:typed|entered|gave|has|have)|this (?:chat|conversation|session))\b"
+)
+_NEVER_SENT = pattern(r"(?:ssh |gpg )?private[ _-]?keys?\b|seed phrases?|recovery[ _-]?(?:keys?|codes?)")
+_WHOLE_TALK = pattern(r"history|transcript|cookies|environment|system prompt|address book|clipboard")
+_METADATA_SERVICE = re.compile(r"(?:https?://)?(?:169\.254|metadata)|gopher|file:///")
+# A name in code marks that something is put into: the parameter of a call, whatever it is called.
+_ARGUMENT = pattern(r"\b(?:as|in|into|via|through|to|within|inside) (?:the |its |an? )?`$")
+_IN_CODE = pattern(r"[\w\-]{1,40}`")
+_LITERAL = re.compile(r"://|@|\w\.\w")
+_PRONOUN = re.compile(r"\b(?:it|its|them|their|those|contents?)\b")
+_STRONG_EXTRA = ("also", "additionally", "instead", "silently", "secretly", "covertly", "automatically", "a copy")
+_URGING = re.compile(r"[ ](?:hesitate|forget|fail|only|just|wait|stop|longer)\b")  # "do not forget to" is no denial
+# Nothing before the place but what is wanted of it: the description or the name of a parameter that takes it in.
+_ASKED_FOR = pattern(
+    r"[\"'`(* ]{0,3}(?:(?:required|mandatory)[.:, ]{1,2})?(?:(?:the|full|entire|complete|raw|current|exact"
+    r"|plain)[ _]){0,4}"
+    r"(?:contents?|text|copy|dump|value)[ _]of[ _](?:(?:the|your|my|all|every|users?"
+    r"|user's)[ _]){0,3}(?:[a-z0-9']{1,16}"
+    r"[ _]){0,2}[`'\"]?$"
+)
+_NEAR = 130  # as far apart as the parts of one thought stand
+
+
+class Part(Record):
+    """A word or two of a sentence and the part they play."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+def thefts(text: str) -> Iterator[tuple[str, int, int]]:
+    """Code, start and end of every sentence part in plain ``text`` that takes or carries away what is private."""
+    places = deque(secret_places(text))
+    if (
+        places
+        and places[0].start < _NEAR
+        and _ASKED_FOR.match(text[: places[0].start])
+        and places[0].text[:4] != ".env"
+    ):
+        yield "exfiltration", 0, places[0].end
+    carried = False  # whether the sentence before named a secret that "it" may stand for
+    start = 0
+    for end in [found.end() for found in _SENTENCE_END.finditer(text)] + [len(text)]:
+        known: list[Part] = []
+        while places and places[0].start < end:
+            known.append(places.popleft())
+        parts = _parts(text, start, end, known)
+        if parts:
+            yield from _judge(text, start, parts, carried)
+            carried = bool(known)
+        start = end
+
+
+def secret_places(text: str) -> list[Part]:
+    """Where plain ``text`` names a place that holds secrets."""
+    if _PLACE_GATE.isdisjoint(_SIMPLE_WORD.findall(text)):
+        return []
+    found = sorted(_named_places(text))
+    places: list[Part] = []
+    for start, end in found:
+        if not places or places[-1].end <= start:
+            places.append(Part(kind="secret", text=text[start:end], start=start, end=end))
+    return places
+
+
+def _named_places(text: str) -> Iterator[tuple[int, int]]:
+    for expression in _PLACES:
+        for found in compiled(expression).finditer(text):
+            start, end = found.span()
+            if start and (text[start - 1].isalnum() or text[start - 1] == "*"):
+                continue  # inside a word, or a pattern of file names
+            home = _HOME.search(text, max(0, start - 48), start)
+            yield (home.start() if home else start), end
+
+
+def _parts(text: str, start: int, end: int, parts: list[Part]) -> list[Part]:
+    """The parts in one sentence beside those known. One word plays one part; what is longer comes first."""
+    taken = {place for part in parts for place in range(part.start, part.end)}
+    for found in _TOKEN.finditer(text, start, end):
+        if found.start() in taken:
+            continue
+        part = _part_at(text, found, end)
+        if part is not None:
+            parts.append(part)
+            taken.update(range(part.start, part.end))
+    return sorted(parts, key=lambda part: part.start)
+
+
+def _part_at(text: str, token: re.Match[str], end: int) -> Part | None:
+    word = token[0]
+    for kind, expression in _OPENINGS.get(word, ()):
+        found = compiled(expression).match(text, token.start(), end)
+        if found is not None:
+            return Part(kind=kind, text=found[0], start=found.start(), end=found.end())
+    if word in _KINDS:
+        return Part(kind=_KINDS[word], text=word, start=token.start(), end=token.end())
+    if _IN_CODE.match(text, token.start(), end) and _ARGUMENT.search(text, max(0, token.start() - 16), token.start()):
+        return Part(kind="spot", text=word, start=token.start(), end=token.end())
+    if token.end() < end and text[token.end()] in "@.-+_":
+        found = _ADDRESSES.match(text, token.start(), end)
+        if found is not None:
+            return Part(kind="outside", text=found[0], start=found.start(), end=found.end())
+    return None
+
+
+def _openings() -> dict[str, tuple[tuple[str, str], ...]]:
+    openings: dict[str, tuple[tuple[str, str], ...]] = {}
+    for kind, words, expression in _OPENING_WORDS:
+        for word in words.split():
+            openings[word] = (*openings.get(word, ()), (kind, expression))
+    return openings
+
+
+_OPENINGS = _openings()
+_KINDS = {word: kind for kind, words in _PLAIN_WORDS.items() for word in words.split()}
+_SIMPLE_WORD = re.compile(r"[a-z0-9]+")
+_TOKEN = re.compile(r"[a-z0-9]+(?:'[a-z]+)?|[^\W_]+")
+_ADDRESSES = re.compile(rf"{_EMAIL}|{_ADDRESS}|{_HOST}")
+
+
+def _judge(text: str, start: int, parts: list[Part], carried: bool) -> Iterator[tuple[str, int, int]]:
+    for number, part in enumerate(parts):
+        if part.kind not in ("theft", "send", "put", "give", "take"):
+            continue
+        before, after = _within_reach(parts, number)
+        if _negated(text, start, part, before):
+            continue
+        if part.kind == "theft":
+            yield "exfiltration", part.start, part.end
+        elif part.kind == "send":
+            yield from _sent(part, before, after)
+        elif part.kind == "take":
+            yield from _taken(text, start, part, before, after)
+        if part.kind in ("send", "put", "give"):
+            yield from _slipped_in(text, part, before, after, carried)
+
+
+def _within_reach(parts: list[Part], number: int) -> tuple[list[Part], list[Part]]:
+    """The parts before and after one that stand near enough to belong to the same thought."""
+    first, last = number, number + 1
+    while first > 0 and parts[number].start - parts[first - 1].start < _NEAR:
+        first -= 1
+    while last < len(parts) and parts[last].start - parts[number].end < _NEAR:
+        last += 1
+    return parts[first:number], parts[number + 1 : last]
+
+
+def _sent(verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:
+    """Something sent to somewhere outside."""
+    for target in after:
+        if target.kind not in ("hostile", "outside", "self"):
+            continue
+        between = [part for part in after if part.start < target.start]
+        if any(part.kind in ("given", "no") for part in between):
+            continue
+        loot = [part for part in before + between if part.kind in ("secret", "private") or _NEVER_SENT.match(part.text)]
+        if target.kind == "self":  # a tool is given what the user asks about, but not all that was said
+            loot = [part for part in loot if part.kind == "secret" or _WHOLE_TALK.search(part.text)]
+            if not loot:
+                continue
+        named = any(part.kind == "name" for part in before + between)
+        pressed = any(part.text in _STRONG_EXTRA for part in between) or any(
+            part.text in _STRONG_EXTRA and verb.start - part.end <= 12 for part in before
+        )
+        urged = pressed or any(part.kind in ("extra", "own") for part in before + after)
+        blind_copy = verb.text in ("cc", "bcc") and "@" in target.text
+        in_bulk = any(part.kind == "bulk" for part in between) and _LITERAL.search(target.text) is not None
+        if target.kind == "hostile" or loot or pressed or blind_copy or in_bulk or (named and urged):
+            yield "exfiltration", verb.start, target.end
+            return
+
+
+def _taken(text: str, start: int, verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:
+    """A secret place read because the text orders it, or read into an argument."""
+    secret = next((part for part in after if part.kind == "secret"), None)
+    if secret is None:
+        return
+    spot = next((part for part in after if part.kind == "spot" and part.start > secret.end), None)
+    moved_on = any(part.kind in ("send", "put", "give") for part in after)  # which is judged on its own
+    if spot is not None and not moved_on and not _own_use(after) and _SPOT_LEAD.search(text, secret.end, spot.start):
+        yield "exfiltration", verb.start, spot.end
+        return
+    if not _BASE_TAKE.match(verb.text):
+        return
+    opens_text = not text[:start].strip() and not before and not text[start : verb.start].strip(" \"'`*-")
+    if not opens_text or _METADATA_SERVICE.match(secret.text):
+        yield "agent_instruction", verb.start, secret.end
+
+
+def _slipped_in(
+    text: str, verb: Part, before: list[Part], after: list[Part], carried: bool
+) -> Iterator[tuple[str, int, int]]:
+    """Something private put where it leaves: a response, a header, an argument."""
+    if _own_use(after) and not any(part.kind in ("outside", "hostile") for part in after):
+        return
+    spot = next((part for part in after if part.kind == "spot"), None)
+    took = any(part.kind == "take" for part in before)
+    for loot in after:
+        if loot.kind in ("secret", "private", "name") and _is_loot(text, verb, loot, before, after):
+            yield "exfiltration", verb.start, max(loot.end, spot.end if spot is not None else 0)
+            return
+    stolen = next((part for part in before if part.kind == "secret"), None)
+    private = sum(part.kind in ("private", "name") for part in before)
+    handed_on = took or _PRONOUN.match(text, min(verb.end + 1, len(text))) is not None
+    if stolen is not None and handed_on and verb.kind in ("put", "send"):
+        yield "exfiltration", stolen.start, spot.end if spot is not None else verb.end
+    elif took and private >= 2 and (verb.kind == "put" or (verb.kind == "give" and spot is not None)):
+        yield "exfiltration", before[0].start, verb.end
+    elif carried and verb.kind == "put" and spot is not None and _PRONOUN.search(text, verb.end, spot.end):
+        yield "exfiltration", verb.start, spot.end
+
+
+def _is_loot(text: str, verb: Part, loot: Part, before: list[Part], after: list[Part]) -> bool:
+    """Whether what ``verb`` moves is private, and the sentence urges to move it or says where to."""
+    if _LOCATION.search(text, verb.start, loot.start):
+        return False
+    spots = [part for part in after if part.kind == "spot"]
+    if verb.kind == "give" and not any(part.start > loot.end for part in spots):
+        return False
+    handed = verb.text.startswith(("give", "hand"))
+    urged = handed or bool(spots) or any(part.kind == "extra" for part in before + after)
+    spilled = verb.text in ("dump", "echo", "log", "respond")
+    if loot.kind == "secret":
+        return urged or spilled or (verb.kind == "put" and any(part.kind == "take" for part in before))
+    several = sum(part.kind in ("private", "name") for part in after) >= 2
+    return urged and (_ALL.search(text, verb.start, loot.end + 30) is not None or (spilled and several))
+
+
+def _own_use(after: list[Part]) -> bool:
+    """Whether what follows goes back to the one who asked."""
+    return any(
+        part.kind == "own" and part.text.startswith(("caller", "client", "local", "requester")) for part in after
+    )
+
+
+def _negated(text: str, start: int, part: Part, before: list[Part]) -> bool:
+    """Whether a denial stands right before a part, with at most two words between."""
+    for other in reversed(before):
+        if other.kind == "no":
+            between = text[other.end : part.start]
+            return start <= other.start and len(between) < 40 and between.count(" ") <= 3 and not _URGING.match(between)
+    return False

@@ -1,0 +1,294 @@
+"""A server's surface: everything it tells a model or host about itself, exactly as it was sent.
+
+Items are kept verbatim with a digest over every member. Absent, null and empty are three different things. An
+item that has no canonical form (a member twice, a lone surrogate, a 400-digit integer) is kept as *undigestable*
+with its reason; it never hides the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from pinwarden.core import strict_json
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.json_file import to_json_file
+from pinwarden.core.json_slices import object_members
+from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.core.record import Record, field
+
+FORMAT = "pinwarden-surface/1"
+SERVER_MEMBERS = ("serverInfo", "capabilities", "instructions")
+_MAX_RAW = 4096  # how much of an undigestable item's text is kept for the reader
+_MAX_DEPTH = 150  # of one item; the file puts it a few levels deeper, and what is written must be read back
+_KNOWN = frozenset({"format", "observed", "server", "digests", "undigestable", "integrity"})
+
+
+class Kind(Record):
+    """One of the four lists a server offers."""
+
+    entity: str
+    """What one item is called in changes and findings."""
+    member: str
+    """The member of the list result and of the surface document."""
+    method: str
+    key: str
+    """The member that identifies an item in its list."""
+
+
+TOOL = Kind(entity="tool", member="tools", method="tools/list", key="name")
+PROMPT = Kind(entity="prompt", member="prompts", method="prompts/list", key="name")
+RESOURCE = Kind(entity="resource", member="resources", method="resources/list", key="uri")
+TEMPLATE = Kind(
+    entity="resourceTemplate", member="resourceTemplates", method="resources/templates/list", key="uriTemplate"
+)
+KINDS = (TOOL, PROMPT, RESOURCE, TEMPLATE)
+_LISTS = frozenset(kind.member for kind in KINDS)
+
+
+class Item(Record):
+    """One tool, prompt, resource or template, as it was sent."""
+
+    kind: Kind
+    value: Any
+    """The whole item; for an undigestable one what could be read of it, or None."""
+    digest: Digest | None
+    problem: str | None = None
+    """Why the item cannot be digested."""
+
+    @classmethod
+    def of(cls, kind: Kind, value: Any) -> Item:
+        """An item from a value that was read strictly."""
+        key = value.get(kind.key) if isinstance(value, dict) else None
+        if not isinstance(key, str) or not key:
+            return cls(kind=kind, value=_shown(kind, value), digest=None, problem=f"it has no {kind.key}")
+        try:
+            canonical = canonicalize(value)
+        except PinwardenError as err:
+            return cls(kind=kind, value=_shown(kind, value), digest=None, problem=err.message)
+        if canonical.count(b"{") + canonical.count(b"[") > _MAX_DEPTH and strict_json.depth_of(value) > _MAX_DEPTH:
+            problem = f"it is nested more than {_MAX_DEPTH} levels deep"
+            return cls(kind=kind, value=_shown(kind, value), digest=None, problem=problem)
+        return cls(kind=kind, value=value, digest=Digest.of(canonical))
+
+    @classmethod
+    def of_text(cls, kind: Kind, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Item:
+        """An item from its own JSON text; text that cannot be read strictly becomes an undigestable item."""
+        try:
+            return cls.of(kind, strict_json.parse(data, limits))
+        except PinwardenError as err:
+            return cls(kind=kind, value=_shown_text(kind, data), digest=None, problem=err.message)
+
+    @property
+    def key(self) -> str:
+        """What identifies the item in its list: the name, or the address of a resource."""
+        key = self.value.get(self.kind.key) if isinstance(self.value, dict) else None
+        return key if isinstance(key, str) else ""
+
+    @property
+    def name(self) -> str:
+        """What people call the item."""
+        name = self.value.get("name") if isinstance(self.value, dict) else None
+        return name if isinstance(name, str) and name else self.key
+
+    def field_digests(self) -> dict[str, str]:
+        """The digest of each member on its own."""
+        return {name: str(Digest.of(canonicalize(member))) for name, member in self.value.items()}
+
+
+class Surface(Record):
+    """What one probe saw. ``observed`` says how it was seen; it is not part of what is compared."""
+
+    server: Mapping[str, Any] | None
+    """Those of serverInfo, capabilities and instructions that were sent; None if that answer was not recorded."""
+    items: Mapping[str, tuple[Item, ...]]
+    """The items of each list by its member name, in the order sent. A list that is not offered is absent."""
+    observed: Mapping[str, Any]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Members of the file that this release does not know; they survive."""
+
+    def list_of(self, kind: Kind) -> tuple[Item, ...]:
+        """The items of one kind; none if the list is not offered."""
+        return self.items.get(kind.member, ())
+
+    def all_items(self) -> Iterable[Item]:
+        """Every item of every kind."""
+        for kind in KINDS:
+            yield from self.list_of(kind)
+
+    @property
+    def undigestable(self) -> tuple[Item, ...]:
+        """The items that cannot be digested, and so can be neither approved nor served."""
+        return tuple(item for item in self.all_items() if item.digest is None)
+
+    @property
+    def server_problem(self) -> str | None:
+        """Why what the server says of itself cannot be digested, if it cannot."""
+        try:
+            canonicalize(dict(self.server or {}))
+        except PinwardenError as err:
+            return err.message
+        return None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the surface as a whole has no digest, and so cannot be approved; None if it has one."""
+        for item in self.undigestable:
+            return f"{item.kind.entity} {item.key[:80]!a}: {item.problem}"
+        if (problem := self.server_problem) is not None:
+            return f"what the server says of itself: {problem}"
+        return None
+
+    @property
+    def digest(self) -> Digest | None:
+        """One digest over everything compared, whatever the order of items; None if a part of it has none."""
+        if self.problem is not None:
+            return None
+        lists = {
+            kind.member: sorted([item.key, str(item.digest)] for item in self.list_of(kind))
+            for kind in KINDS
+            if kind.member in self.items
+        }
+        return Digest.of(canonicalize({"format": FORMAT, "server": dict(self.server or {}), **lists}))
+
+
+def to_bytes(surface: Surface) -> bytes:
+    """The surface as a file: items in order of their keys, digests beside them, and one over the whole file."""
+    document: dict[str, Any] = {**surface.extra, "format": FORMAT, "observed": dict(surface.observed)}
+    if surface.server is not None:
+        document["server"] = dict(surface.server)
+    digests: dict[str, Any] = {}
+    for kind in KINDS:
+        if kind.member not in surface.items:
+            continue
+        ordered = sorted(surface.list_of(kind), key=_order)
+        document[kind.member] = [item.value for item in ordered if item.digest is not None]
+        digests[kind.member] = [
+            {"key": item.key, "item": str(item.digest), "fields": item.field_digests()}
+            for item in ordered
+            if item.digest is not None
+        ]
+    if surface.undigestable:
+        document["undigestable"] = [
+            {"kind": item.kind.entity, "key": item.key, "problem": item.problem, "seen": item.value}
+            for item in sorted(surface.undigestable, key=_order)
+        ]
+    digests["surface"] = str(surface.digest) if surface.digest else None
+    document["digests"] = digests
+    document["integrity"] = str(Digest.of(to_json_file(document)))
+    return to_json_file(document)
+
+
+def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
+    """Read a surface file. A digest in it that does not belong to its text is an error, never a warning."""
+    document = strict_json.parse(data, limits)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        _corrupt(f"not a surface document of format {FORMAT}")
+    server = document.get("server")
+    if server is not None and not isinstance(server, dict):
+        _corrupt("server is not an object")
+    observed = document.get("observed")
+    if not isinstance(observed, dict):
+        _corrupt("observed is not an object")
+    extra = {name: value for name, value in document.items() if name not in _KNOWN and name not in _LISTS}
+    surface = Surface(server=server, items=_items_of(document, _undigestable(document)), observed=observed, extra=extra)
+    if strict_json.parse(to_bytes(surface), limits) != document:
+        _corrupt("its digests do not belong to its text")
+    return surface
+
+
+def from_listing(listing: Any) -> Surface:
+    """A surface from a plain object with any of serverInfo, capabilities, instructions and the four lists.
+
+    The first three come in one answer: if none of them is there, that answer was not recorded, and they are not
+    compared. A recording with ``initialize`` has them inside it.
+    """
+    if not isinstance(listing, dict):
+        _corrupt("a listing is an object")
+    facts = listing.get("initialize", listing)
+    if not isinstance(facts, dict):
+        _corrupt("initialize is not an object")
+    server = {member: facts[member] for member in SERVER_MEMBERS if member in facts}
+    return Surface(server=server or None, items=_items_of(listing, []), observed={})
+
+
+def parse_any(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
+    """Read a surface document or a plain listing. A file of another kind is an error, never an empty listing."""
+    document = strict_json.parse(data, limits)
+    if isinstance(document, dict) and "format" in document:
+        return parse(data, limits)
+    surface = from_listing(document)
+    if surface.server is None and not surface.items:
+        _corrupt("it holds none of the members of a surface or listing")
+    return surface
+
+
+def _items_of(document: Mapping[str, Any], undigestable: list[Item]) -> dict[str, tuple[Item, ...]]:
+    lists: dict[str, tuple[Item, ...]] = {}
+    for kind in KINDS:
+        if kind.member not in document:
+            continue
+        values = document[kind.member]
+        if not isinstance(values, list):
+            _corrupt(f"{kind.member} is not a list")
+        bad = tuple(item for item in undigestable if item.kind is kind)
+        lists[kind.member] = tuple(Item.of(kind, value) for value in values) + bad
+    return lists
+
+
+def _undigestable(document: Mapping[str, Any]) -> list[Item]:
+    rows = document.get("undigestable", [])
+    kinds = {kind.entity: kind for kind in KINDS}
+    items: list[Item] = []
+    for row in rows if isinstance(rows, list) else [None]:
+        if not isinstance(row, dict) or row.get("kind") not in tuple(kinds) or not isinstance(row.get("problem"), str):
+            _corrupt("its list of undigestable items is malformed")
+        kind = kinds[row["kind"]]
+        items.append(Item(kind=kind, value=row.get("seen"), digest=None, problem=row["problem"]))
+    return items
+
+
+def _order(item: Item) -> tuple[str, str]:
+    return item.key, str(item.digest)
+
+
+def _shown(kind: Kind, value: Any) -> dict[str, Any]:
+    """What is kept of an item that cannot be digested: its key and name where they are clean, and its text, cut off."""
+    from json import dumps
+
+    try:
+        text = dumps(value, default=str)
+    except ValueError:  # an integer with more digits than Python writes
+        text = "unreadable"
+    members = value if isinstance(value, dict) else {}
+    return {**_clean_names(kind, members.items()), "text": text[:_MAX_RAW]}
+
+
+def _shown_text(kind: Kind, data: bytes) -> dict[str, Any]:
+    """The same for an item that could not even be read."""
+    members: list[tuple[str, Any]] = []
+    try:
+        for name, text in object_members(data):
+            if name in (kind.key, "name"):
+                members.append((name, strict_json.parse(text)))
+    except PinwardenError:
+        members = []  # not an object, or its name is part of what is wrong
+    return {**_clean_names(kind, members), "text": data[:_MAX_RAW].decode("utf-8", "backslashreplace")}
+
+
+def _clean_names(kind: Kind, members: Iterable[tuple[Any, Any]]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for name, value in members:
+        if name in (kind.key, "name") and isinstance(value, str) and len(value) <= _MAX_RAW:
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                continue
+            names[name] = value
+    return names
+
+
+def _corrupt(why: str) -> NoReturn:
+    raise PinwardenError("SURFACE_INVALID", why)

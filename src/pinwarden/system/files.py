@@ -1,0 +1,152 @@
+"""Reading and writing files: bounded, never half-written, and only regular files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from pinwarden.core.case_folding import folded_name
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import DEFAULT_LIMITS
+
+
+def read_file(path: Path, max_bytes: int = DEFAULT_LIMITS.max_bytes) -> bytes:
+    """All bytes of a regular file that is not larger than ``max_bytes``."""
+    with open_regular(path) as stream:
+        data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise PinwardenError("FILE_UNREADABLE", f"{path} is larger than {max_bytes} bytes")
+    return data
+
+
+def file_digest(path: Path, algorithm: str = "sha256") -> Digest:
+    """The digest of a regular file of any size, in constant memory."""
+    with open_regular(path) as stream:
+        return Digest.of_stream(stream, algorithm)
+
+
+def twins_of(paths: Iterable[Path]) -> Iterator[Path]:
+    """Other files beside these that some file system takes for them."""
+    by_folder: dict[Path, set[str]] = {}
+    for path in paths:
+        by_folder.setdefault(path.parent, set()).add(path.name)
+    for folder, names in by_folder.items():
+        try:
+            found = sorted(each.name for each in folder.iterdir())
+        except FileNotFoundError:
+            continue
+        except OSError as err:
+            raise PinwardenError("FILE_UNREADABLE", f"{folder}: {err.strerror or err}") from err
+        meant = {folded_name(name) for name in names}
+        yield from (folder / each for each in found if each not in names and folded_name(each) in meant)
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """A regular file, open for reading. A pipe or device would block or never end, so it is refused."""
+    try:
+        # Non-blocking, so that opening a named pipe returns; it has no effect on regular files.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise PinwardenError("FILE_UNREADABLE", f"{path} is not a regular file")
+            yield stream
+    except OSError as err:
+        raise PinwardenError("FILE_UNREADABLE", f"{path}: {err.strerror or err}") from err
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file so that every reader, at any instant and after any crash, sees the old or the new content."""
+    from tempfile import NamedTemporaryFile  # commands that only read do without it
+
+    try:
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
+            try:
+                temporary.write(data)
+                temporary.flush()
+                os.fchmod(temporary.fileno(), _mode_for(path))
+                os.fsync(temporary.fileno())
+                Path(temporary.name).replace(path)
+            except BaseException:
+                Path(temporary.name).unlink(missing_ok=True)
+                raise
+        _sync_folder(path.parent)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+
+
+def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file that must not exist yet."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(descriptor)
+        _sync_folder(path.parent)
+    except FileExistsError as err:
+        raise PinwardenError("FILE_EXISTS", f"{path} exists already") from err
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+
+
+@contextmanager
+def created_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """A file that must not exist yet, for its owner alone: it has its name when all of it is on the disk."""
+    from tempfile import NamedTemporaryFile
+
+    try:
+        if path.exists() or path.is_symlink():
+            raise FileExistsError
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
+            try:
+                yield temporary  # type: ignore[misc]
+                temporary.flush()
+                Path(temporary.name).chmod(mode)
+                os.fsync(temporary.fileno())
+                _take_name(Path(temporary.name), path)
+            finally:
+                Path(temporary.name).unlink(missing_ok=True)
+        _sync_folder(path.parent)
+    except FileExistsError as err:
+        raise PinwardenError("FILE_EXISTS", f"{path} exists already") from err
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+
+
+def _take_name(made: Path, path: Path) -> None:
+    """Give a file its name, if no other has it by now."""
+    try:
+        path.hardlink_to(made)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        made.rename(path)
+
+
+def _mode_for(path: Path) -> int:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        umask = os.umask(0)
+        os.umask(umask)
+        return 0o666 & ~umask
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a rename durable; not every system can, and then the rename is merely atomic."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)

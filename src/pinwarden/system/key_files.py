@@ -1,0 +1,35 @@
+"""Private keys in files that only their owner can read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PrivateKey
+from pinwarden.system.files import create_file, open_regular
+
+_MAX_KEY_FILE = 64 * 1024
+
+
+def generate_key() -> PrivateKey:
+    """A fresh key from the system's randomness."""
+    return PrivateKey.from_seed(secrets.token_bytes(32))
+
+
+def create_key_file(path: Path, key: PrivateKey, passphrase: bytes | None = None) -> None:
+    """Write a new key file with mode 0600; an existing file is never touched."""
+    create_file(path, key.pem(passphrase), mode=0o600)
+
+
+def load_key_file(path: Path, passphrase: bytes | None = None) -> PrivateKey:
+    """Read a key file, refusing one that other users can read or write."""
+    with open_regular(path) as stream:
+        mode = os.fstat(stream.fileno()).st_mode
+        if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+            if path.suffix == ".pub":
+                raise PinwardenError("KEY_INVALID", f"{path} is a public key, and signing takes the private one")
+            raise PinwardenError("KEY_FILE_UNSAFE", f"{path} is open to other users (mode {stat.S_IMODE(mode):04o})")
+        return PrivateKey.from_pem(stream.read(_MAX_KEY_FILE), passphrase)

@@ -1,0 +1,239 @@
+"""PostgreSQL as a `Database`. No wait in it is without an end.
+
+A server that works says itself that something took too long: it is told how long a statement, a lock and a silent
+transaction may last. A server that was stopped, or a machine that is gone, says nothing. So every answer is waited for
+with a deadline of ours too, and a connection that missed one is closed: nobody knows what is still on its way in it.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.system.transactions import Conflict, Database, DatabaseLimits, Row, Schema, Transaction, Value
+
+if TYPE_CHECKING:
+    import psycopg
+
+_LOCK_FAMILY = 0x70696E77  # so that other users of the same PostgreSQL do not wait for ours
+
+
+@lru_cache(maxsize=512)
+def _for_postgres(sql: str) -> str:
+    return sql.replace("%", "%%").replace("?", "%s")
+
+
+class _PostgresTransaction(Transaction):
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+        self._connection = connection
+
+    def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
+        with _postgres_errors():
+            return self._connection.execute(_for_postgres(sql).encode(), values).fetchall()
+
+    def run(self, sql: str, values: Sequence[Value] = ()) -> int:
+        with _postgres_errors():
+            return self._connection.execute(_for_postgres(sql).encode(), values).rowcount
+
+    def run_many(self, sql: str, values: Sequence[Sequence[Value]]) -> None:
+        with _postgres_errors(), self._connection.cursor() as cursor:
+            cursor.executemany(_for_postgres(sql).encode(), values)
+
+
+class Postgres(Database):
+    """A database at a ``postgresql://`` address."""
+
+    def __init__(self, url: str, schema: Schema, limits: DatabaseLimits, *, create: bool = True) -> None:
+        super().__init__(schema, create=create)
+        self._url = url
+        self._limits = limits
+        self._name = _shown(url)
+
+    def __str__(self) -> str:
+        return self._name
+
+    def flush(self) -> None:
+        """Nothing to do: the server keeps its own files."""
+
+    def _connect(self) -> psycopg.Connection[Row]:
+        import psycopg
+
+        try:
+            made: Any = _patient_connection().connect(**self._parameters(), autocommit=True, prepare_threshold=2)
+        except psycopg.Error as err:
+            # libpq repeats the address in its message, at times with what it should not.
+            raise PinwardenError(
+                "DATABASE_UNAVAILABLE", f"{self._name} cannot be reached ({type(err).__name__})"
+            ) from None
+        made.answer_seconds = self._limits.answer
+        try:
+            self._refuse_other_encodings(made)
+            self._tell_limits(made)
+        except BaseException:
+            made.close()
+            raise
+        return made  # type: ignore[no-any-return]
+
+    def _parameters(self) -> dict[str, Any]:
+        """Of the connection: what the address says, and what we say where it is silent."""
+        from psycopg.conninfo import conninfo_to_dict
+
+        limits = self._limits
+        ours = {
+            "connect_timeout": max(1, round(limits.connect)),
+            # A machine that went away without a word is noticed by TCP in the time in which we would give up.
+            "tcp_user_timeout": round(limits.answer * 1000),
+            "keepalives_idle": max(1, round(limits.answer / 4)),
+            "keepalives_interval": max(1, round(limits.answer / 4)),
+            "keepalives_count": 3,
+        }
+        # An entry is hashed as UTF-8, whatever PGCLIENTENCODING or the address say of other programs.
+        return {**ours, **conninfo_to_dict(self._url), "client_encoding": "utf8"}
+
+    def _refuse_other_encodings(self, connection: psycopg.Connection[Row]) -> None:
+        """One that cannot keep every name would fail in the middle of a log; SQL_ASCII gives back bytes, not texts."""
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise PinwardenError(
+                "DATABASE_UNAVAILABLE",
+                f"{self._name} keeps texts as {encoding}, and not as UTF8",
+                hint="Make one that does: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+            )
+
+    def _tell_limits(self, connection: psycopg.Connection[Row]) -> None:
+        """By a statement and not in the options of the connection, which belong to the address."""
+        for name, seconds in (
+            ("statement_timeout", self._limits.statement),
+            ("lock_timeout", self._limits.lock),
+            ("idle_in_transaction_session_timeout", self._limits.idle),
+        ):
+            connection.execute("SELECT set_config(%s, %s, false)", (name, f"{round(seconds * 1000)}ms"))
+
+    def _is_ours(self, connection: psycopg.Connection[Row]) -> bool:
+        found = self._transaction(connection).row("SELECT to_regclass('pinwarden_schema') IS NOT NULL")
+        return found is not None and bool(found[0])
+
+    def _begin(self, connection: psycopg.Connection[Row], alone: str | None) -> None:
+        connection.execute("BEGIN")
+        if alone is None:
+            return
+        try:
+            connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", (_LOCK_FAMILY, _lock_number(alone)))
+        except BaseException:
+            self._give_up(connection)  # or the next transaction would begin inside this one, which failed
+            raise
+
+    def _commit(self, connection: psycopg.Connection[Row]) -> None:
+        connection.execute("COMMIT")
+
+    def _give_up(self, connection: psycopg.Connection[Row]) -> None:
+        import psycopg
+
+        try:
+            connection.execute("ROLLBACK")
+        except psycopg.Error:
+            connection.close()  # with its connection a transaction is gone too
+
+    def _transaction(self, connection: psycopg.Connection[Row]) -> Transaction:
+        return _PostgresTransaction(connection)
+
+    def _is_lost(self, connection: psycopg.Connection[Row]) -> bool:
+        return connection.closed or connection.broken
+
+    def _told(self) -> Any:
+        return _postgres_errors()
+
+
+@cache
+def _patient_connection() -> Any:
+    """The class of our connections: psycopg's, which waits for an answer, but not for ever."""
+    import psycopg
+
+    class Unanswered(psycopg.OperationalError):
+        pass
+
+    class _PatientConnection(psycopg.Connection[Any]):
+        answer_seconds = DatabaseLimits().answer
+
+        def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+            try:
+                return super().wait(_until(gen, monotonic() + self.answer_seconds), *args, **options)
+            except _NoAnswer as err:
+                self.close()
+                raise Unanswered from err
+
+    return _PatientConnection
+
+
+class _NoAnswer(Exception):  # noqa: N818 - it never leaves this module
+    """The deadline passed."""
+
+
+def _until(steps: Generator[Any, int, Any], deadline: float) -> Generator[Any, int, Any]:
+    """The same steps; they end with an exception if nothing was ready for the next one when the deadline passed.
+
+    psycopg looks up from its wait several times a second, and then says that nothing is ready.
+    """
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if not ready and monotonic() > deadline:
+                raise _NoAnswer
+            wanted = steps.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
+_ADDRESS = re.compile(r"[a-z]+://(?P<user>[^@/?#]*@)?(?P<place>[^@/?#]*(/[^@?#]*)?)([?#].*)?", re.DOTALL)
+
+
+def _shown(url: str) -> str:
+    """The address without user and password; nothing of it where nobody can say what is what."""
+    found = _ADDRESS.fullmatch(url)
+    if found is None or (found["user"] is None and "@" in url):
+        return "postgresql://…"
+    return f"postgresql://{'local' if found['place'][:1] in ('', '/') else ''}{found['place']}"
+
+
+def _lock_number(name: str) -> int:
+    return zlib.crc32(name.encode()) - (1 << 31)
+
+
+@contextmanager
+def _postgres_errors() -> Iterator[None]:
+    # Every use of the database begins here, so here is where a missing driver is noticed.
+    try:
+        import psycopg
+    except ImportError as err:
+        raise PinwardenError(
+            "DATABASE_UNAVAILABLE",
+            "PostgreSQL needs the package psycopg, which is not installed",
+            hint='Install it from the checkout of Pinwarden, which is in no package index: pip install ".[postgres]"',
+        ) from err
+    try:
+        yield
+    except psycopg.errors.IntegrityError as err:
+        raise Conflict(str(err)) from err
+    except UnicodeError as err:
+        raise PinwardenError("DATABASE_UNAVAILABLE", f"a text cannot be kept or read ({type(err).__name__})") from err
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as err:
+        raise PinwardenError("DATABASE_CORRUPT", "the database has not the tables that it was given") from err
+    except psycopg.Error as err:
+        name = type(err).__name__
+        why = _SAID.get(name, "the database did not do it")
+        raise PinwardenError("DATABASE_UNAVAILABLE", f"{why} ({name})") from err
+
+
+_SAID = {
+    "LockNotAvailable": "another session of the database holds what is needed, and does not let go of it",
+    "QueryCanceled": "the database took too long",
+    "IdleInTransactionSessionTimeout": "the database gave up on a transaction in which nothing was said for too long",
+    "Unanswered": "the database did not answer in time",
+}

@@ -1,0 +1,400 @@
+"""What the facts about an artifact prove, and what is not as it was pinned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinwarden.artifacts.artifact import (
+    ArtifactFacts,
+    ArtifactFile,
+    Ecosystem,
+    Image,
+    ListedFile,
+    Manifest,
+    PackageName,
+    Problem,
+    RegistrySignature,
+)
+from pinwarden.artifacts.artifact_drift import (
+    ARTIFACT_KINDS,
+    compare_artifacts,
+    compare_pins,
+    compare_records,
+    compare_releases,
+    registry_change,
+)
+from pinwarden.artifacts.evidence import judge_artifact, unavailable_artifact
+from pinwarden.core.digest import Digest
+from pinwarden.core.record import replace
+from pinwarden.lock.extension import Artifact, Extension, ImagePin
+from pinwarden.surface.drift.changes import ABSENT, Change
+
+NOW = "2026-11-16T00:00:00Z"
+REGISTRY = "https://npm.example.com/"
+FILE = "notes-1.0.0.tgz"
+GOOD, EVIL = Digest.of(b"good"), Digest.of(b"evil")
+GOOD_512, EVIL_512 = Digest.of(b"good", "sha512"), Digest.of(b"evil", "sha512")
+PACKAGE = PackageName(ecosystem="npm", name="notes", version="1.0.0")
+
+
+def file(*digests: Digest, claims: tuple[Digest, ...] = (), name: str = FILE) -> ArtifactFile:
+    return ArtifactFile(name=name, size=4, digests=digests, claims=claims)
+
+
+def facts(*files: ArtifactFile, **members: Any) -> ArtifactFacts:
+    return replace(ArtifactFacts(package=PACKAGE, registry=REGISTRY, checked_at=NOW, files=files), **members)
+
+
+HONEST = facts(file(GOOD, GOOD_512, claims=(GOOD_512,)))
+
+
+def image(root: Digest = GOOD, **members: Any) -> ArtifactFacts:
+    """An image with one manifest."""
+    platforms = {"linux/amd64": Manifest(media_type="x", digest=root, size=4)}
+    members = {"index": None, "platforms": platforms, "tag_digest": root, **members}
+    package = PackageName(ecosystem="oci", name="registry.example.com/notes:v1")
+    made = Image(reference=package.name, root=root, **members)
+    return ArtifactFacts(package=package, registry="https://registry.example.com/v2/", checked_at=NOW, image=made)
+
+
+def issues(found: ArtifactFacts, **how: Any) -> list[tuple[str, str]]:
+    return [(issue.severity, issue.code) for issue in judge_artifact(found, **how).issues]
+
+
+def status(found: ArtifactFacts, **how: Any) -> str:
+    return str(judge_artifact(found, **how).evidence[0]["status"])
+
+
+class TestJudging:
+    def test_bytes_that_agree_with_what_the_registry_says_are_proof(self) -> None:
+        outcome = judge_artifact(HONEST)
+        assert outcome.issues == ()
+        assert outcome.evidence == (
+            {
+                "code": "npm_integrity_verified",
+                "status": "passed",
+                "message": f"The bytes of npm:notes@1.0.0 were fetched and hashed here: {FILE}.",
+                "source": "npm-registry",
+                "claim": GOOD_512.sri,
+                "verificationMethod": "npm-packument-sri",
+                "verifiedByToolPin": True,
+                "trustedAnchor": True,
+                "trustAnchor": REGISTRY,
+                "verifiedAt": NOW,
+            },
+        )
+
+    @pytest.mark.parametrize(
+        ("ecosystem", "name", "anchored"),
+        [
+            ("pypi", "notes", True),
+            ("oci", "ghcr.io/acme/notes:1", True),
+            ("oci", "acme/notes", True),
+            ("oci", "notes:1", True),
+            ("oci", "registry.attacker.example/acme/notes:1", False),
+            ("oci", "localhost:5000/ghcr.io/notes", False),
+            ("mcpb", "https://github.com/acme/notes/releases/download/1/notes.mcpb", True),
+            ("mcpb", "http://github.com/acme/notes/releases/download/1/notes.mcpb", False),
+            ("mcpb", "https://attacker.example/github.com/notes.mcpb", False),
+            ("mcpb", "https://github.com@attacker.example/notes.mcpb", False),
+            ("mcpb", "/home/user/notes.mcpb", False),
+            ("archive", "https://attacker.example/notes.tar.gz", False),
+        ],
+    )
+    def test_bytes_from_a_place_of_the_attackers_choice_are_no_anchor(
+        self, ecosystem: Ecosystem, name: str, anchored: bool
+    ) -> None:
+        """Attack: a bundle or image agrees with the digest that its own author published beside it."""
+        package = PackageName(ecosystem=ecosystem, name=name, version="1")
+        row = judge_artifact(facts(file(GOOD, claims=(GOOD,)), package=package)).evidence[0]
+        assert row["trustedAnchor"] is anchored
+
+    @pytest.mark.parametrize(
+        ("found", "code"),
+        [
+            (facts(file(EVIL, EVIL_512, claims=(GOOD_512,))), "npm_integrity_mismatch"),
+            (facts(file(GOOD, claims=(GOOD_512,))), "npm_integrity_mismatch"),  # never hashed that way: not agreed
+            (facts(), "npm_integrity_mismatch"),
+            (facts(missing="package"), "npm_package_missing"),
+            (facts(missing="version"), "npm_version_missing"),
+            (replace(HONEST, problems=(Problem(code="npm_archive_unsafe", message="x"),)), "npm_archive_unsafe"),
+            (
+                replace(HONEST, signatures=(RegistrySignature(key_id="k", state="invalid"),)),
+                "registry_signature_invalid",
+            ),
+            (image(mismatches=(str(EVIL),)), "oci_digest_mismatch"),
+        ],
+        ids=["other bytes", "unhashed claim", "no file", "no package", "no version", "problem", "signature", "image"],
+    )
+    def test_anything_that_does_not_agree_is_critical_and_never_passed(self, found: ArtifactFacts, code: str) -> None:
+        assert issues(found) == [("critical", code)]
+        row = judge_artifact(found).evidence[0]
+        assert (row["status"], row["required"]) == ("failed", True)
+        assert row["failureReason"] == judge_artifact(found).issues[0].message
+
+    def test_attack_one_false_file_among_honest_ones_fails_the_release(self) -> None:
+        two = facts(file(GOOD, claims=(GOOD,)), file(EVIL, claims=(GOOD,), name="other.whl"))
+        assert (status(two), issues(two)) == ("failed", [("critical", "npm_integrity_mismatch")])
+
+    def test_attack_a_true_weaker_claim_does_not_excuse_a_false_strong_one(self) -> None:
+        assert status(facts(file(GOOD, GOOD_512, claims=(GOOD, EVIL_512)))) == "failed"
+
+    def test_any_claim_of_the_strongest_algorithm_will_do(self) -> None:
+        assert status(facts(file(GOOD, GOOD_512, claims=(EVIL_512, GOOD_512)))) == "passed"
+
+    @pytest.mark.parametrize(("claim", "expected"), [(GOOD, "passed"), (GOOD_512, "passed"), (EVIL, "failed")])
+    def test_the_claim_of_the_servers_metadata_counts_too(self, claim: Digest, expected: str) -> None:
+        assert status(HONEST, claim=claim) == expected
+        assert judge_artifact(HONEST, claim=claim).evidence[0]["claim"] == str(claim)
+
+    @pytest.mark.parametrize(("claim", "expected"), [(GOOD, "passed"), (EVIL, "failed")])
+    def test_the_claim_about_an_image_is_its_digest(self, claim: Digest, expected: str) -> None:
+        assert status(image(), claim=claim) == expected
+
+    def test_a_missing_artifact_is_told_once_whatever_was_claimed_of_it(self) -> None:
+        assert issues(facts(missing="version"), claim=GOOD) == [("critical", "npm_version_missing")]
+
+    def test_what_was_withdrawn_and_what_has_scripts_is_a_warning_and_no_failure(self) -> None:
+        found = replace(HONEST, withdrawn="use notes2", install_scripts=("postinstall",))
+        assert issues(found) == [("warning", "withdrawn"), ("warning", "install_scripts")]
+        assert status(found) == "passed"
+
+    @pytest.mark.parametrize(
+        ("states", "expected"),
+        [
+            (("valid",), ("passed", True, True)),
+            (("valid", "unknown-key"), ("passed", True, True)),
+            (("valid", "invalid"), ("failed", True, False)),
+            (("unknown-key",), ("unavailable", False, False)),
+            (("expired-key",), ("unavailable", False, False)),
+        ],
+    )
+    def test_signatures_of_the_registry_have_a_row_of_their_own(
+        self, states: tuple[Any, ...], expected: tuple[str, bool, bool]
+    ) -> None:
+        found = replace(HONEST, signatures=tuple(RegistrySignature(key_id="k", state=state) for state in states))
+        row = judge_artifact(found).evidence[1]
+        assert row["code"] == "registry_signature_verified"
+        assert (row["status"], row["verifiedByToolPin"], row["trustedAnchor"]) == expected
+
+    def test_bytes_that_nobody_could_fetch_are_unavailable_and_never_ok(self) -> None:
+        outcome = unavailable_artifact(PACKAGE, REGISTRY, "the registry does not answer")
+        assert outcome.issues == ()
+        assert outcome.evidence == (
+            {
+                "code": "npm_integrity_verified",
+                "status": "unavailable",
+                "message": "The bytes of notes could not be fetched: the registry does not answer.",
+                "source": "npm-registry",
+                "claim": "notes@1.0.0",
+                "verificationMethod": "npm-packument-sri",
+                "verifiedByToolPin": False,
+                "trustedAnchor": False,
+                "trustAnchor": REGISTRY,
+                "failureReason": "the registry does not answer",
+            },
+        )
+
+
+PINNED = Extension(artifacts=(Artifact(name=FILE, digest=GOOD, size=4),), registry=REGISTRY)
+IMAGE_REGISTRY = "https://registry.example.com/v2/"
+PINNED_IMAGE = Extension(image=ImagePin(index=None, platforms={"linux/amd64": GOOD}), registry=IMAGE_REGISTRY)
+
+
+def change(kind: str, field: str, before: Any, after: Any) -> Change:
+    row = ARTIFACT_KINDS[kind]
+    return Change(
+        entity="artifact",
+        name="notes",
+        field=field,
+        path="",
+        kind=kind,
+        severity=row.severity,
+        before=before,
+        after=after,
+        reason=row.reason,
+    )
+
+
+def manifest(digest: Digest) -> Manifest:
+    return Manifest(media_type="x", digest=digest, size=4)
+
+
+class TestPins:
+    @pytest.mark.parametrize(
+        ("pinned", "found"),
+        [
+            (PINNED, HONEST),
+            (PINNED_IMAGE, image()),
+            (Extension(), facts(file(EVIL))),
+            (Extension(), facts(missing="package")),
+            (PINNED, facts(listed=(ListedFile(name=FILE, claims=(GOOD,)),))),
+        ],
+        ids=["file", "image", "nothing pinned", "nothing pinned, nothing there", "listed"],
+    )
+    def test_what_is_as_it_was_pinned_is_no_change(self, pinned: Extension, found: ArtifactFacts) -> None:
+        assert compare_pins("notes", pinned, found) == ()
+
+    @pytest.mark.parametrize(
+        ("found", "expected"),
+        [
+            (facts(file(EVIL, EVIL_512)), change("bytes_changed", FILE, str(GOOD), str(EVIL))),
+            (
+                facts(listed=(ListedFile(name=FILE, claims=(EVIL,)),)),
+                change("bytes_changed", FILE, str(GOOD), str(EVIL)),
+            ),
+            (facts(missing="version"), change("version_vanished", "version", "npm:notes@1.0.0", ABSENT)),
+            (facts(missing="package"), change("version_vanished", "version", "npm:notes@1.0.0", ABSENT)),
+            (facts(file(GOOD, name="other.tgz")), change("file_gone", FILE, str(GOOD), ABSENT)),
+            (
+                replace(HONEST, registry="https://evil.example.com/"),
+                change("registry_changed", "registry", REGISTRY, "https://evil.example.com/"),
+            ),
+        ],
+        ids=["bytes", "listed bytes", "no version", "no package", "no file", "registry"],
+    )
+    def test_every_way_in_which_files_differ(self, found: ArtifactFacts, expected: Change) -> None:
+        assert compare_pins("notes", PINNED, found) == (expected,)
+
+    def test_attack_a_registry_that_agrees_with_itself_does_not_agree_with_the_pin(self) -> None:
+        lying = facts(file(EVIL, EVIL_512, claims=(EVIL_512,)))
+        assert judge_artifact(lying).issues == ()
+        assert [each.kind for each in compare_pins("notes", PINNED, lying)] == ["bytes_changed"]
+
+    @pytest.mark.parametrize(
+        ("found", "expected"),
+        [
+            (image(EVIL), change("tag_moved", "tag", str(GOOD), str(EVIL))),
+            (
+                image(platforms={}, tag_digest=GOOD),
+                change("platform_changed", "linux/amd64", str(GOOD), ABSENT),
+            ),
+            (
+                image(platforms={"linux/amd64": manifest(EVIL)}, tag_digest=None),
+                change("platform_changed", "linux/amd64", str(GOOD), str(EVIL)),
+            ),
+            (
+                image(platforms={"linux/amd64": manifest(GOOD), "linux/arm64": manifest(EVIL)}),
+                change("platform_added", "linux/arm64", ABSENT, str(EVIL)),
+            ),
+            (image(mismatches=(str(GOOD),)), change("manifest_changed", "image", str(GOOD), ABSENT)),
+        ],
+        ids=["tag", "platform gone", "platform", "platform added", "manifest"],
+    )
+    def test_every_way_in_which_images_differ(self, found: ArtifactFacts, expected: Change) -> None:
+        assert compare_pins("notes", PINNED_IMAGE, found) == (expected,)
+
+    def test_a_tag_that_moved_away_from_an_index_is_told_by_the_digest_of_the_index(self) -> None:
+        pinned = replace(PINNED_IMAGE, image=ImagePin(index=GOOD, platforms={"linux/amd64": EVIL}))
+        # The tag now has the manifest of one platform: another root, though every byte of it was locked.
+        (found,) = compare_pins("notes", pinned, image(EVIL))
+        assert (found.kind, found.before, found.after) == ("tag_moved", str(GOOD), str(EVIL))
+
+    def test_the_registry_can_be_told_without_asking_it(self) -> None:
+        expected = change("registry_changed", "registry", REGISTRY, "https://evil.example.com/")
+        assert registry_change("notes", REGISTRY, "https://evil.example.com/") == expected
+
+
+class TestReleases:
+    NEXT = PackageName(ecosystem="npm", name="notes", version="1.0.1")
+
+    def test_a_release_by_the_same_people_is_no_change(self) -> None:
+        before = replace(HONEST, publisher="alice")
+        assert compare_releases("notes", before, replace(before, package=self.NEXT)) == ()
+
+    @pytest.mark.parametrize(
+        ("members", "expected"),
+        [
+            ({"publisher": "mallory"}, ("publisher_changed", "publisher", "alice", "mallory")),
+            ({"publisher": None}, ("publisher_changed", "publisher", "alice", ABSENT)),
+            ({"install_scripts": ("install",)}, ("scripts_added", "scripts", [], ["install"])),
+            ({"missing": "version"}, ("version_vanished", "version", "npm:notes@1.0.1", ABSENT)),
+            (
+                {"package": PackageName(ecosystem="npm", name="n0tes", version="1.0.1")},
+                ("artifact_kind_changed", "name", "notes", "n0tes"),
+            ),
+        ],
+    )
+    def test_other_people_scripts_and_names_are_told(self, members: Any, expected: tuple[Any, ...]) -> None:
+        before = replace(HONEST, publisher="alice")
+        after = replace(before, **{"package": self.NEXT, **members})
+        assert compare_releases("notes", before, after) == (change(*expected),)
+
+
+class TestRecords:
+    @pytest.mark.parametrize(
+        ("member", "kind"),
+        [
+            ("integrity", "bytes_changed"),
+            ("sha256", "bytes_changed"),
+            ("fileSha256", "bytes_changed"),
+            ("artifactDigest", "bytes_changed"),
+            ("dependencies", "bytes_changed"),
+            ("registryBaseUrl", "registry_changed"),
+            ("resolved", "registry_changed"),
+            ("index_url", "registry_changed"),
+            ("provenance", "provenance_changed"),
+            ("sourceRepository", "provenance_changed"),
+            ("ref", "provenance_changed"),
+            ("signatures", "signature_lost"),
+            ("publisher", "publisher_changed"),
+            ("maintainers", "publisher_changed"),
+            ("installScripts", "scripts_added"),
+            ("tag", "tag_moved"),
+            ("version", "release_changed"),
+            ("platforms", "platform_changed"),
+            ("registryType", "registry_changed"),
+            ("ecosystem", "artifact_kind_changed"),
+            ("name", "artifact_kind_changed"),
+            ("description", "detail_changed"),
+            ("anything", "detail_changed"),
+        ],
+    )
+    def test_a_member_is_judged_by_what_it_is_about(self, member: str, kind: str) -> None:
+        assert compare_records("notes", {member: "a", "x": 1}, {member: "b", "x": 1}) == (
+            change(kind, member, "a", "b"),
+        )
+
+    @pytest.mark.parametrize(
+        ("member", "before", "after", "kind"),
+        [
+            ("provenance", {"issuer": "x"}, ABSENT, "provenance_changed"),
+            ("provenance", {"issuer": "x"}, None, "provenance_changed"),
+            ("provenance", None, {"issuer": "x"}, "evidence_gained"),
+            ("signed", True, False, "signature_lost"),
+            ("signed", False, True, "evidence_gained"),
+            ("scripts", [], ["install"], "scripts_added"),
+            ("scripts", ["install"], [], "scripts_gone"),
+            ("size", 1, True, "bytes_changed"),
+            ("integrity", ABSENT, "sha512-x", "bytes_changed"),
+        ],
+    )
+    def test_it_matters_whether_something_came_or_went(self, member: str, before: Any, after: Any, kind: str) -> None:
+        old, new = ({} if each is ABSENT else {member: each} for each in (before, after))
+        assert compare_records("notes", old, new) == (change(kind, member, before, after),)
+
+    def test_the_same_record_is_no_change(self) -> None:
+        assert compare_records("notes", {"a": {"b": [1]}}, {"a": {"b": [1]}}) == ()
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ({"name": "notes", "sha256": "a"}, {"name": "notes", "sha256": "b"}),
+            ([{"name": "notes", "sha256": "a"}], [{"name": "notes", "sha256": "b"}]),
+            ({"notes": {"sha256": "a"}, "x": {}}, {"notes": {"sha256": "b"}, "x": {}}),
+            (
+                {"artifacts": [{"identifier": "notes", "sha256": "a"}]},
+                {"artifacts": [{"name": "notes", "sha256": "b"}]},
+            ),
+        ],
+        ids=["one", "list", "by name", "inside"],
+    )
+    def test_artifacts_are_found_in_every_arrangement(self, before: Any, after: Any) -> None:
+        assert change("bytes_changed", "sha256", "a", "b") in compare_artifacts(before, after)
+
+    def test_an_artifact_more_or_less_is_told(self) -> None:
+        one, two = [{"name": "a"}, {"name": "b"}], [{"name": "a"}, {"name": "b"}, {"name": "c"}]
+        assert [(each.kind, each.name) for each in compare_artifacts(one, two)] == [("detail_changed", "c")]
+        assert [(each.kind, each.name) for each in compare_artifacts(two, one)] == [("file_gone", "c")]

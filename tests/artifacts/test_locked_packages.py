@@ -1,0 +1,51 @@
+"""Which artifact an entry of the lock stands for, and what the signature inside a bundle proves."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, FileSignature, PackageName
+from pinwarden.artifacts.evidence import judge_artifact
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.lock.entry import Entry
+from pinwarden.project.artifact_facts import package_of
+
+BYTES = Digest.of(b"bundle")
+BUNDLE = PackageName(ecosystem="mcpb", name="https://files.example/a.mcpb")
+
+
+def entry(**target: str) -> Entry:
+    return Entry(key="x:claude", document={"name": "x", "client": "claude", "selectedTarget": target})
+
+
+def test_a_bundle_is_its_address_with_the_digest_that_its_metadata_claims() -> None:
+    locked = entry(kind="package", registryType="mcpb", identifier=BUNDLE.name, fileSha256=BYTES.hex)
+    assert package_of(locked) == (BUNDLE, BYTES)
+
+
+def test_a_crate_is_its_name_and_version() -> None:
+    locked = entry(kind="package", registryType="cargo", identifier="notes", version="1.0.0")
+    assert package_of(locked) == (PackageName(ecosystem="cargo", name="notes", version="1.0.0"), None)
+
+
+def test_a_claim_that_is_not_a_digest_is_an_error() -> None:
+    with pytest.raises(PinwardenError) as caught:
+        package_of(entry(kind="package", registryType="mcpb", identifier=BUNDLE.name, fileSha256="00"))
+    assert caught.value.code == "DIGEST_INVALID"
+
+
+@pytest.mark.parametrize(
+    ("state", "status"), [("valid", "passed"), ("valid-untrusted", "unavailable"), ("invalid", "failed")]
+)
+def test_only_a_signature_that_somebody_trusted_vouches_for_is_evidence(state: str, status: str) -> None:
+    signer = FileSignature(state=state, subject="CN=Ada", fingerprint=Digest.of(b"certificate"))  # type: ignore[arg-type]
+    facts = ArtifactFacts(
+        package=BUNDLE,
+        registry="https://files.example/",
+        checked_at="2026-11-16T00:00:00Z",
+        files=(ArtifactFile(name="a.mcpb", size=6, digests=(BYTES,)),),
+        signer=signer,
+    )
+    rows = {row["code"]: row["status"] for row in judge_artifact(facts, claim=BYTES).evidence}
+    assert rows == {"mcpb_sha256_verified": "passed", "bundle_signature_verified": status}

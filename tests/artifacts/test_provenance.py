@@ -1,0 +1,200 @@
+"""Identities, statements and the addresses of repositories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinwarden.artifacts.artifact import ArtifactFile, PackageName
+from pinwarden.artifacts.provenance import (
+    About,
+    Identity,
+    ProvenanceOutcome,
+    Statement,
+    Subject,
+    about_file,
+    about_image,
+    identity_from_json,
+    parse_registry_keys,
+    parse_simple_signing,
+    parse_statement,
+    ref_class,
+    repository_uri,
+    strongest,
+    to_json,
+)
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+
+DIGEST = Digest.of(b"x")
+RECORD: dict[str, Any] = {
+    "kind": "slsa-provenance/v1",
+    "issuer": "https://token.actions.githubusercontent.com",
+    "repository": "https://github.com/acme/slack",
+    "repositoryId": "1",
+    "ownerId": "2",
+    "workflow": ".github/workflows/release.yml",
+    "ref": "refs/tags/v1",
+    "builder": "https://github.com/acme/slack/.github/workflows/release.yml",
+    "runner": "github-hosted",
+    "commit": "c" * 40,
+    "refClass": "tag",
+}
+
+
+def test_a_locked_identity_is_read_as_it_was_written() -> None:
+    assert to_json(identity_from_json(RECORD)) == RECORD
+
+
+def test_a_key_is_written_without_what_it_does_not_say() -> None:
+    assert to_json(Identity(kind="npm-publish", key_id="SHA256:abc")) == {"kind": "npm-publish", "keyId": "SHA256:abc"}
+
+
+def test_members_that_a_later_version_adds_are_passed_over() -> None:
+    assert identity_from_json({**RECORD, "level": 4}) == identity_from_json(RECORD)
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"kind": "slsa"}, "/kind"),
+        ({"kind": None}, "/kind"),
+        ({"issuer": 5}, "/issuer"),
+        ({"workflow": "a\nb"}, "/workflow"),
+        ({"repository": "https://github.com/acme/slack\u202e"}, "/repository"),
+        ({"commit": "c" * 5000}, "/commit"),
+        ({"refClass": "branch"}, "/refClass"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused_by_its_place(change: dict[str, Any], path: str) -> None:
+    with pytest.raises(PinwardenError) as caught:
+        identity_from_json({**RECORD, **change}, "p")
+
+    assert caught.value.code == "LOCK_INVALID"
+    assert f"p{path}" in str(caught.value)
+
+
+def test_a_record_that_names_nobody_is_refused() -> None:
+    with pytest.raises(PinwardenError) as caught:
+        identity_from_json({"kind": "in-toto", "issuer": "https://accounts.example"})
+
+    assert caught.value.code == "LOCK_INVALID"
+
+
+@pytest.mark.parametrize(
+    ("ref", "expected"),
+    [
+        ("refs/tags/v1", "tag"),
+        ("refs/heads/main", "branch"),
+        ("refs/pull/5/merge", "pull-request"),
+        ("refs/merge-requests/5/head", "pull-request"),
+        ("main", "other"),
+        ("", "other"),
+    ],
+)
+def test_the_class_of_a_ref_is_told_by_its_full_name(ref: str, expected: str) -> None:
+    assert ref_class(ref) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://github.com/Acme/Slack",
+        "git+https://github.com/acme/slack.git",
+        "git+ssh://git@github.com/acme/slack.git",
+        "ssh://git@github.com:22/acme/slack",
+        "git@github.com:acme/slack.git",
+        "git://github.com/acme/slack.git#v1",
+        "github:acme/slack",
+        "acme/slack",
+        "https://www.github.com/acme/slack/",
+        "https://user:secret@github.com/acme/slack?x=1#readme",
+        "https://github.com/acme/slack/tree/main/packages/server",
+    ],
+)
+def test_one_repository_has_one_address_however_it_is_written(text: str) -> None:
+    assert repository_uri(text) == "https://github.com/acme/slack"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://gitlab.com/group/sub/project/-/tree/main", "https://gitlab.com/group/sub/project"),
+        ("https://git.example:8443/a/B.git", "https://git.example:8443/a/B"),
+        ("", ""),
+        ("https://github.com/acme", ""),
+        ("https://[bad/a/b", ""),
+        ("https://host:port/a/b", ""),
+        ("none of your business", ""),
+    ],
+)
+def test_other_hosts_keep_their_paths_and_what_is_no_address_gives_none(text: str, expected: str) -> None:
+    assert repository_uri(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("predicate_type", "kind"),
+    [
+        ("https://slsa.dev/provenance/v1", "slsa-provenance/v1"),
+        ("https://slsa.dev/provenance/v0.2", "slsa-provenance/v0.2"),
+        ("https://github.com/npm/attestation/tree/main/specs/publish/v0.1", "npm-publish"),
+        ("https://docs.example/attestations/publish/v1", "pypi-publish"),
+        ("https://sigstore.dev/cosign/sign/v1", "cosign-signature"),
+        ("https://slsa.dev/provenance/v1/else", "in-toto"),
+        ("https://spdx.dev/Document", "in-toto"),
+    ],
+)
+def test_the_kind_of_a_statement_is_told_by_its_predicate(predicate_type: str, kind: str) -> None:
+    text = f"""{{"_type": "https://in-toto.io/Statement/v0.1", "predicateType": "{predicate_type}",
+        "subject": [{{"name": "a", "digest": {{"sha256": "{DIGEST.hex}", "gitCommit": "abc"}}}}]}}"""
+
+    statement = parse_statement(text.encode())
+
+    assert statement == Statement(
+        predicate_type=predicate_type, subjects=(Subject(name="a", digests=(DIGEST,)),), predicate={}
+    )
+    assert statement.kind == kind
+
+
+def test_what_is_not_a_signature_of_an_image_is_refused() -> None:
+    good = f"""{{"critical": {{"type": "cosign container image signature", "identity": {{}},
+        "image": {{"docker-manifest-digest": "{DIGEST}"}}}}}}"""
+
+    assert parse_simple_signing(good.encode()) == DIGEST
+    for text in ("{}", "[]", good.replace("cosign container", "atomic container"), good.replace("manifest-", "")):
+        with pytest.raises(PinwardenError) as caught:
+            parse_simple_signing(text.encode())
+        assert caught.value.code == "PROVENANCE_INVALID"
+
+
+def test_what_is_not_a_list_of_keys_is_refused() -> None:
+    assert parse_registry_keys(b'{"keys": [{"keyid": "a", "key": "*"}]}') == ()
+    for text in (b"[]", b"{}", b'{"keys": {}}'):
+        with pytest.raises(PinwardenError) as caught:
+            parse_registry_keys(text)
+        assert caught.value.code == "PROVENANCE_INVALID"
+
+
+def test_a_file_is_known_by_its_own_name_on_pypi_and_by_its_package_elsewhere() -> None:
+    file = ArtifactFile(name="a-1.tgz", size=1, digests=(DIGEST,))
+
+    def about(ecosystem: Any) -> About:
+        return about_file(PackageName(ecosystem=ecosystem, name="a", version="1"), file)
+
+    assert about("pypi") == About(ecosystem="pypi", name="a-1.tgz", version="1", digests=(DIGEST,))
+    assert about("npm") == About(ecosystem="npm", name="a", version="1", digests=(DIGEST,))
+    image = PackageName(ecosystem="oci", name="host/a:1")
+    assert about_image(image, DIGEST) == About(ecosystem="oci", name="host/a:1", digests=(DIGEST,))
+
+
+def test_the_identity_to_pin_is_the_verified_one_that_says_most() -> None:
+    publish = Identity(kind="npm-publish", key_id="k")
+    build = identity_from_json(RECORD)
+
+    def outcome(state: Any, identity: Identity | None) -> ProvenanceOutcome:
+        return ProvenanceOutcome(state=state, signer="certificate", method="m", identity=identity)
+
+    assert strongest((outcome("verified", publish), outcome("verified", build))) == build
+    assert strongest((outcome("verified", publish), outcome("failed", None))) == publish
+    assert strongest((outcome("failed", None), outcome("unavailable", None))) is None

@@ -1,0 +1,288 @@
+"""What the letter of the rulebook lets through and we do not, beyond the cases of the vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinwarden import PinwardenError
+from pinwarden.bundle import attestation, descriptor, installer_policy, log_event, manifest, pointer, trust
+from pinwarden.bundle.acceptance.bundle import check_documents
+from pinwarden.bundle.acceptance.plan import accept
+from pinwarden.bundle.acceptance.verdict import Submission, to_value
+from pinwarden.bundle.profile import default_profile
+from pinwarden.bundle.signatures import signed
+from pinwarden.core.record import replace
+from tests.support.bundle_world import (
+    AUDITOR,
+    BEFORE,
+    FILES,
+    MAINTAINER,
+    OTHER_DOCUMENT,
+    REGISTRY,
+    STRANGER,
+    TRUST,
+    VERIFIER,
+    Documents,
+    attested,
+    documents,
+    encoded,
+    entries_of,
+)
+
+
+def code_of(submission: Submission) -> str:
+    verdict = accept(submission)
+    return "ACCEPT" if verdict.refusal is None else verdict.refusal.code
+
+
+def codes(made: Documents, **changes: Any) -> tuple[str, str]:
+    """Hardened, and by the letter."""
+    return code_of(made.submission(**changes)), code_of(made.submission(literal=True, **changes))
+
+
+def test_an_accepted_bundle_comes_with_its_documents() -> None:
+    made = documents()
+    verdict = accept(made.submission())
+    assert verdict.documents == check_documents(encoded(made.descriptor), encoded(made.manifest))
+    assert to_value(verdict)["provenance"]["attestations_used"] == [VERIFIER.public_key.did]
+    assert accept(made.submission(literal=True)).documents is None
+
+
+def test_swapped_manifest_of_another_bundle_is_refused() -> None:
+    made = documents()
+    foreign = manifest.unlinked_value(entries_of({**FILES, "main.py": b"evil"}))
+    made.manifest = manifest.linked_value(foreign, made.descriptor_cid)
+    assert codes(made) == ("MANIFEST_CID_MISMATCH", "ACCEPT")
+
+
+def test_attestation_of_the_same_files_under_a_tighter_policy_does_not_count() -> None:
+    made = documents()
+    made.attestations = [attested(made.root_cid, OTHER_DOCUMENT)]
+    assert codes(made) == ("NO_VALID_ATTESTATIONS", "ACCEPT")
+    made.attestations = [attested(made.root_cid, made.descriptor_cid, verified_descriptor_cid=OTHER_DOCUMENT)]
+    assert codes(made) == ("NO_VALID_ATTESTATIONS", "ACCEPT")
+
+
+def test_cid_profile_that_is_not_used_here_is_refused_even_if_all_agree_on_it() -> None:
+    made = Documents()
+    weak = {**default_profile(), "hash": "md5"}
+    made.unlinked["cid_profile"] = weak
+    made.finish()
+    made.descriptor["artifact"]["cid_profile"] = weak
+    made.link()
+    made.pointer["pointers"][0]["cid_profile"] = weak
+    assert codes(made) == ("CID_PROFILE_MISMATCH", "ACCEPT")
+
+
+@pytest.mark.parametrize("value", [1, "yes", False, None])
+def test_normalization_that_is_another_one_is_refused(value: Any) -> None:
+    made = Documents()
+    profile = default_profile()
+    profile["normalization"]["reject_symlinks"] = value
+    made.finish()
+    made.descriptor["artifact"]["cid_profile"] = profile
+    made.link()
+    made.pointer["pointers"][0]["cid_profile"] = profile
+    assert code_of(made.submission()) == "CID_PROFILE_MISMATCH"
+
+
+def test_true_is_not_one_where_profiles_are_compared() -> None:
+    made = Documents()
+    made.finish()
+    made.descriptor["artifact"]["cid_profile"]["normalization"]["sort_entries"] = 1
+    made.link()
+    assert codes(made) == ("CID_PROFILE_MISMATCH", "CID_PROFILE_MISMATCH")
+
+
+def test_a_second_signature_counts_where_the_first_is_a_stranger_s() -> None:
+    made = documents()
+    twice = signed(signed(made.pointer, pointer.SIGNED_FIELDS, STRANGER), pointer.SIGNED_FIELDS, REGISTRY)
+    assert codes(made, pointer=encoded(twice)) == ("ACCEPT", "POINTER_SIGNATURE_INVALID")
+
+
+def test_a_thousand_signatures_are_not_all_looked_at() -> None:
+    made = documents()
+    good = signed(made.pointer, pointer.SIGNED_FIELDS, REGISTRY)
+    padded = {**good, "signatures": [{}] * 1000 + good["signatures"]}
+    assert code_of(made.submission(pointer=encoded(padded))) == "POINTER_SIGNATURE_INVALID"
+
+
+def test_forged_attestation_with_a_known_key_s_name_does_not_count() -> None:
+    made = documents()
+    forged = attested(made.root_cid, made.descriptor_cid, STRANGER, issuer=VERIFIER)
+    forged["signatures"][0]["key_id"] = VERIFIER.public_key.did
+    made.attestations = [forged]
+    assert codes(made) == ("NO_VALID_ATTESTATIONS", "NO_VALID_ATTESTATIONS")
+
+
+def test_a_key_without_roles_may_not_speak_in_any() -> None:
+    made = documents()
+    known = tuple(replace(each, roles=()) for each in TRUST.known_keys)
+    assert codes(made, trust=replace(TRUST, known_keys=known)) == ("NO_VALID_ATTESTATIONS", "ACCEPT")
+
+
+def test_an_attestation_that_is_no_json_is_passed_over_and_told() -> None:
+    made = documents()
+    assert code_of(made.submission(attestations=(b"{", encoded((made.attestations or [])[0])))) == "ACCEPT"
+    refusal = accept(made.submission(attestations=(b"{",))).refusal
+    assert refusal is not None
+    assert refusal.why["not_counted"][0].startswith("attestation 1: the attestation ")
+
+
+def test_signers_are_counted_once_and_different_ones_together() -> None:
+    made = Documents()
+    made.constraints = replace(made.constraints, min_attestations=2)
+    made.finish()
+    made.link()
+    made.more_attestations = [attested(made.root_cid, made.descriptor_cid)]
+    assert codes(made) == ("INSUFFICIENT_ATTESTATIONS", "ACCEPT")
+    made.more_attestations = [attested(made.root_cid, made.descriptor_cid, AUDITOR, "auditor")]
+    assert codes(made) == ("ACCEPT", "ACCEPT")
+
+
+@pytest.mark.parametrize(
+    ("constraints", "code"),
+    [
+        ({"require_signers": "did:key:z6Mk"}, "REQUIRED_SIGNER_MISSING"),
+        ({"min_attestations": "1"}, "INSUFFICIENT_ATTESTATIONS"),
+        ({"min_attestations": True}, "INSUFFICIENT_ATTESTATIONS"),
+        ({"min_attestations": 0}, "DOCUMENT_INVALID"),
+        ({"require_verifier_attestation": "no"}, "DOCUMENT_INVALID"),
+        ([], "DOCUMENT_INVALID"),
+    ],
+)
+def test_a_demand_that_cannot_be_understood_is_not_met(constraints: Any, code: str) -> None:
+    made = documents()
+    made.pointer["pointers"][0]["constraints"] = constraints
+    assert code_of(made.submission()) == code
+
+
+@pytest.mark.parametrize(
+    "path", ["../evil", "/etc/evil", "a/./b", "a//b", "con", "a\x00b", "b/", "lib:x", "MAIN.py", "main.py/x"]
+)
+def test_path_that_leads_elsewhere_or_is_another_file_on_some_machine_is_refused(path: str) -> None:
+    made = Documents({**FILES, path: b""})
+    made.finish()
+    made.link()
+    assert codes(made) == ("MANIFEST_PATH_INVALID", "ACCEPT")
+
+
+def test_a_permission_that_is_not_a_plain_refusal_is_asked_for() -> None:
+    for name, code in (("network", "POLICY_BLOCKED_NETWORK"), ("exec", "POLICY_BLOCKED_EXEC")):
+        made = Documents()
+        made.finish()
+        made.descriptor["security"]["policy"][name] = "some"
+        made.link()
+        assert codes(made) == (code, "ACCEPT")
+
+
+def test_the_pointer_that_was_asked_for_is_judged_and_no_other() -> None:
+    made = documents()
+    first = {**made.pointer["pointers"][0], "channel": "legacy-main"}
+    made.pointer["pointers"].insert(0, first)
+    assert codes(made) == ("LEGACY_NOT_ALLOWED", "LEGACY_NOT_ALLOWED")
+    assert codes(made, tool="acme.notes", channel="stable") == ("ACCEPT", "ACCEPT")
+    assert codes(made, tool="acme.weather") == ("POINTER_NOT_FOUND", "POINTER_NOT_FOUND")
+    made.pointer["pointers"] = []
+    assert codes(made) == ("POINTER_NOT_FOUND", "POINTER_NOT_FOUND")
+
+
+@pytest.mark.parametrize("value", [None, [], 1, "x", {}, {"pointers": 1, "signatures": {}}])
+def test_documents_of_any_other_shape_are_refused_and_nothing_breaks(value: Any) -> None:
+    made = documents()
+    data = encoded(value)
+    for literal in (False, True):
+        whole = made.submission(literal=literal)
+        found = [
+            code_of(replace(whole, pointer=data)),
+            code_of(replace(whole, descriptor=data)),
+            code_of(replace(whole, manifest=data)),
+            code_of(replace(whole, attestations=(data,))),
+        ]
+        assert found[0] == "POINTER_SIGNATURE_INVALID"
+        assert found[1] == "CID_PROFILE_MISMATCH"
+        assert found[2] == ("MANIFEST_CID_MISMATCH" if literal else "CID_PROFILE_MISMATCH")
+        assert found[3] == "NO_VALID_ATTESTATIONS"
+
+
+def test_a_bundle_that_starts_a_file_which_it_does_not_have_is_refused() -> None:
+    made = Documents()
+    made.described = {"target": "other.py:main"}
+    made.finish()
+    made.link()
+    assert codes(made) == ("DOCUMENT_INVALID", "ACCEPT")
+
+
+# Documents
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [],
+        {"trusted_registry_keys": {}},
+        {"known_keys": [1]},
+        {"known_keys": [{"key_id": VERIFIER.public_key.did, "public_key": AUDITOR.public_key.base64url}]},
+        {"known_keys": [{"key_id": "did:key:z6Mk", "public_key": "AAAA"}]},
+        {"known_keys": [{"key_id": VERIFIER.public_key.did, "roles": "verifier"}]},
+        {"known_keys": [{"key_id": VERIFIER.public_key.did, "alg": "rsa"}]},
+        {"known_keys": [{"key_id": VERIFIER.public_key.did}] * 2},
+    ],
+)
+def test_a_file_of_trusted_keys_with_two_meanings_is_an_error_and_not_an_empty_one(document: Any) -> None:
+    with pytest.raises(PinwardenError) as caught:
+        trust.of(document)
+    assert caught.value.code == "TRUST_INVALID"
+
+
+def test_trust_and_policy_are_written_as_they_are_read() -> None:
+    assert trust.of(trust.to_value(TRUST)) == TRUST
+    policy = installer_policy.of({"network": "allow"})
+    assert installer_policy.to_value(policy) == {
+        "network": "allow",
+        "filesystem": "deny",
+        "exec": "deny",
+        "allow_legacy": False,
+    }
+    assert installer_policy.of(installer_policy.to_value(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    "document", [[], {"network": "some"}, {"networks": "deny"}, {"allow_legacy": 1}, {"exec": None}]
+)
+def test_an_installer_policy_that_cannot_be_followed_is_an_error(document: Any) -> None:
+    with pytest.raises(PinwardenError) as caught:
+        installer_policy.of(document)
+    assert caught.value.code == "POLICY_INVALID"
+
+
+def test_documents_are_written_as_they_are_read() -> None:
+    made = documents()
+    assert descriptor.to_value(descriptor.of(made.descriptor)) == made.descriptor
+    envelope = (made.attestations or [])[0]
+    read = attestation.of(envelope)
+    value = attestation.to_value(read.root_cid, read.descriptor_cid, read.cid_profile, read.claims)
+    assert {**value, "signatures": envelope["signatures"]} == envelope
+
+
+def test_an_event_of_the_log_is_written_as_it_is_read() -> None:
+    event = log_event.LogEvent(
+        log_id="acme",
+        seq=0,
+        tool="acme.notes",
+        channel="stable",
+        prev_root_cid=None,
+        new_root_cid=OTHER_DOCUMENT,
+        descriptor_cid=OTHER_DOCUMENT,
+        cid_profile=default_profile(),
+        reason="publish",
+        issued_at_utc=BEFORE,
+        issuer_key_id=MAINTAINER.public_key.did,
+        issuer_name="acme",
+    )
+    document = signed(log_event.to_value(event), log_event.SIGNED_FIELDS, MAINTAINER)
+    read = log_event.parse(log_event.leaf_bytes(document))
+    assert replace(read, signatures=()) == event
+    assert read.document == document

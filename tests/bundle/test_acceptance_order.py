@@ -1,0 +1,205 @@
+"""Where two things are wrong with a bundle at once, the answer is the one that the rulebook names first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+
+import pytest
+
+from pinwarden.bundle.acceptance.plan import accept
+from pinwarden.bundle.acceptance.verdict import Submission
+from pinwarden.bundle.attestation import SIGNED_FIELDS
+from pinwarden.bundle.signatures import signed
+from pinwarden.core.record import replace
+from tests.support.bundle_world import AUDITOR, BEFORE, FILES, MAINTAINER, OTHER_DOCUMENT, STRANGER, Documents, attested
+
+# A fault works at one of four moments: before anything is computed, after the files' root is known, after all is
+# linked, or on the bytes at the very end.
+Early = Callable[[Documents], None]
+Late = Callable[[Submission], Submission]
+
+
+def broken_pointer(submission: Submission) -> Submission:
+    return replace(submission, pointer=submission.pointer[:-1])
+
+
+def ambiguous_pointer(submission: Submission) -> Submission:
+    return replace(submission, pointer=b'{"a": 1, "a": 2,' + submission.pointer[1:])
+
+
+def broken_descriptor(submission: Submission) -> Submission:
+    return replace(submission, descriptor=b"\xff" + submission.descriptor)
+
+
+def ambiguous_manifest(submission: Submission) -> Submission:
+    return replace(submission, manifest=b'{"a": 1, "a": 2,' + submission.manifest[1:])
+
+
+def signed_by_a_stranger(made: Documents) -> None:
+    made.registry = STRANGER
+
+
+def on_a_legacy_channel(made: Documents) -> None:
+    made.channel = "legacy-main"
+
+
+def another_profile(made: Documents) -> None:
+    made.descriptor["artifact"]["cid_profile"]["version"] = "2"
+
+
+def another_root(made: Documents) -> None:
+    made.descriptor["artifact"]["root_cid"] = OTHER_DOCUMENT
+
+
+def altered_descriptor(made: Documents) -> None:
+    made.descriptor["tool"]["description"] = "Keeps notes, and sends them on."
+
+
+def altered_manifest(made: Documents) -> None:
+    made.manifest["entries"][0]["size_bytes"] += 1
+
+
+def linked_elsewhere(made: Documents) -> None:
+    made.manifest["descriptor_cid"] = OTHER_DOCUMENT
+
+
+def unsorted(made: Documents) -> None:
+    made.unlinked["entries"].reverse()
+
+
+def backslash(made: Documents) -> None:
+    (entry,) = (each for each in made.unlinked["entries"] if each["path"] == "README.md")
+    entry["path"] = "README\\.md"
+
+
+def expired(made: Documents) -> None:
+    made.more_attestations = [attested(made.root_cid, made.descriptor_cid, AUDITOR, "auditor", expires=BEFORE)]
+
+
+def nobody(made: Documents) -> None:
+    made.attestations = []
+
+
+def another_signer_demanded(made: Documents) -> None:
+    made.constraints = replace(made.constraints, require_signers=("did:key:z6MkNotBase58IO",))
+
+
+def a_verifier_demanded(made: Documents) -> None:
+    made.constraints = replace(made.constraints, require_verifier_attestation=True)
+    made.signer, made.role = MAINTAINER, "maintainer"
+
+
+def more_demanded(made: Documents) -> None:
+    made.constraints = replace(made.constraints, min_attestations=9)
+
+
+def asks(**wanted: str) -> Early:
+    def change(made: Documents) -> None:
+        made.descriptor["security"]["policy"].update(wanted)
+
+    return change
+
+
+def without_a_moment(made: Documents) -> None:
+    made.pointer["pointers"][0]["updated_at_utc"] = "today"
+
+
+def under_another_name(made: Documents) -> None:
+    made.pointer["pointers"][0]["tool"] = "acme.weather"
+
+
+FIRST, ROOTED, LINKED = "before the root", "before the link", "after the link"
+FAULTS: list[tuple[str, str, Early]] = [
+    ("POINTER_SIGNATURE_INVALID", FIRST, signed_by_a_stranger),
+    ("LEGACY_NOT_ALLOWED", FIRST, on_a_legacy_channel),
+    ("CID_PROFILE_MISMATCH", ROOTED, another_profile),
+    ("ROOT_CID_MISMATCH", ROOTED, another_root),
+    ("DESCRIPTOR_CID_MISMATCH", LINKED, altered_descriptor),
+    ("MANIFEST_CID_MISMATCH", LINKED, altered_manifest),
+    ("MANIFEST_DESCRIPTOR_LINK_MISMATCH", LINKED, linked_elsewhere),
+    ("MANIFEST_ENTRY_ORDER_INVALID", FIRST, unsorted),
+    ("MANIFEST_PATH_INVALID", FIRST, backslash),
+    ("ATTESTATION_EXPIRED", LINKED, expired),
+    ("NO_VALID_ATTESTATIONS", FIRST, nobody),
+    ("REQUIRED_SIGNER_MISSING", FIRST, another_signer_demanded),
+    ("VERIFIER_ATTESTATION_REQUIRED", FIRST, a_verifier_demanded),
+    ("INSUFFICIENT_ATTESTATIONS", FIRST, more_demanded),
+    ("POLICY_BLOCKED_NETWORK", ROOTED, asks(network="allow")),
+    ("POLICY_BLOCKED_FILESYSTEM", ROOTED, asks(filesystem="read_write")),
+    ("POLICY_BLOCKED_EXEC", ROOTED, asks(exec="allow")),
+    # Those without a code in the rulebook, which come after all that have one.
+    ("DOCUMENT_INVALID", LINKED, without_a_moment),
+    ("TOOL_NAME_MISMATCH", LINKED, under_another_name),
+]
+BYTES: list[tuple[str, int, Late]] = [
+    ("JSON_PARSE_ERROR", 0, broken_pointer),
+    ("JSON_CANONICALIZATION_ERROR", 0, ambiguous_pointer),
+    ("JSON_PARSE_ERROR", 2, broken_descriptor),
+    ("JSON_CANONICALIZATION_ERROR", 2, ambiguous_manifest),
+]
+"""With the place among the faults above before which they stand."""
+LITERAL = len(FAULTS) - 2
+"""To the letter there is nothing beyond the codes of the rulebook."""
+
+
+def answer(faults: list[tuple[str, str, Early]], late: list[Late], *, literal: bool) -> str:
+    made = Documents(FILES)
+    for moment, then in ((FIRST, made.finish), (ROOTED, made.link), (LINKED, lambda: None)):
+        for _, when, change in faults:
+            if when == moment:
+                change(made)
+        then()
+    submission = made.submission(literal=literal)
+    for each in late:
+        submission = each(submission)
+    verdict = accept(submission)
+    return "ACCEPT" if verdict.refusal is None else verdict.refusal.code
+
+
+@pytest.mark.parametrize("literal", [False, True], ids=["hardened", "literal"])
+def test_every_fault_alone_has_its_code(literal: bool) -> None:
+    faults = FAULTS[:LITERAL] if literal else FAULTS
+    assert [answer([each], [], literal=literal) for each in faults] == [code for code, _, _ in faults]
+    assert [answer([], [late], literal=literal) for _, _, late in BYTES] == [code for code, _, _ in BYTES]
+    assert answer([], [], literal=literal) == "ACCEPT"
+
+
+@pytest.mark.parametrize("literal", [False, True], ids=["hardened", "literal"])
+def test_of_every_two_faults_the_one_that_the_rulebook_names_first_answers(literal: bool) -> None:
+    faults = FAULTS[:LITERAL] if literal else FAULTS
+    wrong = [
+        (first[0], second[0], found)
+        for first, second in combinations(faults, 2)
+        if (found := answer([first, second], [], literal=literal)) != first[0]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("literal", [False, True], ids=["hardened", "literal"])
+def test_bytes_that_cannot_be_read_answer_at_the_step_that_reads_them(literal: bool) -> None:
+    faults = FAULTS[:LITERAL] if literal else FAULTS
+    for code, place, late in BYTES:
+        found = [answer([each], [late], literal=literal) for each in faults]
+        assert found == [faults[number][0] if number < place else code for number in range(len(faults))]
+    pairs = list(combinations(BYTES, 2))
+    found = [answer([], [second[2], first[2]], literal=literal) for first, second in pairs]
+    assert found == [first[0] for first, _ in pairs]
+
+
+def test_all_faults_at_once_are_answered_with_one_code_after_the_other_as_they_are_repaired() -> None:
+    left = list(FAULTS)
+    while left:
+        assert answer(left, [], literal=False) == left[0][0]
+        left.pop(0)
+
+
+def test_an_expired_claim_of_somebody_else_in_another_name_ends_nothing() -> None:
+    made = Documents(FILES)
+    made.finish()
+    made.link()
+    spoofed = attested(made.root_cid, made.descriptor_cid, MAINTAINER, "auditor", issuer=AUDITOR, expires=BEFORE)
+    made.more_attestations = [spoofed]
+    assert accept(made.submission()).accepted
+    assert accept(made.submission(literal=True)).refusal is not None
+    assert signed(spoofed, SIGNED_FIELDS, MAINTAINER) == spoofed

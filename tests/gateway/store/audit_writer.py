@@ -1,0 +1,27 @@
+"""A gateway in miniature, to be killed: records events, and says the number of each one once it is recorded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pinwarden.gateway.audit.log import AuditLog
+from pinwarden.gateway.event import Fact
+
+
+def main(url: str, folder: str) -> None:
+    log = AuditLog(url, Path(folder), when_away="spool")
+    form = Fact(kind="called", call=f"{log.source}/", session=log.source)
+    for number in range(1_000_000):
+        if number % 50 == 0:
+            log.record_durably(Fact(kind="blocked", item=str(number), session=log.source))
+        elif number % 2:
+            log.record(Fact(kind="called", item=str(number), session=log.source))
+        else:
+            log.note(form, number)
+        sys.stdout.write(f"{log.source} {number}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

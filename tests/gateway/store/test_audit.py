@@ -1,0 +1,709 @@
+"""The audit log: nothing is lost, nothing is written twice, and nothing can be changed without being found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from threading import Event
+from time import monotonic
+
+import pytest
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.audit.chain import (
+    append,
+    audit_schema,
+    head_of,
+    lines,
+    moment_text,
+    newest,
+    verify,
+)
+from pinwarden.gateway.audit.entry import EMPTY, Entry, Head, encode, hash_of, parse
+from pinwarden.gateway.audit.journal import Batch, Journal, Noted, pack, unpack
+from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover
+from pinwarden.gateway.event import Fact
+from pinwarden.system.database import Database, DatabaseLimits, Schema, open_database
+from tests.support.postgres import Cluster, hurried
+
+QUICK = AuditLimits(retry=0.02, longest_retry=0.05, wait=60.0)
+CALM = AuditLimits(wait=60.0)
+"""As usual, but that a database may take as long as it does on a busy machine."""
+PATIENT = AuditLimits(gather=60.0, wait=60.0)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    opened = open_database(database_url, audit_schema())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "journals"
+
+
+def entries(database: Database) -> list[Entry]:
+    return [parse(line) for _, line in lines(database)]
+
+
+def items(database: Database) -> list[str]:
+    return [entry.fact.item for entry in entries(database)]
+
+
+def called(item: object) -> Fact:
+    return Fact(kind="called", server="files", item=str(item))
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    end = monotonic() + 60
+    while not holds():
+        assert monotonic() < end
+        Event().wait(0.01)
+
+
+def test_events_of_many_threads_are_one_chain_in_the_order_of_each_thread(
+    database: Database, database_url: str, folder: Path
+) -> None:
+    with AuditLog(database_url, folder, gateway="desk", limits=CALM) as log, ThreadPoolExecutor(4) as threads:
+
+        def work(name: str) -> None:
+            for number in range(100):
+                log.record(called(f"{name}{number}"))
+
+        list(threads.map(work, "abcd"))
+    found = items(database)
+    assert [[each for each in found if each[0] == name] for name in "abcd"] == [
+        [f"{name}{number}" for number in range(100)] for name in "abcd"
+    ]
+    assert verify(database).breaks == ()
+    assert {(entry.gateway, entry.source) for entry in entries(database)} == {("desk", log.source)}
+    assert list(folder.iterdir()) == []
+
+
+def test_gateways_on_one_database_write_one_chain(database: Database, database_url: str, folder: Path) -> None:
+    other = open_database(database_url, audit_schema())
+    with (
+        AuditLog(database_url, folder, limits=CALM) as first,
+        AuditLog(database_url, folder, limits=CALM) as second,
+        ThreadPoolExecutor(2) as threads,
+    ):
+
+        def work(log: AuditLog) -> None:
+            for number in range(15):
+                log.record_durably(called(number))
+
+        list(threads.map(work, (first, second)))
+    outcome = verify(database)
+    assert (outcome.entries, outcome.breaks, outcome.head) == (30, (), head_of(other))
+    assert [entry.nth for entry in entries(database) if entry.source == first.source] == list(range(1, 16))
+    other.close()
+
+
+def test_a_refusal_is_committed_with_all_before_it_when_record_durably_returns(
+    database: Database, database_url: str, folder: Path
+) -> None:
+    with AuditLog(database_url, folder, limits=PATIENT) as log:
+        log.record(called("before"))
+        log.record_durably(Fact(kind="blocked", item="refused"))
+        assert items(database) == ["before", "refused"]
+
+
+def test_what_was_recorded_is_in_the_journal_at_once_and_in_the_chain_once(
+    database: Database, database_url: str, folder: Path
+) -> None:
+    """The commit of a killed gateway may have reached the database without its knowledge."""
+    log = AuditLog(database_url, folder, limits=PATIENT)
+    log.record_durably(called(1))
+    log.record(called(2), called(3))
+    (left,) = folder.iterdir()
+    copy = left.read_bytes()
+    log.close()
+    left.write_bytes(copy)
+    assert recover(database, folder) == 1
+    assert items(database) == ["1", "2", "3"]
+    assert verify(database).breaks == ()
+    assert list(folder.iterdir()) == []
+
+
+def test_the_same_events_again_are_not_written_again(database: Database) -> None:
+    events = tuple(Noted(at=number, fact=called(number)) for number in range(5))
+    append(database, Batch(gateway="g", source="s", first=1, events=events[:3]))
+    head = append(database, Batch(gateway="g", source="s", first=1, events=events))
+    assert append(database, Batch(gateway="g", source="s", first=1, events=events)) == head == head_of(database)
+    assert items(database) == ["0", "1", "2", "3", "4"]
+
+
+def test_an_entry_says_when_who_and_what_in_canonical_form(database: Database) -> None:
+    append(database, Batch(gateway="g", source="s", first=1, events=(Noted(at=1_500_000_000, fact=called("x")),)))
+    ((number, line),) = lines(database)
+    assert (number, line.decode()) == (
+        1,
+        '{"at":"1970-01-01T00:00:01.500000Z","fact":{"item":"x","kind":"called","server":"files"},'
+        '"format":"pinwarden-audit/1","gateway":"g","nth":1,"number":1,"previous":"sha256:' + "0" * 64 + '",'
+        '"source":"s"}',
+    )
+    assert head_of(database) == Head(number=1, hash=hash_of(line))
+    assert list(newest(database)) == [parse(line)]
+
+
+# What tampering looks like
+
+
+@pytest.fixture
+def written(database: Database) -> Database:
+    events = tuple(Noted(at=number, fact=called(number)) for number in range(1, 7))
+    append(database, Batch(gateway="g", source="s", first=1, events=events))
+    return database
+
+
+def change(database: Database, *statements: str) -> None:
+    with database.transaction() as step:
+        for statement in statements:
+            step.run(statement)
+
+
+def breaks(database: Database, *heads: Head) -> list[tuple[int, str]]:
+    return [(each.number, each.code) for each in verify(database, heads).breaks]
+
+
+def test_an_edited_event_is_found(written: Database) -> None:
+    change(written, """UPDATE audit_entry SET entry = REPLACE(entry, '"item":"3"', '"item":"9"') WHERE number = 3""")
+    assert breaks(written) == [(4, "broken_link")]
+
+
+def test_an_event_that_is_no_longer_one_is_found(written: Database) -> None:
+    change(written, "UPDATE audit_entry SET entry = '{}' WHERE number = 3")
+    assert breaks(written) == [(3, "unreadable"), (4, "broken_link"), (4, "lost_event")]
+
+
+def test_a_removed_event_is_found(written: Database) -> None:
+    change(written, "DELETE FROM audit_entry WHERE number = 3")
+    assert breaks(written) == [(4, "gap"), (4, "lost_event")]
+
+
+def test_a_removed_event_whose_gap_was_closed_is_found(written: Database) -> None:
+    change(
+        written,
+        "DELETE FROM audit_entry WHERE number = 3",
+        *(f"UPDATE audit_entry SET number = {number - 1} WHERE number = {number}" for number in (4, 5, 6)),
+    )
+    assert breaks(written)[:2] == [(3, "moved"), (3, "lost_event")]
+
+
+def test_events_that_changed_places_are_found(written: Database) -> None:
+    change(
+        written,
+        "UPDATE audit_entry SET number = 100 WHERE number = 3",
+        "UPDATE audit_entry SET number = 3 WHERE number = 4",
+        "UPDATE audit_entry SET number = 4 WHERE number = 100",
+    )
+    assert (3, "moved") in breaks(written)
+    assert (4, "moved") in breaks(written)
+
+
+def test_events_cut_off_at_the_end_are_found_by_a_head_that_was_kept(written: Database) -> None:
+    head = head_of(written)
+    change(written, "DELETE FROM audit_entry WHERE number > 4")
+    assert breaks(written) == []  # a chain cannot know what came after its end
+    assert breaks(written, head) == [(6, "cut_off")]
+
+
+def test_events_cut_off_under_a_running_gateway_are_found_without_a_head(
+    database: Database, database_url: str, folder: Path
+) -> None:
+    with AuditLog(database_url, folder, limits=PATIENT) as log:
+        for number in range(4):
+            log.record_durably(called(number))
+        change(database, "DELETE FROM audit_entry WHERE number > 2")
+        log.record_durably(called("after"))
+    assert breaks(database) == [(3, "lost_event")]
+
+
+def test_a_log_that_was_written_anew_from_an_edited_event_on_is_found_by_a_head(written: Database) -> None:
+    head = head_of(written)
+    previous, forged = EMPTY.hash, []
+    for entry in entries(written):
+        fact = called("harmless") if entry.number == 3 else entry.fact
+        line = encode(
+            Entry(
+                number=entry.number,
+                previous=previous,
+                at=entry.at,
+                gateway=entry.gateway,
+                source=entry.source,
+                nth=entry.nth,
+                fact=fact,
+            )
+        )
+        previous = hash_of(line)
+        forged.append((line.decode(), entry.number))
+    with written.transaction() as step:
+        step.run_many("UPDATE audit_entry SET entry = ? WHERE number = ?", forged)
+    assert breaks(written) == []
+    assert breaks(written, head) == [(6, "rewritten")]
+
+
+@pytest.mark.parametrize(
+    "name", ["notes", "50%", "a_b", "back\\slash", 'quo"te', "new\nline", "ü ☃", "\x00", "'; DROP", "\x7f{}[]"]
+)
+def test_what_is_looked_for_is_found_whatever_is_in_its_name(name: str, database: Database) -> None:
+    facts = [
+        Fact(kind="called", server=name, item="1"),
+        Fact(kind="blocked", server=f"{name}x", item="2"),
+        Fact(kind="blocked", server=name, item='"kind":"held"'),
+        Fact(kind="held", server="other", item="4", reason=f'"server":"{name}"'),
+    ]
+    append(database, Batch(gateway="g", source="s", first=1, events=tuple(Noted(9, fact) for fact in facts)))
+
+    def found(*holding: list[tuple[str, str]]) -> list[str]:
+        return [entry.fact.item for entry in newest(database, holding)]
+
+    assert [item for item in found([("server", name)]) if item in ("1", '"kind":"held"')] == ['"kind":"held"', "1"]
+    assert found([("kind", "held")]) == ["4"]
+    assert found([("kind", "blocked")], [("server", "other")]) == []
+    assert found([("kind", "held"), ("kind", "called")], []) == ["4", "1"]
+    assert found() == ["4", '"kind":"held"', "2", "1"]
+
+
+def test_the_newest_are_found_across_gaps_that_nobody_should_have_made(written: Database) -> None:
+    change(written, f"UPDATE audit_entry SET number = {1 << 62} WHERE number = 6")
+    assert [entry.fact.item for entry in newest(written, [[("kind", "called")]])] == items(written)[::-1]
+
+
+def test_a_head_stays_good_while_the_log_grows(written: Database) -> None:
+    head = head_of(written)
+    append(written, Batch(gateway="g", source="t", first=1, events=(Noted(at=9, fact=called("more")),)))
+    assert breaks(written, head) == []
+
+
+def test_heads_that_contradict_each_other_are_not_both_right(written: Database) -> None:
+    head = head_of(written)
+    other = Head(number=head.number, hash=EMPTY.hash)
+    assert breaks(written, head, other) == breaks(written, other, head) == [(6, "rewritten")]
+    assert breaks(written, EMPTY) == []
+    assert breaks(written, Head(number=0, hash=head.hash)) == [(0, "rewritten")]
+
+
+@pytest.mark.parametrize("number", [0, -1, -(2**63)])
+def test_a_row_outside_of_the_chain_silences_no_gateway_and_is_found(
+    number: int, database: Database, database_url: str, folder: Path
+) -> None:
+    """Attack: let the log believe that it has all events of a running gateway, by a row that no check reads."""
+    with AuditLog(database_url, folder, limits=PATIENT) as log:
+        log.record_durably(called(1))
+        with database.transaction() as step:
+            step.run("INSERT INTO audit_entry VALUES (?, ?, ?, 'x')", (number, log.source, 1 << 60))
+        log.record_durably(called(2))
+        assert items(database) == ["1", "2"]
+    assert breaks(database) == [(number, "moved")]
+
+
+@pytest.mark.parametrize(
+    "change_one",
+    [
+        "UPDATE audit_entry SET nth = 1000000 WHERE number = 2",
+        "UPDATE audit_entry SET source = (SELECT source FROM audit_entry WHERE number = 2), nth = 9 WHERE number = 1",
+    ],
+)
+def test_an_entry_under_another_count_than_its_own_stops_what_must_be_logged_and_is_found(
+    change_one: str, database: Database, database_url: str, folder: Path
+) -> None:
+    """Attack: the same, by a row that is part of the chain."""
+    append(database, Batch(gateway="g", source="other", first=1, events=(Noted(at=9, fact=called(0)),)))
+    with AuditLog(database_url, folder, limits=QUICK) as log:
+        log.record_durably(called(1))
+        change(database, change_one)
+        log.record_durably(Fact(kind="blocked", item="2"))  # it is synced to the disk
+        assert log.problem is not None
+        assert log.problem.code == "AUDIT_TAMPERED"
+        with pytest.raises(PinwardenError) as caught:
+            log.record(called(3))
+        assert caught.value.code == "AUDIT_UNAVAILABLE"
+    assert [code for _, code in breaks(database)] == ["misfiled"]
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_an_event_that_a_running_gateway_did_not_count_yet_is_told(
+    database: Database, database_url: str, folder: Path
+) -> None:
+    """Attack: take the next places of a running gateway in the chain, with entries that look like its own."""
+    with AuditLog(database_url, folder, limits=QUICK) as log:
+        log.record_durably(called(1))
+        forged = tuple(Noted(at=number, fact=called("forged")) for number in range(5))
+        append(database, Batch(gateway="desk", source=log.source, first=2, events=forged))
+        log.record_durably(Fact(kind="blocked", item="2"))
+        assert log.problem is not None
+        assert log.problem.code == "AUDIT_TAMPERED"
+
+
+# Faults
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_gateway_killed_ten_times_loses_no_event_that_it_told_of(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = tmp_path / "journals"
+    cluster: Cluster | None = request.getfixturevalue("cluster") if kind == "postgresql" else None
+    url = cluster.new_database() if cluster else str(tmp_path / "state" / "audit.sqlite")
+    told: list[tuple[str, str]] = []
+    for kill in range(10 if kind == "sqlite" else 3):
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.gateway.store.audit_writer", url, str(folder)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as writer:
+            assert writer.stdout is not None
+            for _ in range(40 + 37 * kill):
+                source, number = writer.stdout.readline().split()
+            writer.kill()
+            told += [(source, str(each)) for each in range(int(number) + 1)]
+    database = open_database(url, audit_schema())
+    recover(database, folder)
+    assert verify(database).breaks == ()
+    kept = {(each.source, each.fact.item or each.fact.call.partition("/")[2]) for each in entries(database)}
+    assert set(told) - kept == set()
+    assert list(folder.glob("*.journal")) == []
+    database.close()
+
+
+def test_a_gateway_that_must_log_lets_nothing_pass_while_postgresql_is_stopped(cluster: Cluster, folder: Path) -> None:
+    database_url = cluster.new_database()
+    database = open_database(database_url, audit_schema())
+    log = AuditLog(database_url, folder, when_away="refuse", limits=QUICK)
+    log.record_durably(called("before"))
+    cluster.stop()
+    try:
+        log.record_durably(Fact(kind="blocked", item="meanwhile"))  # is durable on this machine
+        with pytest.raises(PinwardenError) as caught:
+            log.record(called("passes"))
+        assert caught.value.code == "AUDIT_UNAVAILABLE"
+        assert log.problem is not None
+        assert log.waiting == 1
+    finally:
+        cluster.start()
+    eventually(lambda: log.problem is None)
+    log.record(called("after"))
+    log.close()
+    assert items(database) == ["before", "meanwhile", "after"]
+    assert verify(database).breaks == ()
+    database.close()
+
+
+def test_a_gateway_that_must_log_lets_nothing_pass_before_the_database_has_answered(
+    tmp_path: Path, folder: Path
+) -> None:
+    """Nothing waits for the database, so only asking it shows that it is away: at the start, and at each attempt."""
+    place = tmp_path / "away"
+    place.write_text("a file where a folder should be")
+    log = AuditLog(place / "audit.sqlite", folder, when_away="refuse", limits=QUICK)
+    form = Fact(kind="called", server="files", call="session/")
+    takes: list[Callable[[], None]] = [
+        lambda: log.note(form, 1),
+        lambda: log.record(called(1)),
+        lambda: log.note_all([(form, 1)]),
+    ]
+    for take in takes:
+        with pytest.raises(PinwardenError) as caught:
+            take()
+        assert caught.value.code == "AUDIT_UNAVAILABLE"
+    problem = log.problem
+    eventually(lambda: log.problem is not problem)  # it was tried again
+    with pytest.raises(PinwardenError):
+        log.note(form, 2)
+    assert log.waiting == 0
+    place.unlink()
+    eventually(lambda: log.problem is None)
+    log.note(form, 3)
+    log.close()
+    database = open_database(place / "audit.sqlite", audit_schema())
+    assert [entry.fact.call for entry in entries(database)] == ["session/3"]
+    database.close()
+
+
+def test_a_postgresql_that_hangs_is_told_like_one_that_is_away_and_nothing_is_lost(
+    cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Database] = []
+
+    def opening(url: str, schema: Schema) -> Database:
+        opened.append(open_database(url, schema))
+        return opened[-1]
+
+    monkeypatch.setattr("pinwarden.system.database.open_database", opening)
+    database_url = cluster.new_database()
+    log = AuditLog(database_url, folder, when_away="refuse", limits=QUICK)
+    log.record_durably(called("before"))
+    with cluster.frozen(), hurried(opened[0], DatabaseLimits(connect=2, answer=1.5)):
+        log.record_durably(Fact(kind="blocked", item="meanwhile"))  # returns when the writer gave up, and is durable
+        assert log.problem is not None
+        assert log.problem.code == "DATABASE_UNAVAILABLE"
+        with pytest.raises(PinwardenError) as caught:
+            log.record(called("passes"))
+        assert caught.value.code == "AUDIT_UNAVAILABLE"
+    eventually(lambda: log.problem is None)
+    log.record(called("after"))
+    log.close()
+    database = open_database(database_url, audit_schema())
+    assert items(database) == ["before", "meanwhile", "after"]
+    assert verify(database).breaks == ()
+    database.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+@pytest.mark.parametrize("durably", [True, False])
+def test_the_file_of_a_running_log_is_noticed_to_be_gone_and_all_that_the_journal_has_is_in_the_one_that_comes(
+    how: str, durably: bool, tmp_path: Path, folder: Path
+) -> None:
+    path, away = tmp_path / "state" / "audit.sqlite", tmp_path / "away"
+    away.mkdir()
+
+    def files() -> list[Path]:
+        return sorted(path.parent.glob("audit.sqlite*"))
+
+    with AuditLog(path, folder, when_away="spool", limits=PATIENT) as log:
+        log.record_durably(called(1))
+        for each in files():
+            shutil.copy(each, away)
+        log.record_durably(called(2))
+        for each in files():
+            each.rename(tmp_path / each.name) if how == "moved" else each.unlink()
+        if how == "replaced":
+            for each in away.iterdir():
+                each.rename(path.parent / each.name)
+        take = log.record_durably if durably else log.record
+        for number in (3, 4, 5):
+            take(called(number))
+    assert path.exists() == (how == "replaced"), "a state that is gone is not made anew by whoever had it"
+    AuditLog(path, folder, limits=PATIENT).close()
+    database = open_database(path, audit_schema())
+    assert items(database) == ["1", "2", "3", "4", "5"]
+    assert verify(database).breaks == ()
+    database.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_events_that_were_in_a_file_that_is_gone_are_missed(tmp_path: Path, folder: Path) -> None:
+    path = tmp_path / "audit.sqlite"
+    with AuditLog(path, folder, limits=AuditLimits(gather=60.0, wait=60.0, batch=100)) as log:
+        log.record_durably(*(called(number) for number in range(10)))  # more than a batch: the journal begins anew
+        path.unlink()
+        log.record_durably(Fact(kind="blocked", item="10"))
+    AuditLog(path, folder, limits=PATIENT).close()
+    database = open_database(path, audit_schema())
+    assert (items(database), breaks(database)) == (["10"], [(1, "lost_event")])
+    database.close()
+
+
+def test_spooled_events_reach_the_chain_in_order_when_postgresql_is_back(cluster: Cluster, folder: Path) -> None:
+    database_url = cluster.new_database()
+    database = open_database(database_url, audit_schema())
+    log = AuditLog(database_url, folder, when_away="spool", limits=QUICK)
+    log.record_durably(called(0))
+    cluster.stop()
+    try:
+        log.record_durably(called(1))
+        for number in range(2, 200):
+            log.record(called(number))
+        log.close()  # the gateway ends before the database is back
+    finally:
+        cluster.start()
+    assert items(database) == ["0"]
+    with AuditLog(database_url, folder, limits=QUICK) as next_log:
+        next_log.record_durably(called(200))
+    assert items(database) == [str(number) for number in range(201)]
+    assert verify(database).breaks == ()
+    assert list(folder.iterdir()) == []
+    database.close()
+
+
+def test_a_journal_that_is_full_takes_no_more_and_loses_nothing(tmp_path: Path, folder: Path) -> None:
+    place = tmp_path / "away"
+    place.write_text("a file where a folder should be")
+    limits = AuditLimits(backlog=2000, journal=5000, retry=0.02, longest_retry=0.02)
+    log = AuditLog(place / "audit.sqlite", folder, when_away="spool", limits=limits)
+    log.record_durably(called(0))
+    taken = 1
+
+    def fill() -> None:
+        nonlocal taken
+        while True:
+            log.record(called(taken))
+            taken += 1
+
+    with pytest.raises(PinwardenError) as caught:
+        fill()
+    assert caught.value.code == "AUDIT_UNAVAILABLE"
+    log.close()
+    assert next(folder.iterdir()).stat().st_size < 5200
+    database = open_database(tmp_path / "audit.sqlite", audit_schema())
+    assert recover(database, folder) == 1
+    assert items(database) == [str(number) for number in range(taken)]
+
+
+def test_a_closed_log_takes_nothing_and_touches_no_other_file(tmp_path: Path, folder: Path) -> None:
+    log = AuditLog(tmp_path / "audit.sqlite", folder, limits=CALM)
+    log.record(called(1))
+    log.close()
+    log.close()
+    with (tmp_path / "other").open("w+b") as other:  # gets the number that the journal had
+        for record in (log.record, log.record_durably):
+            with pytest.raises(PinwardenError) as caught:
+                record(called(2))
+            assert caught.value.code == "AUDIT_UNAVAILABLE"
+        assert other.read() == b""
+
+
+def test_an_event_that_comes_while_the_log_is_closed_is_kept_or_refused(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog(tmp_path / "audit.sqlite", folder, when_away="spool")
+    log.record(called(1))
+    with ThreadPoolExecutor(1) as thread:
+        late: list[Future[None]] = []
+        closes = Journal.close
+
+        def close(journal: Journal, *, remove: bool) -> None:
+            late.append(thread.submit(log.record, called(2)))
+            wait(late, 0.5)
+            closes(journal, remove=remove)
+
+        monkeypatch.setattr(Journal, "close", close)
+        log.close()
+        with pytest.raises(PinwardenError) as caught:
+            late[0].result(60)
+    assert caught.value.code == "AUDIT_UNAVAILABLE"
+
+
+def test_the_journal_of_a_long_run_stays_small(tmp_path: Path, folder: Path) -> None:
+    database = open_database(tmp_path / "audit.sqlite", audit_schema())
+    limits = AuditLimits(batch=4000, backlog=8000, gather=0.001, wait=60.0)
+    with AuditLog(tmp_path / "audit.sqlite", folder, limits=limits) as log:
+        for number in range(400):
+            log.record(called(f"{number} {'x' * 100}"))
+            assert next(folder.glob("*.journal")).stat().st_size < 9000
+    assert len(items(database)) == 400
+    assert verify(database).breaks == ()
+
+
+# The journal
+
+
+def left(folder: Path, count: int = 3) -> Path:
+    journal = Journal.create(folder, "desk", "s1")
+    for number in range(count):
+        journal.append([pack(number, called(number))])
+    journal.close(remove=False)
+    return journal.path
+
+
+@pytest.mark.parametrize("more", [b"\0\0", b"\0\0\0\x40half an event", b"\0" * 5000])
+def test_an_event_that_was_not_written_to_its_end_is_no_event(more: bytes, tmp_path: Path, folder: Path) -> None:
+    path = left(folder)
+    path.write_bytes(path.read_bytes() + more)
+    database = open_database(tmp_path / "audit.sqlite", audit_schema())
+    assert recover(database, folder) == 1
+    assert items(database) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"called", b"warned"), (b"pinwarden-journal/4 s1 0", b"pinwarden-journal/4 s2 0"), (b"/4", b"/9")]
+)
+def test_an_edited_journal_is_told_and_kept(old: bytes, new: bytes, tmp_path: Path, folder: Path) -> None:
+    path = left(folder)
+    edited = path.read_bytes().replace(old, new, 1)
+    path.write_bytes(edited)
+    database = open_database(tmp_path / "audit.sqlite", audit_schema())
+    with pytest.raises(PinwardenError) as caught:
+        recover(database, folder)
+    assert caught.value.code == "AUDIT_TAMPERED"
+    assert path.read_bytes() == edited
+    assert items(database) == []
+
+
+def test_a_tampered_journal_keeps_nobody_else_from_logging_and_is_told_in_the_log(tmp_path: Path, folder: Path) -> None:
+    path = left(folder)
+    edited = path.read_bytes().replace(b"called", b"warned", 1)
+    path.write_bytes(edited)
+    url = tmp_path / "audit.sqlite"
+    with AuditLog(url, folder, limits=QUICK) as log:
+        log.record(called("goes on"))
+    found = [
+        (entry.fact.kind, entry.fact.code, entry.fact.item) for entry in entries(open_database(url, audit_schema()))
+    ]
+    assert sorted(found) == [("called", "", "goes on"), ("spooled", "journal_damaged", "")]
+    assert [each.read_bytes() for each in folder.iterdir()] == [edited]
+
+
+def test_a_database_that_hangs_makes_one_refusal_wait_and_not_the_next(tmp_path: Path, folder: Path) -> None:
+    url = tmp_path / "audit.sqlite"
+    database = open_database(url, audit_schema())
+    limits = AuditLimits(gather=0.001, wait=1.0)
+    with AuditLog(url, folder, limits=limits) as log:
+        log.record_durably(called(0))
+        with database.transaction(alone="audit"):  # somebody else holds the database, and does not let go
+            log.record_durably(called(1))
+            start = monotonic()
+            for number in range(2, 42):
+                log.record_durably(called(number))
+            assert monotonic() - start < 40 * 1.0
+            with pytest.raises(PinwardenError) as caught:
+                log.record(called("passes"))
+            assert caught.value.code == "AUDIT_UNAVAILABLE"
+        eventually(lambda: log.waiting == 0)
+        log.record(called(42))
+    assert items(database) == [str(number) for number in range(43)]
+    database.close()
+
+
+def test_a_journal_that_was_never_finished_goes_after_an_hour(tmp_path: Path, folder: Path) -> None:
+    folder.mkdir()
+    old, new = folder / "a.new", folder / "b.new"
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+    assert recover(open_database(tmp_path / "audit.sqlite", audit_schema()), folder) == 0
+    assert list(folder.iterdir()) == [new]
+
+
+def test_the_journal_of_a_running_gateway_is_left_alone(tmp_path: Path, folder: Path) -> None:
+    database = open_database(tmp_path / "audit.sqlite", audit_schema())
+    journal = Journal.create(folder, "desk", "s1")
+    journal.append([pack(1, called(1))])
+    assert recover(database, folder) == 0
+    assert items(database) == []
+    journal.close(remove=True)
+
+
+def test_a_journal_is_for_its_owner_alone(folder: Path) -> None:
+    path = left(folder)
+    assert (path.stat().st_mode & 0o077, folder.stat().st_mode & 0o077) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        called("plain"),
+        Fact(kind="blocked", item="a\x1fb\x1ec", expected=("x", "y")),
+        Fact(kind="blocked", item="a", expected=("x\x1ey",)),
+        Fact(kind="blocked", item="ä\n\0", expected=("x", "y"), reason="z", by="w"),
+        Fact(kind="called", item="t", arguments=b'{"a":1}'),
+    ],
+)
+def test_a_name_with_the_journals_own_separators_stays_one_name(fact: Fact) -> None:
+    assert unpack(pack(7, fact)) == Noted(at=7, fact=fact)
+
+
+def test_a_name_of_a_megabyte_does_not_fill_the_journal() -> None:
+    assert len(pack(7, called("x" * 1_000_000))) < 2000
+
+
+def test_moments_are_written_to_the_microsecond() -> None:
+    assert moment_text(1_795_000_000_123_456_789) == "2026-11-18T11:06:40.123456Z"

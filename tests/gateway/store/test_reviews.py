@@ -1,0 +1,215 @@
+"""Reviews, first uses and sightings, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
+from pinwarden.gateway.store.observed import Observed, Sighting, kept_name
+from pinwarden.gateway.store.reviews import APPROVED, REJECTED, STATES, SUPERSEDED, WAITING, Review, Reviews
+from pinwarden.gateway.store.trusted import Trusted
+from pinwarden.surface.surface import Surface, from_listing
+from pinwarden.system.database import Database, open_database, schema_of
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    opened = open_database(database_url, schema_of("gateway"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def reviews(database: Database) -> Reviews:
+    return Reviews(database)
+
+
+def change(item: str = "search", digest: str = "sha256:aa", at: str = "2026-01-01T00:00:00Z") -> Review:
+    return Review(
+        name="",
+        server="files",
+        baseline="first-use",
+        entity="tool",
+        item=item,
+        digest=digest,
+        expected="sha256:00",
+        definition="{}",
+        level="review",
+        code="description_changed",
+        reason="It says something else.",
+        opened=at,
+        last_seen=at,
+    )
+
+
+def states(reviews: Reviews) -> dict[str, str]:
+    return {each.digest: each.state for each in reviews.listed(STATES)}
+
+
+def surface(*names: str) -> Surface:
+    return from_listing({"tools": [{"name": name, "inputSchema": {}} for name in names]})
+
+
+def test_a_change_waits_once_however_often_it_is_seen(reviews: Reviews) -> None:
+    (first,) = reviews.hold([change()])
+    assert reviews.hold([change(at="2026-01-02T00:00:00Z")]) == []
+    assert reviews.listed() == [replace(first, last_seen="2026-01-02T00:00:00Z")]
+    assert reviews.find(first.name[:6]).name == reviews.named(first.name).name == first.name
+
+
+def test_the_name_of_a_review_is_that_of_its_content(reviews: Reviews) -> None:
+    held = reviews.hold([change(), change(digest="sha256:bb"), change(item="other")])
+    held += reviews.hold([replace(change(), expected="sha256:11"), replace(change(), server="mail")])
+    assert len({each.name for each in held}) == 5
+
+
+def test_another_change_of_the_item_takes_the_place_of_the_one_that_waits(reviews: Reviews) -> None:
+    (old,) = reviews.hold([change()])
+    reviews.hold([change(digest="sha256:bb")])
+    assert states(reviews) == {"sha256:aa": SUPERSEDED, "sha256:bb": WAITING}
+    with pytest.raises(PinwardenError) as caught:
+        reviews.decide([old], APPROVED, by="me", why="", now="")
+    assert caught.value.code == "REVIEW_STALE"
+    reviews.hold([change()])  # a server that goes back and forth
+    assert states(reviews) == {"sha256:aa": WAITING, "sha256:bb": SUPERSEDED}
+
+
+def test_a_rejected_change_is_not_asked_about_again(reviews: Reviews) -> None:
+    (held,) = reviews.hold([change()])
+    reviews.decide([held], REJECTED, by="me", why="no", now="2026-01-03T00:00:00Z")
+    reviews.hold([change(at="2026-01-04T00:00:00Z")])
+    assert reviews.listed() == []
+    assert states(reviews) == {"sha256:aa": REJECTED}
+
+
+def test_a_decision_about_several_is_made_about_all_or_none(reviews: Reviews) -> None:
+    first, second = reviews.hold([change("a"), change("b")])
+    reviews.decide([second], REJECTED, by="me", why="", now="")
+    with pytest.raises(PinwardenError) as caught:
+        reviews.decide([first, second], APPROVED, by="me", why="", now="")
+    assert caught.value.code == "REVIEW_STALE"
+    assert [each.name for each in reviews.listed()] == [first.name]
+
+
+def test_what_is_served_as_approved_no_longer_waits(reviews: Reviews) -> None:
+    reviews.hold([change("a"), change("b")])
+    reviews.settle("files", "first-use", {("tool", "a")})
+    assert [each.item for each in reviews.listed()] == ["b"]
+
+
+@pytest.mark.parametrize("name", ["", "abc", "0000000000000000", "' OR 1=1", "ä" * 16])
+def test_a_name_of_nothing_is_not_found(name: str, reviews: Reviews) -> None:
+    reviews.hold([change()])
+    with pytest.raises(PinwardenError) as caught:
+        reviews.find(name)
+    assert caught.value.code == "REVIEW_NOT_FOUND"
+    with pytest.raises(PinwardenError) as caught:
+        reviews.named(name)
+    assert caught.value.code == "REVIEW_NOT_FOUND"
+
+
+def test_a_server_that_says_something_else_each_time_does_not_fill_the_disk(
+    reviews: Reviews, database: Database
+) -> None:
+    for number in range(60):
+        reviews.hold([change(digest=f"sha256:{number:02}", at=f"2026-01-01T00:00:{number:02}Z")])
+    assert len(reviews.listed(STATES)) <= 22
+    assert [each.digest for each in reviews.listed()] == ["sha256:59"]
+    observed = Observed(database)
+    observed.saw(sighting(digest=f"sha256:{number:02}") for number in range(60))
+    assert len(observed.all()) == 20
+
+
+# First use
+
+
+def test_the_first_surface_of_a_server_is_trusted_and_stays(database: Database) -> None:
+    trusted = Trusted(database)
+    assert (trusted.find("files"), trusted.generation("files"), trusted.servers()) == (None, 0, [])
+    kept = trusted.first_use("files", surface("a"), "2026-01-01T00:00:00Z")
+    again = trusted.first_use("files", surface("a", "evil"), "2026-01-02T00:00:00Z")
+    assert again == kept == trusted.find("files")
+    assert [item.name for item in again.surface.all_items()] == ["a"]
+    assert trusted.servers() == ["files"]
+
+
+def test_of_many_first_uses_at_once_one_counts_for_all(database: Database) -> None:
+    trusted = Trusted(database)
+    with ThreadPoolExecutor(6) as threads:
+        kept = list(threads.map(lambda number: trusted.first_use("files", surface(f"t{number}"), "now"), range(6)))
+    assert len({each.surface.digest for each in kept}) == 1
+
+
+def test_an_approval_counts_only_on_what_it_was_given_for(database: Database) -> None:
+    trusted = Trusted(database)
+    first = trusted.first_use("files", surface("a"), "t0")
+    trusted.approve(first, surface("a", "b"), by="me", why="seen", now="t1")
+    found = trusted.find("files")
+    assert found is not None
+    assert (found.generation, found.since, found.changed, found.changed_by, found.why) == (2, "t0", "t1", "me", "seen")
+    with pytest.raises(PinwardenError) as caught:
+        trusted.approve(first, surface("a", "c"), by="you", why="late", now="t2")
+    assert caught.value.code == "REVIEW_STALE"
+    assert trusted.find("files") == found
+
+
+def test_a_surface_that_cannot_be_digested_is_not_trusted(database: Database) -> None:
+    trusted = Trusted(database)
+    with pytest.raises(PinwardenError) as caught:
+        trusted.first_use("files", from_listing({"tools": [{"title": "no name"}]}), "t0")
+    assert caught.value.code == "SURFACE_INVALID"
+    assert trusted.find("files") is None
+
+
+def test_an_edited_text_of_a_trusted_surface_is_an_error(database: Database) -> None:
+    trusted = Trusted(database)
+    trusted.first_use("files", surface("safe"), "t0")
+    with database.transaction() as step:
+        step.run("UPDATE trusted SET surface = REPLACE(surface, 'safe', 'evil')")
+    with pytest.raises(PinwardenError) as caught:
+        trusted.find("files")
+    assert caught.value.code == "SURFACE_INVALID"
+
+
+def test_a_forgotten_server_is_new_again(database: Database) -> None:
+    trusted = Trusted(database)
+    trusted.first_use("files", surface("a"), "t0")
+    assert (trusted.forget("files"), trusted.forget("files")) == (True, False)
+    assert trusted.find("files") is None
+
+
+# Sightings
+
+
+def sighting(item: str = "search", digest: str = "sha256:aa", at: str = "t0", action: str = "allow") -> Sighting:
+    return Sighting(
+        server="files",
+        entity="tool",
+        item=item,
+        digest=digest,
+        definition="{}",
+        action=action,
+        first_seen=at,
+        last_seen=at,
+    )
+
+
+def test_sightings_say_when_first_when_last_and_in_how_many_sessions(database: Database) -> None:
+    observed = Observed(database)
+    observed.saw([sighting(), sighting("other")])
+    observed.saw([sighting(at="t1", action="block")])
+    assert observed.all() == [
+        sighting("other"),
+        replace(sighting(action="block"), last_seen="t1", sessions=2),
+    ]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 100_000, "\ud800", "ä" * 5000])
+def test_a_name_that_no_database_takes_is_kept_in_another_form(name: str, database: Database) -> None:
+    observed = Observed(database)
+    observed.saw([sighting(kept_name(name)), sighting(kept_name(f"{name}!"))])
+    assert len({each.item for each in observed.all()}) == 2

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import field_names
+from pinwarden.gateway.event import KINDS, Fact, encode, parse
+
+FULL = Fact(
+    kind="blocked",
+    server="files",
+    client="editor",
+    session="s1",
+    call="c1",
+    method="tools/call",
+    item_kind="tool",
+    item="read_file",
+    expected=("sha256:" + "a" * 64, "sha256:" + "b" * 64),
+    observed="sha256:" + "c" * 64,
+    level="high",
+    code="DIGEST_MISMATCH",
+    reason="its description changed",
+    policy="sha256:" + "d" * 64,
+    by="someone",
+    arguments=b'{"path":"/x"}',
+)
+
+
+def test_a_fact_is_read_back_as_it_was_written() -> None:
+    assert parse(encode(FULL)) == FULL
+    assert all(getattr(FULL, name) for name in field_names(Fact))  # so that no member is forgotten above
+
+
+def test_the_written_form_is_canonical_and_leaves_out_what_is_empty() -> None:
+    assert (
+        encode(Fact(kind="called", server="files", item="ä"))
+        == '{"item":"ä","kind":"called","server":"files"}'.encode()
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_fact_can_be_written(kind: str) -> None:
+    assert parse(encode(Fact(kind=kind))) == Fact(kind=kind)
+
+
+def test_a_name_of_a_megabyte_is_cut_off_and_says_how_long_it_was() -> None:
+    written = encode(Fact(kind="blocked", item="x" * 1_000_000))
+    assert len(written) < 2000
+    assert parse(written).item.endswith("… (1000000 characters)")
+
+
+def test_a_name_that_utf_8_cannot_write_does_not_keep_a_refusal_out_of_the_log() -> None:
+    assert parse(encode(Fact(kind="blocked", item="a\ud800b"))).item == "a\\ud800b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[]",
+        b'{"kind":"unheard"}',
+        b'{"kind":"blocked","more":1}',
+        b'{"kind":"blocked","item":7}',
+        b'{"kind":"blocked","item":""}',
+        b'{"kind":"blocked","expected":"x"}',
+        b'{"kind":"blocked","arguments":{}}',
+    ],
+)
+def test_what_is_no_fact_is_an_error_and_never_a_smaller_fact(text: bytes) -> None:
+    with pytest.raises(PinwardenError) as caught:
+        parse(text)
+    assert caught.value.code == "AUDIT_INVALID"

@@ -1,0 +1,55 @@
+"""What is quickly told to be no secret is none; and no name of a command depends on one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pinwarden.gateway.running import name_of_command
+from pinwarden.system import key_forms
+from pinwarden.system.masking import shown_words
+from pinwarden.system.plain_words import surely_plain
+
+PARTS = st.sampled_from(
+    ["--token", "--api-key", "-p", "-m", "--", "a/b.py", "python3", "-H", "X: y", "k=v", "TOKEN=v", "https://u:p@h/"]
+)
+WORDS = st.one_of(PARTS, st.text(max_size=40), st.from_regex(key_forms.TOKEN), st.from_regex(r"[A-Za-z0-9_+=-]{20,30}"))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(WORDS, max_size=4))
+def test_a_line_that_is_surely_plain_has_nothing_to_mask(words: list[str]) -> None:
+    assert not surely_plain(words) or shown_words(words) == words
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.from_regex(key_forms.TOKEN))
+def test_no_key_of_a_known_form_is_surely_plain(key: str) -> None:
+    assert not surely_plain(["run", key])
+
+
+def test_usual_command_lines_are_plain() -> None:
+    assert surely_plain(["/usr/bin/python3.11", "examples/notes_server.py"])
+    assert surely_plain(["npx", "-y", "@acme/notes@1.0.0", "."])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["serve", "--token", "hunter2"], ["serve", "--token", "swordfish"]),
+        (["serve", "--api-key=abc"], ["serve", "--api-key=def"]),
+        (["serve", "ghp_abcdef0123"], ["serve", "ghp_fedcba3210"]),
+        (["env", "DB_PASSWORD=a", "serve"], ["env", "DB_PASSWORD=b", "serve"]),
+        (["serve", "https://me:one@db.example/x"], ["serve", "https://me:two@db.example/x"]),
+        (["serve", "-H", "Authorization: Bearer a"], ["serve", "-H", "Authorization: Bearer b"]),
+    ],
+)
+def test_the_name_of_a_command_does_not_depend_on_its_secrets(one: list[str], other: list[str]) -> None:
+    assert name_of_command(tuple(one), "/srv") == name_of_command(tuple(other), "/srv")
+
+
+def test_the_name_of_a_command_depends_on_everything_else() -> None:
+    lines = [["serve", "--token", "a"], ["serve", "--token", "a", "b"], ["serve", "b"], ["serve2", "b"]]
+    assert len({name_of_command(tuple(line), "/srv") for line in lines}) == len(lines)
+    assert name_of_command(("serve", "b"), "/srv") != name_of_command(("serve", "b"), "/home")

@@ -1,0 +1,58 @@
+"""What the log keeps of arguments: enough to see what was asked for, no key, and no more than there is room for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pinwarden.gateway.gates.arguments import recorded_arguments
+
+TOKEN = "ghp_" + "a1B2" * 9
+
+
+def recorded(value: Any) -> Any:
+    return json.loads(recorded_arguments(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {},
+        {"query": "meeting notes of March", "limit": 20, "exact": True, "score": 0.5, "tags": ["a", "b"]},
+        {"path": "/home/user/notes.md", "options": {"depth": [1, 2, {"x": None}]}},
+        {"text": "Grüße aus Köln"},
+    ],
+)
+def test_ordinary_arguments_are_kept_as_they_are(value: Any) -> None:
+    assert recorded(value) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ({"password": "hunter2"}, {"password": "<secret>"}),
+        ({"login": {"api_key": ["k1", "k2"]}}, {"login": {"api_key": ["<secret>", "<secret>"]}}),
+        ({"pin_token": 123456}, {"pin_token": "<secret>"}),
+        ({"query": TOKEN}, {"query": "<secret>"}),
+        ({"command": f"curl -H 'Authorization: Bearer {TOKEN}' x"}, None),
+        ({"url": "https://me:secret@db.example/x?key=1"}, {"url": "<secret>"}),
+        ({TOKEN: 1}, {"<secret>": 1}),
+    ],
+)
+def test_keys_and_passwords_in_arguments_are_masked(value: Any, kept: Any) -> None:
+    text = recorded_arguments(value).decode()
+    assert kept is None or json.loads(text) == kept
+    assert not any(each in text for each in (TOKEN, "hunter2", "123456", "me:secret", '"k1"'))
+
+
+def test_a_file_that_is_passed_as_an_argument_is_only_counted() -> None:
+    assert recorded({"content": "line\n" * 10_000}) == {"content": "<50000 characters>"}
+
+
+def test_what_is_kept_of_endless_arguments_is_bounded_and_says_so() -> None:
+    text = recorded_arguments({"all": [f"word {number}" for number in range(1_000_000)], "later": "x"})
+    assert len(text) < 64 * 1024
+    assert json.loads(text)["all"][-1] == "<left out>"

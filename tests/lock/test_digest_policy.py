@@ -1,0 +1,104 @@
+"""The policy of the gateway: what it says for whom, and what is refused instead of being half understood."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.lock.gateway_policy import DEFAULT_POLICY, DigestPolicy, RequestPolicy
+from pinwarden.lock.policy import parse_policy, policy_from_table
+
+GUIDE = Path(__file__).parents[2] / "docs/guides/gateway.md"
+
+
+def test_without_a_policy_everything_is_as_strict_as_it_can_be() -> None:
+    assert DEFAULT_POLICY.for_item("s", "tool", "c") == DigestPolicy(
+        enforcement="block", unknown="block", block_at="review", allowlist=()
+    )
+    assert DEFAULT_POLICY.for_requests("s", "c") == RequestPolicy(url_hosts=())
+
+
+def test_the_policies_of_the_guide_are_policies() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    policies = [parse_policy(block.encode()).gateway for block in blocks]
+    assert all(policies)
+    assert policies[0] is not None
+    assert policies[0].for_item("notes", "delete_note", "x").enforcement == "warn"
+    assert policies[0].for_item("other", "delete_note", "x").enforcement == "block"
+    assert [each.tool for each in policies[0].for_item("any", "search_notes", "x").allowlist] == ["search_notes"]
+
+
+def test_every_key_that_is_known_is_on_the_page_about_them() -> None:
+    tables: list[tuple[dict[str, Any], str]] = [
+        ({"x": 1}, "policy.gateway.x"),
+        ({"results": {"x": 1}}, "policy.gateway.results.x"),
+        ({"rules": [{"x": 1}]}, "policy.gateway.rules[0].x"),
+        ({"allow": [{"x": 1}]}, "policy.gateway.allow[0].x"),
+    ]
+    page = (GUIDE.parents[1] / "reference/gateway-policy.md").read_text(encoding="utf-8")
+    for table, key in tables:
+        with pytest.raises(PinwardenError) as caught:
+            policy_from_table({"gateway": table})
+        assert caught.value.data["key"] == key
+        for name in caught.value.message.partition("known: ")[2].split(", "):
+            assert f"`{name}`" in page or f".{name}]" in page, f"{key}: {name}"
+
+
+def test_for_each_question_the_first_rule_that_answers_it_counts() -> None:
+    rules: list[dict[str, Any]] = [
+        {"item": "a*", "unknown": "warn"},
+        {"server": "s", "enforcement": "audit", "unknown": "block"},
+        {"client": "c", "enforcement": "warn", "sampling": "deny"},
+    ]
+    found = policy_from_table({"gateway": {"unknown": "allow_unverified", "rules": rules}}).gateway
+    assert found is not None
+    answers = {
+        (server, item, client): (policy.enforcement, policy.unknown)
+        for server in ("s", "t")
+        for item in ("abc", "xyz")
+        for client in ("c", "d")
+        for policy in [found.for_item(server, item, client)]
+    }
+    assert answers == {
+        ("s", "abc", "c"): ("audit", "warn"),
+        ("s", "abc", "d"): ("audit", "warn"),
+        ("s", "xyz", "c"): ("audit", "block"),
+        ("s", "xyz", "d"): ("audit", "block"),
+        ("t", "abc", "c"): ("warn", "warn"),
+        ("t", "abc", "d"): ("block", "warn"),
+        ("t", "xyz", "c"): ("warn", "allow_degraded"),
+        ("t", "xyz", "d"): ("block", "allow_degraded"),
+    }
+    assert (found.for_requests("t", "c").sampling, found.for_requests("t", "d").sampling) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ({}, "policy.gateway"),
+        ({"enforcment": "block"}, "policy.gateway.enforcment"),
+        ({"enforcement": "off"}, "policy.gateway.enforcement"),
+        ({"unknown": ["block"]}, "policy.gateway.unknown"),
+        ({"block-at": "high"}, "policy.gateway.block-at"),
+        ({"relist-seconds": 0}, "policy.gateway.relist-seconds"),
+        ({"relist-calls": -1}, "policy.gateway.relist-calls"),
+        ({"url-hosts": []}, "policy.gateway.url-hosts"),
+        ({"results": {"hidden-characters": "eat"}}, "policy.gateway.results.hidden-characters"),
+        ({"rules": [{"item": "x"}]}, "policy.gateway.rules[0]"),
+        ({"rules": [{"item": "x", "sampling": "deny"}]}, "policy.gateway.rules[0].sampling"),
+        ({"rules": [{"item": "*", "url-hosts": ["a.example"]}]}, "policy.gateway.rules[0].url-hosts"),
+        ({"rules": {}}, "policy.gateway.rules"),
+        ({"allow": [{"tool": "t", "digest": "123"}]}, "policy.gateway.allow[0].digest"),
+        ({"allow": [{"tool": "t"}]}, "policy.gateway.allow[0].digest"),
+        ({"allow": [{"tool": "t", "digest": "a" * 64, "profile": "x"}]}, "policy.gateway.allow[0].profile"),
+    ],
+)
+def test_a_policy_that_is_not_understood_is_refused_with_the_key(table: dict[str, Any], key: str) -> None:
+    with pytest.raises(PinwardenError) as caught:
+        policy_from_table({"gateway": table})
+    assert caught.value.code == "POLICY_INVALID"
+    assert caught.value.data["key"] == key

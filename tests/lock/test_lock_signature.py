@@ -1,0 +1,169 @@
+"""Signatures of lockfiles: three forms, several keys, and how many are enough."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from pinwarden import PinwardenError, PrivateKey, PublicKey
+from pinwarden.core.digest import Digest
+from pinwarden.core.record import replace
+from pinwarden.lock import lockfile, mcp_lock_1
+from pinwarden.lock import signature as lock_signature
+from pinwarden.lock.conversion import to_neutral
+from pinwarden.lock.relock import relock
+from pinwarden.lock.signature import NEUTRAL, Envelope, RequiredSigners, verify_signatures
+from tests.support.locks import LATER, NOON, entry, our_entry
+
+ADA, BOB, EVE = (PrivateKey.from_seed(letter * 32) for letter in (b"a", b"b", b"e"))
+KEYS = {"ada": ADA.public_key, "bob": BOB.public_key}
+PLAIN = lockfile.to_bytes(relock(None, [entry()], NOON, plain_v2=True))
+SEALED = lockfile.to_bytes(relock(None, [our_entry()], NOON))
+POLICY = Digest.of(b"policy").sri
+ONE = RequiredSigners()
+
+
+def toolpin_envelope(data: bytes, key: PrivateKey, policy: str | None = None) -> bytes:
+    digest = lockfile.digest(lockfile.parse(data))
+    return lock_signature.to_bytes(lock_signature.sign(digest, key, NOON, policy_digest=policy))
+
+
+def dsse(data: bytes, *keys: PrivateKey, policy: str | None = None) -> bytes:
+    return lock_signature.dsse_to_bytes(lock_signature.sign_file(data, keys, NOON, policy_digest=policy))
+
+
+def edited(data: bytes, **changes: Any) -> bytes:
+    return json.dumps({**json.loads(data), **changes}).encode()
+
+
+class TestOneKey:
+    def test_each_form_is_valid_for_the_lock_that_was_signed_and_for_no_other(self) -> None:
+        neutral = to_neutral(lockfile.parse(PLAIN))
+        neutral_signature = lock_signature.sign(mcp_lock_1.digest(neutral), ADA, NOON, scheme=NEUTRAL)
+        other = lockfile.to_bytes(relock(None, [entry(version="1.2.4")], NOON, plain_v2=True))
+        other_neutral = mcp_lock_1.to_bytes(to_neutral(lockfile.parse(other)))
+        for good, bad, envelope in (
+            (PLAIN, other, toolpin_envelope(PLAIN, ADA)),
+            (PLAIN, other, dsse(PLAIN, ADA)),
+            (mcp_lock_1.to_bytes(neutral), other_neutral, lock_signature.to_bytes(neutral_signature)),
+        ):
+            found = verify_signatures(good, [envelope], KEYS, ONE)
+            assert (found.ok, found.signers, found.rejected) == (True, ("ada",), ())
+            found = verify_signatures(bad, [envelope], KEYS, ONE)
+            assert (found.ok, found.signers, len(found.rejected)) == (False, (), 1)
+
+    def test_a_signature_under_a_policy_counts_only_under_that_policy(self) -> None:
+        for make in (toolpin_envelope, dsse):
+            bound, unbound = make(PLAIN, ADA, policy=POLICY), make(PLAIN, ADA)
+            assert verify_signatures(PLAIN, [bound], KEYS, ONE, policy_digest=POLICY).ok
+            assert not verify_signatures(PLAIN, [bound], KEYS, ONE).ok
+            assert not verify_signatures(PLAIN, [unbound], KEYS, ONE, policy_digest=POLICY).ok
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"signedAt": LATER},
+            {"policyDigest": POLICY},
+            {"publicKeyFingerprint": BOB.public_key.fingerprint},
+            {"algorithm": "rsa"},
+            {"version": 1},
+            {"version": 2.0},
+            {"schema": "dev.toolpin.other"},
+            {"schema": ["x"]},
+            {"schema": "mcp-lock-signature", "version": 1},
+            {"signature": "AAAA"},
+            {"signature": None},
+            {"comment": "not covered by anything"},
+            {"lockfileDigest": "sha256-AAAA"},
+            {"signedAt": 5},
+        ],
+        ids=str,
+    )
+    def test_an_edited_envelope_does_not_count(self, changes: dict[str, Any]) -> None:
+        envelope = edited(toolpin_envelope(PLAIN, ADA), **changes)
+        found = verify_signatures(PLAIN, [envelope], KEYS, ONE)
+        assert (found.ok, found.signers) == (False, ())
+
+    def test_a_key_that_is_not_ed25519_is_refused(self) -> None:
+        """ToolPin signs and verifies with an RSA key under the name ed25519."""
+        rsa_key = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
+        with pytest.raises(PinwardenError) as caught:
+            PublicKey.from_pem(rsa_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+        assert caught.value.code == "KEY_INVALID"
+
+    def test_the_reason_of_a_refusal_is_told(self) -> None:
+        envelope = lock_signature.parse(toolpin_envelope(PLAIN, ADA))
+        assert isinstance(envelope, Envelope)
+        digest = envelope.lock_digest
+        assert lock_signature.verify(envelope, digest, ADA.public_key) is None
+        for found, word in (
+            (lock_signature.verify(envelope, POLICY, ADA.public_key), "over the lock"),
+            (lock_signature.verify(envelope, digest, ADA.public_key, policy_digest=POLICY), "over the policy"),
+            (lock_signature.verify(envelope, digest, BOB.public_key), "by the key"),
+            (lock_signature.verify(replace(envelope, signature=b"\0" * 64), digest, ADA.public_key), "not made by"),
+        ):
+            assert word in str(found)
+
+
+class TestSeveralKeys:
+    def test_all_named_signers_must_have_signed_in_one_envelope_or_several(self) -> None:
+        both = RequiredSigners(names=("ada", "bob"), threshold=2)
+        assert verify_signatures(SEALED, [dsse(SEALED, ADA, BOB)], KEYS, both).ok
+        assert verify_signatures(SEALED, [dsse(SEALED, ADA), dsse(SEALED, BOB)], KEYS, both).ok
+        assert verify_signatures(PLAIN, [toolpin_envelope(PLAIN, ADA), dsse(PLAIN, BOB)], KEYS, both).ok
+        found = verify_signatures(SEALED, [dsse(SEALED, ADA)], KEYS, both)
+        assert found.missing == ("the signature of bob", "2 signatures by different keys; found 1")
+
+    def test_a_second_signature_can_be_added_later(self) -> None:
+        first = lock_signature.sign_file(SEALED, [ADA], NOON)
+        second = lock_signature.countersigned(first, SEALED, BOB)
+        twice = lock_signature.countersigned(second, SEALED, BOB)
+        assert twice == second
+        both = RequiredSigners(threshold=2)
+        assert verify_signatures(SEALED, [lock_signature.dsse_to_bytes(second)], KEYS, both).ok
+
+    def test_nobody_countersigns_a_statement_about_another_file(self) -> None:
+        with pytest.raises(PinwardenError) as caught:
+            lock_signature.countersigned(lock_signature.sign_file(PLAIN, [EVE], NOON), SEALED, BOB)
+        assert caught.value.code == "SIGNATURE_INVALID"
+
+    def test_one_key_under_two_names_is_one_signature(self) -> None:
+        keys = {"ada": ADA.public_key, "ada again": ADA.public_key}
+        found = verify_signatures(SEALED, [dsse(SEALED, ADA)], keys, RequiredSigners(threshold=2))
+        assert (found.ok, found.signers) == (False, ("ada", "ada again"))
+
+    def test_an_unknown_key_and_a_repeated_signature_do_not_count(self) -> None:
+        envelopes = [dsse(SEALED, EVE), dsse(SEALED, ADA), dsse(SEALED, ADA)]
+        found = verify_signatures(SEALED, envelopes, KEYS, RequiredSigners(threshold=2))
+        assert (found.ok, found.signers, len(found.rejected)) == (False, ("ada",), 1)
+
+    def test_a_name_that_no_key_has_can_never_be_met(self) -> None:
+        found = verify_signatures(SEALED, [dsse(SEALED, ADA, BOB)], KEYS, RequiredSigners(names=("carol",)))
+        assert found.missing == ("the signature of carol",)
+
+    def test_a_bad_envelope_beside_a_good_one_is_reported_and_does_no_harm(self) -> None:
+        bad = [b"", b"[]", b"{}", b'{"payloadType":"text/plain"}', edited(dsse(SEALED, ADA), payload="e30=")]
+        found = verify_signatures(SEALED, [*bad, dsse(SEALED, ADA)], KEYS, ONE)
+        assert (found.ok, len(found.rejected)) == (True, len(bad))
+
+    def test_no_envelope_or_a_policy_that_requires_nothing_is_refused(self) -> None:
+        assert not verify_signatures(SEALED, [], KEYS, ONE).ok
+        with pytest.raises(PinwardenError) as caught:
+            RequiredSigners(threshold=0)
+        assert caught.value.code == "SIGNATURE_INVALID"
+
+
+class TestCoverage:
+    def test_a_changed_byte_anywhere_in_the_file_breaks_the_dsse_form(self) -> None:
+        for changed in (SEALED + b"\n", SEALED.replace(b"  ", b" ", 1), SEALED.replace(b"ada@", b"eve@", 1)):
+            assert not verify_signatures(changed, [dsse(SEALED, ADA)], KEYS, ONE).ok
+
+    def test_toolpins_form_does_not_count_for_a_lock_with_our_record_unless_that_is_accepted(self) -> None:
+        """It would still be valid after somebody rewrote and resealed the record."""
+        envelope = toolpin_envelope(SEALED, ADA)
+        assert not verify_signatures(SEALED, [envelope], KEYS, ONE).ok
+        assert verify_signatures(SEALED, [envelope], KEYS, RequiredSigners(accept_partial=True)).ok

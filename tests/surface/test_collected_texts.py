@@ -1,0 +1,75 @@
+"""The texts in ``tests/assets/texts``: attacks are suspected, honest descriptions are not, and misses are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden.surface.drift.changes import CRITICAL
+from pinwarden.surface.drift.surface import blocked_by_default, compare
+from pinwarden.surface.scan.cues import Words, find_cues, may_hold_cues
+from pinwarden.surface.scan.scan import MESSAGES, scan
+from pinwarden.surface.scan.strings import places_of
+from pinwarden.surface.surface import from_listing
+
+Case = dict[str, Any]
+FOLDER = Path(__file__).parents[1] / "assets" / "texts"
+
+
+def texts(name: str) -> list[Case]:
+    return [json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+ATTACKS, HONEST = texts("attacks"), texts("honest")
+
+
+def suspicions(case: Case) -> set[str]:
+    """The codes of ours that the scan warns of."""
+    found = scan(from_listing(case["surface"]))
+    return {finding.code for finding in found if finding.severity == "warning" and finding.code in MESSAGES}
+
+
+def named(cases: list[Case], member: str) -> list[Any]:
+    return [pytest.param(case, id=case["id"]) for case in cases if member in case]
+
+
+@pytest.mark.parametrize("case", named([case for case in ATTACKS if not case.get("missed")], "surface"))
+def test_attack_in_any_place_and_disguise_is_suspected(case: Case) -> None:
+    assert suspicions(case) != set()
+
+
+def test_attacks_that_the_scan_misses_are_known_and_still_held_for_review() -> None:
+    missed = [case for case in ATTACKS if case.get("missed")]
+    assert [suspicions(case) for case in missed] == [set()] * 7
+    bland = from_listing({"tools": [{"name": "t", "description": "Does it.", "inputSchema": {"type": "object"}}]})
+    assert all(blocked_by_default(compare(bland, from_listing(case["surface"]))) for case in missed)
+
+
+@pytest.mark.parametrize("case", named(HONEST, "surface"))
+def test_honest_text_is_not_suspected(case: Case) -> None:
+    assert suspicions(case) == set()
+
+
+@pytest.mark.parametrize("case", named(ATTACKS, "before"))
+def test_quiet_change_of_meaning_is_held_for_review(case: Case) -> None:
+    assert blocked_by_default(compare(from_listing(case["before"]), from_listing(case["after"])))
+
+
+@pytest.mark.parametrize("case", named(HONEST, "before"))
+def test_honest_change_does_not_look_like_an_attack(case: Case) -> None:
+    changes = compare(from_listing(case["before"]), from_listing(case["after"]))
+    assert changes
+    assert [change for change in changes if change.severity == CRITICAL] == []
+
+
+def test_quick_look_sees_every_cue_of_every_text() -> None:
+    strings = {text for case in ATTACKS + HONEST for _, text in places_of(case.get("surface", case.get("after")))}
+    unseen = [
+        text
+        for text in strings
+        if find_cues(text) and not may_hold_cues(text.replace('"', "'"), Words(text.replace('"', "'")))
+    ]
+    assert unseen == []

@@ -1,0 +1,25 @@
+"""Connections leave files to the rest of a process, and other programs get the bound that they would have had."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+ASK = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+SCENE = """
+import subprocess, sys, resource
+from pinwarden.system.open_files import OPEN_FILES, most_connections
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1024))
+print(most_connections(2048))
+OPEN_FILES.allow_more()
+print(most_connections(2048), most_connections(100))
+child = subprocess.Popen([sys.executable, "-c", "input();" + sys.argv[1]], stdin=subprocess.PIPE)
+OPEN_FILES.as_before(child.pid)
+sys.stdout.flush()
+child.communicate(b"\\n")
+"""
+
+
+def test_a_low_bound_is_raised_for_this_process_and_not_for_those_that_it_starts() -> None:
+    done = subprocess.run([sys.executable, "-c", SCENE, ASK], capture_output=True, text=True, check=True, timeout=240)
+    assert done.stdout.split() == ["128", "512", "100", "256"]

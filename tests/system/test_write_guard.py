@@ -1,0 +1,145 @@
+"""What a sandboxed server does to keep the write guard from renaming the repository that it plants."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pinwarden.system import write_guard
+from pinwarden.system.process_tree import ProcessTree
+from pinwarden.system.sandbox import Sandbox, sandboxed
+from tests.support.needs import needs
+
+NAMES = frozenset({".git"})
+PLANTING = """
+import os, sys
+os.chdir(sys.argv[1])
+os.mkdir("stage")
+print("ready", flush=True)
+sys.stdin.readline()
+{first}
+os.rename("stage", {to!r})
+{then}
+print("planted", flush=True)
+sys.stdin.read()
+"""
+DEEP = """
+here = os.open(".", 0)
+for _ in range(30):
+    os.mkdir("a" * 200)
+    os.chdir("a" * 200)
+os.fchdir(here)
+"""
+
+
+def start(folder: Path, code: str) -> subprocess.Popen[bytes]:
+    """A server in the sandbox that may write the folder. It plants as soon as a line is written to it."""
+    sandbox = Sandbox(writable=(str(folder),), forbidden=tuple(NAMES))
+    command = sandboxed(("/usr/bin/env", "python3", "-c", code, str(folder)), dict(os.environ), str(folder), sandbox)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+def repositories(folder: Path) -> list[str]:
+    return [name for _, folders, _ in os.walk(folder) for name in folders if name == ".git"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "w"
+    made.mkdir()
+    return made
+
+
+@needs("bwrap", install="apt-get install bubblewrap")
+@pytest.mark.parametrize(
+    ("first", "to", "then"),
+    [
+        (DEEP, ".git", ""),
+        ("os.mkdir('closed', 0)", ".git", ""),
+        ("os.mkdir('closed')", "closed/.git", "os.chmod('closed', 0o555)"),
+        ("os.mkdir('closed')", "closed/.git", "os.chmod('closed', 0)"),
+    ],
+    ids=["path-too-long", "unreadable-folder", "repository-in-read-only-folder", "repository-in-unreadable-folder"],
+)
+def test_attack_a_server_cannot_keep_its_repository_by_making_the_folder_uncheckable(
+    folder: Path, first: str, to: str, then: str
+) -> None:
+    """The guard ended with an error, and the repository stayed. Modes mean nothing to root."""
+    with start(folder, PLANTING.format(first=first, to=to, then=then)) as process:
+        _, told = process.communicate(b"\n", timeout=60)
+    assert process.returncode == 1
+    assert b"the server was stopped, because" in told
+    assert b"Traceback" not in told
+    with suppress(FileNotFoundError):
+        (folder / "closed").chmod(0o700)
+    assert repositories(folder) == []
+
+
+@needs("bwrap", install="apt-get install bubblewrap")
+def test_attack_a_server_that_provokes_its_own_end_does_not_end_the_guard_before_it_renamed_the_repository(
+    folder: Path,
+) -> None:
+    """The gateway killed the whole group, for example after a message that is too long. The guard is held while the
+    repository is planted, as on a busy machine."""
+    with start(folder, PLANTING.format(first="", to=".git", then="")) as process:
+        tree = ProcessTree(process)
+        os.kill(process.pid, signal.SIGSTOP)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"planted\n"
+        tree.kill()
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGCONT)
+        tree.end(60, at_once=True)
+    assert repositories(folder) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is part of Linux")
+def test_attack_a_folder_that_appears_while_events_are_lost_is_watched_all_the_same(folder: Path) -> None:
+    watch = write_guard._Watch(NAMES)
+    try:
+        watch.add(str(folder))
+        most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+        if most > 100_000:
+            pytest.skip("it would take too long to fill this machine's queue of events")
+        for number in range(most + 1):
+            (folder / f"{number % 2}").touch()
+            (folder / f"{number % 2}").unlink()
+        (folder / "new/deep").mkdir(parents=True)
+        assert write_guard._allowed(watch, [str(folder)], NAMES, set())
+        (folder / "new/deep/.git").mkdir()
+        assert not write_guard._allowed(watch, [str(folder)], NAMES, set())
+    finally:
+        os.close(watch.descriptor)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is part of Linux")
+def test_attack_too_many_files_stop_the_server_and_do_not_hide_what_it_created(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard ended with an error, and what was forbidden stayed."""
+    watch = write_guard._Watch(NAMES)
+    try:
+        watch.add(str(folder))
+        for number in range(4):
+            (folder / f"{number}").touch()
+        (folder / ".git").mkdir()
+        monkeypatch.setattr(write_guard, "MAX_ENTRIES", 3)
+        assert not write_guard._allowed(watch, [str(folder)], NAMES, set())
+        assert write_guard._block([str(folder)], NAMES, set())
+    finally:
+        os.close(watch.descriptor)
+    assert repositories(folder) == []
