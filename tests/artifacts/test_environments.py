@@ -523,7 +523,7 @@ def test_two_starts_at_once_share_one_build(store: Store, tmp_path: Path) -> Non
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.adapters import test_environments as world
+from tests.artifacts import test_environments as world
 from pinwarden.artifacts.environments import store, tree
 count = 0
 def dying(call):

@@ -248,9 +248,9 @@ class TestRunning:
 def test_starting_a_server_loads_nothing_that_only_building_and_fetching_need() -> None:
     modules = (
         "cli.commands.run",
-        "flows.artifacts.running",
-        "adapters.environments.node",
-        "adapters.environments.python",
+        "project.run",
+        "artifacts.environments.node",
+        "artifacts.environments.python",
     )
     code = f"import sys, {', '.join(f'pinwarden.{each}' for each in modules)}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

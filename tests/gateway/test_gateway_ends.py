@@ -131,12 +131,12 @@ def _call_anyway(at: Running) -> None:
 
 STUCK = """
 import asyncio, sys, threading
-from pinwarden.gateway.http import ending
+from pinwarden.gateway.http import shutdown
 
-ending.END_SECONDS = 0.3
+shutdown.END_SECONDS = 0.3
 
 async def run():
-    ending.Ending(0.0, lambda text: print(text, file=sys.stderr, flush=True)).begin()
+    shutdown.Ending(0.0, lambda text: print(text, file=sys.stderr, flush=True)).begin()
     print("ready", flush=True)
     if sys.argv[1] == "loop":
         while True:
