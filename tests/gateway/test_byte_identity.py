@@ -26,7 +26,6 @@ import pytest
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.lock.gateway_policy import GatewayPolicy
 from tests.gateway import merged_rewrites
 from tests.gateway.desk import policy
@@ -290,9 +289,7 @@ def test_over_http_tasks_are_relayed_byte_for_byte() -> None:
 def test_over_http_a_process_has_the_bytes_that_the_client_has(tmp_path: Path, case: Case) -> None:
     record = tmp_path / "server"
     behind = Behind(guard("real", policy=POLICY), command=tapped(record, case.command()))
-    # A process that all clients share has ids of the gateway; test_http_shared_processes.py is about those.
-    limits = HttpLimits(reload_seconds=0.05, share_processes=False)
-    with gateway({"real": behind}, limits=limits) as made, http_tap(made.port) as tap:
+    with gateway({"real": behind}) as made, http_tap(made.port) as tap:
 
         def look() -> tuple[Side, Side]:
             return Side(lines(record, "up"), [lines(record, "down")]), Side(*tap.messages())

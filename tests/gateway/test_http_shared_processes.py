@@ -26,7 +26,13 @@ from tests.servers import sdk_server, stateless_witness
 from tests.support.waiting import poll
 
 TOKENS = [f"pwt_client-{number}" for number in range(6)]
-LIMITS = HttpLimits(reload_seconds=0.05, merged_opening_seconds=60, merged_list_seconds=60, first_backoff_seconds=0.01)
+LIMITS = HttpLimits(
+    reload_seconds=0.05,
+    merged_opening_seconds=60,
+    merged_list_seconds=60,
+    first_backoff_seconds=0.01,
+    share_processes=True,
+)
 WITNESS = [sys.executable, "-I", "-S", str(Path(stateless_witness.__file__))]
 
 
@@ -220,8 +226,8 @@ def test_a_server_with_a_capability_that_may_belong_to_a_connection_is_not_share
         assert len(pids) == (1 if shared else len(TOKENS))
 
 
-@pytest.mark.parametrize(("options", "processes"), [([], 1), (["--no-shared-processes"], 2)])
-def test_the_operator_can_turn_sharing_off(tmp_path: Path, options: list[str], processes: int) -> None:
+@pytest.mark.parametrize(("options", "processes"), [(["--shared-processes"], 1), ([], 2)])
+def test_processes_are_shared_only_if_the_operator_says_so(tmp_path: Path, options: list[str], processes: int) -> None:
     project = Project(tmp_path)
     command, *arguments = WITNESS
     project.lock({"witness": {"command": command, "args": arguments}})

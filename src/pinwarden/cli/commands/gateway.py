@@ -107,9 +107,9 @@ def _add_limits(parser: ArgumentParser) -> None:
         help=f"server processes that may run at once ({limits.max_children}); one more is refused with an error",
     )
     parser.add_argument(
-        "--no-shared-processes",
+        "--shared-processes",
         action="store_true",
-        help="start a process of its own for each client also of servers that need no session (2026-07-28)",
+        help="run one process for all clients of a server that needs no session (2026-07-28)",
     )
     parser.add_argument(
         "--idle-seconds",
@@ -183,7 +183,7 @@ def _settings(args: Namespace) -> Settings:
         limits=HttpLimits(
             drain_seconds=args.drain_seconds,
             max_children=args.max_processes,
-            share_processes=not args.no_shared_processes,
+            share_processes=args.shared_processes,
             session_seconds=args.idle_seconds,
             answer_seconds=args.answer_seconds or _NO_LIMIT,
         ),

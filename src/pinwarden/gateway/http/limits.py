@@ -44,7 +44,7 @@ class HttpLimits(Record):
     """Of one client. A client that opens more loses the one that it has not used for longest, and nobody else's."""
     max_children: int = 256
     """Processes in all. When there are so many, who has most of them loses one to a client that has fewer."""
-    share_processes: bool = True
+    share_processes: bool = False
     """Whether all clients share one process of a server whose protocol allows that."""
     max_shared_in_flight: int = 64
     """Requests of one client that such a process works on at once. Further ones wait, and those of others do not."""
