@@ -78,6 +78,7 @@ class AtTerminal:
         )
         os.close(terminal)
         self._deadline = time.monotonic() + seconds
+        self._last_keys = ""
 
     def __enter__(self) -> AtTerminal:
         return self
@@ -93,14 +94,23 @@ class AtTerminal:
 
     def types(self, text: str) -> None:
         """Keys."""
+        self._last_keys = text
         os.write(self._controller, text.encode())
 
     def ends(self) -> int:
-        """Read what is left, wait for the end, and give the exit code."""
-        while True:
-            ready, _, _ = select.select([self._controller], [], [], max(0.0, self._deadline - time.monotonic()))
+        """Read what is left, wait for the end, and give the exit code.
+
+        Python does not notice a signal that arrives between showing a prompt and reading the answer until the next key.
+        A person presses Ctrl-C again, and so does this.
+        """
+        while (left := self._deadline - time.monotonic()) > 0:
+            ready, _, _ = select.select([self._controller], [], [], min(5.0, left))
+            if not ready:
+                if self._last_keys == self.INTERRUPT:
+                    self.types(self.INTERRUPT)
+                continue
             try:
-                if not ready or not os.read(self._controller, 65536):
+                if not os.read(self._controller, 65536):
                     break
             except OSError:  # the other side of the terminal is closed
                 break
