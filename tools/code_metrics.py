@@ -1,0 +1,114 @@
+"""Prints figures about the size and the shape of the code: ``python -m tools.code_metrics [CHECKOUT ...]``.
+
+With several checkouts (for example one of an older commit) the figures stand side by side. How many modules a command
+or a call crosses at run time is counted by ``tools/trace_flows.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Container
+from pathlib import Path
+from statistics import median
+
+PACKAGE = "pinwarden"
+ENTRY_POINTS = (PACKAGE, f"{PACKAGE}.__main__", f"{PACKAGE}.cli.main", f"{PACKAGE}.pytest_plugin")
+COMMANDS = f"{PACKAGE}.cli.commands."
+"""Modules below this are imported by name when their command is used."""
+SHORT_MODULE = 40
+COLUMN = 12
+
+
+def main() -> None:
+    """Print one column per checkout."""
+    checkouts = [Path(argument) for argument in sys.argv[1:]] or [Path(__file__).resolve().parents[1]]
+    columns = [measure(checkout / "src") for checkout in checkouts]
+    if len(columns) > 1:
+        print(" " * 36 + "".join(f"{checkout.name[-COLUMN:]:>{COLUMN + 1}}" for checkout in checkouts))
+    for label in columns[0]:
+        print(f"{label:36}" + "".join(f"{column[label]:>{COLUMN + 1}}" for column in columns))
+
+
+def measure(source: Path) -> dict[str, str]:
+    """Labels and figures for the package below ``source``."""
+    texts = {_module_name(path, source): path.read_text(encoding="utf-8") for path in source.rglob("*.py")}
+    trees = {name: ast.parse(text) for name, text in texts.items()}
+    lines = {name: len(text.splitlines()) for name, text in texts.items()}
+    imports = {name: imported_modules(tree, trees.keys()) for name, tree in trees.items()}
+    inside, total = _imports_inside_packages(trees)
+    unreachable = trees.keys() - reachable_modules(imports)
+    return {
+        "modules": f"{len(trees):,}",
+        "lines": f"{sum(lines.values()):,}",
+        "median lines of a module": f"{median(lines.values()):g}",
+        f"modules under {SHORT_MODULE} lines": f"{sum(size < SHORT_MODULE for size in lines.values()):,}",
+        "functions referenced once": f"{_functions_referenced_once(trees):,}",
+        "lines in unreachable modules": f"{sum(lines[name] for name in unreachable):,}",
+        "imports inside a package": f"{inside:,}/{total:,}",
+        "share of imports inside a package": f"{inside / total:.0%}",
+    }
+
+
+def imported_modules(tree: ast.Module, known: Container[str]) -> set[str]:
+    """Those of the known modules that a module imports anywhere in its text, also inside functions."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return {name for name in names if name in known}
+
+
+def reachable_modules(imports: dict[str, set[str]]) -> set[str]:
+    """Modules that the entry points import, directly or through others."""
+    reached: set[str] = set()
+    pending = [name for name in imports if name in ENTRY_POINTS or name.startswith(COMMANDS)]
+    while pending:
+        name = pending.pop()
+        if name not in reached:
+            reached.add(name)
+            pending.extend(imports.get(name, ()))
+            if "." in name:
+                pending.append(name.rpartition(".")[0])  # importing a module runs its package first
+    return reached
+
+
+def _module_name(path: Path, source: Path) -> str:
+    return ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imports_inside_packages(trees: dict[str, ast.Module]) -> tuple[int, int]:
+    """Imports that stay in a package, of all except those of ``core`` and ``system``, which everything uses."""
+    inside = total = 0
+    for name, tree in trees.items():
+        package = name.split(".")[1:2]
+        for target in imported_modules(tree, trees.keys()):
+            other = target.split(".")[1:2]
+            if not other or other[0] in ("core", "system", "platform") or target + ".__init__" == name:
+                continue
+            total += 1
+            inside += package == other
+    return inside, total
+
+
+def _functions_referenced_once(trees: dict[str, ast.Module]) -> int:
+    """Functions and methods whose name occurs once besides the definition (by name, so a lower bound)."""
+    defined: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                defined[node.name] += 1
+            elif isinstance(node, ast.Name):
+                used[node.id] += 1
+            elif isinstance(node, ast.Attribute):
+                used[node.attr] += 1
+    return sum(1 for name, count in defined.items() if count == 1 and used[name] == 1)
+
+
+if __name__ == "__main__":
+    main()
