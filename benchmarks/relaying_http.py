@@ -187,11 +187,13 @@ def _targets(folder: Path, nginx: str) -> Iterator[list[Target]]:
         floor = stack.enter_context(_nginx(folder, nginx, upstream))
         url = f"http://127.0.0.1:{upstream}/mcp"
         slow = stack.enter_context(_serving([sys.executable, "-m", "benchmarks.sdk_http_proxy", url]))
+        bare = stack.enter_context(_serving([sys.executable, "-m", "benchmarks.uvicorn_relay", str(upstream)]))
         port, token = stack.enter_context(_gateway(folder, url))
         yield [
             Target("direct", upstream),
             Target("nginx", floor),
             Target("the SDK proxy", slow),
+            Target("a bare uvicorn relay", bare),
             Target("pinwarden gateway", port, "/mcp/bench", token),
         ]
 

@@ -53,7 +53,7 @@ def measure(source: Path) -> dict[str, str]:
 
 def imported_modules(tree: ast.Module, known: Container[str]) -> set[str]:
     """Those of the known modules that a module imports anywhere in its text, also inside functions."""
-    names = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
