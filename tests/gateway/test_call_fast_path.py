@@ -334,3 +334,19 @@ def test_attack_a_message_of_the_server_that_needs_a_decision_is_left_to_the_ses
     assert at.says("server", attack) == FROM_SESSION
     assert at.says("server", attack, together=True) == FROM_SESSION
     assert fast_path.open == {7: NAME}
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_a_carriage_return_between_two_members_is_never_forwarded(at: Loops, side: str) -> None:
+    """Some readers end a line there, and would read a nested object as a message of its own."""
+    reset(at, "open" if side == "server" else "")
+    line = json.dumps(CALL if side == "client" else ANSWER).encode().replace(b", ", b",\r")
+    assert at.says(side, line) == line.replace(b"\r", b" ") + b"\n"
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_a_line_that_ends_with_crlf_takes_the_fast_path(at: Loops, side: str) -> None:
+    fast_path = reset(at, "open" if side == "server" else "")
+    line = json.dumps(CALL if side == "client" else ANSWER).encode() + b"\r"
+    assert at.says(side, line) == line + b"\n"
+    assert len(fast_path.open) == (1 if side == "client" else 0)

@@ -102,11 +102,11 @@ class CallFastPath:
         call later than the policy says; never later in time, which is what bounds how long a change stays unseen.
         """
         try:
-            if message["method"] != CALL or len(message) != 4 or "jsonrpc" not in message:
-                return None
             request_id, params = message["id"], message["params"]
             name = params["name"]
             event = self.events[name]
+            if len(message) != 4 or message["method"] != CALL or "jsonrpc" not in message:
+                return None
             count = len(params)
             if (count != 2 or "arguments" not in params) and not params.keys() <= _PARAMS:
                 return None
@@ -172,9 +172,10 @@ class CallFastPath:
                     return False
         except (KeyError, TypeError, AttributeError):
             return False
-        if len(message) != 3 or "jsonrpc" not in message or LINKED in frame:
+        # `find` takes two thirds of the time of `in`, which makes an exception before it looks.
+        if len(message) != 3 or "jsonrpc" not in message or frame.find(LINKED) >= 0:
             return False
-        if b"\\u00" in frame and _ESCAPED_LETTER.search(frame) is not None:
+        if frame.find(b"\\") >= 0 and _ESCAPED_LETTER.search(frame) is not None:
             return False  # it may be a resource link
         if self.stamp != self.guard.stamp or not self.plain_results:
             return False
@@ -190,7 +191,11 @@ class CallFastPath:
             and "jsonrpc" in message
             and self.stamp == self.guard.stamp
             and self.plain_results
-            and (not skimmed or self._is_strict(frame, message))
+            and (
+                not skimmed
+                or (frame.count(b":") == 3 + len(params) and len(frame) <= _SHORT)
+                or self._is_strict(frame, message)
+            )
         )
         self.progressed = self.progressed or relayed
         return relayed

@@ -59,8 +59,9 @@ class StdioLoops:
         read, write, size = os.read, os.write, _CHUNK
         acquire, release, out = outlet.lock.acquire, outlet.lock.release, outlet.descriptor
         while chunk := read(descriptor, size):
-            size = SMALL if len(chunk) < SMALL else _CHUNK
-            if len(chunk.splitlines()) != 1 or chunk[-1] != 10 or not lines.empty:
+            length = len(chunk)
+            size = SMALL if length < SMALL else _CHUNK
+            if chunk.find(b"\n") != length - 1 or -1 < chunk.find(b"\r") < length - 2 or not lines.empty:
                 self._calls(lines.add(chunk), send)
                 continue
             now = monotonic()
@@ -73,7 +74,7 @@ class StdioLoops:
                         try:
                             if outlet.closed:
                                 raise BrokenPipeError
-                            if (written := write(out, chunk)) != len(chunk):
+                            if (written := write(out, chunk)) != length:
                                 outlet.finish(chunk, written)
                         finally:
                             release()
@@ -97,13 +98,14 @@ class StdioLoops:
         read, write, size = os.read, os.write, _CHUNK
         acquire, release, out = outlet.lock.acquire, outlet.lock.release, outlet.descriptor
         while chunk := read(descriptor, size):
-            size = SMALL if len(chunk) < SMALL else _CHUNK
-            if len(chunk.splitlines()) == 1 and chunk[-1] == 10 and lines.empty:
+            length = len(chunk)
+            size = SMALL if length < SMALL else _CHUNK
+            if chunk.find(b"\n") == length - 1 and not -1 < chunk.find(b"\r") < length - 2 and lines.empty:
                 try:
                     if (loads := self._loads) is not None and relays(chunk, loads(chunk), True):
                         acquire()
                         try:
-                            if not outlet.closed and (written := write(out, chunk)) != len(chunk):
+                            if not outlet.closed and (written := write(out, chunk)) != length:
                                 outlet.finish(chunk, written)
                         finally:
                             release()
