@@ -19,8 +19,7 @@ from benchmarks.measure import Goal, Row, compare, table
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
-from pinwarden.project.fetch_context import Workshop, fetch_files
-from pinwarden.project.package_sources import Sources
+from pinwarden.project.fetch_context import Sources, Workshop, fetch_files
 from pinwarden.project.project import Project
 from pinwarden.system.net.endpoint import Endpoint, Settings
 from pinwarden.system.net.fetch import Fetcher, FetchRules

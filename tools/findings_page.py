@@ -13,23 +13,22 @@ from pinwarden.core.finding_kinds import FindingKind, Kinds
 from pinwarden.core.record import Record
 from pinwarden.lock.toolpin_pins import PIN_FINDINGS, UNDECIDED
 from pinwarden.lock.verification import NOTES, PROBLEMS
-from pinwarden.project.advisories import VULNERABILITY_KINDS
-from pinwarden.project.client_reinstall import REINSTALLING_KINDS
-from pinwarden.project.decisions import LOCKING_KINDS
-from pinwarden.project.dependency_updates import DEPENDENCY_KINDS
+from pinwarden.project.client_install import REINSTALLING_KINDS
 from pinwarden.project.doctor import ISSUE_KINDS, MACHINE_KINDS
 from pinwarden.project.gate.check import LOCK_REQUIRED_KINDS, POLICY_KINDS
 from pinwarden.project.gate.integrity import LOCK_KINDS
-from pinwarden.project.gate.registry import REGISTRY_KINDS
+from pinwarden.project.gate.online import REGISTRY_KINDS
+from pinwarden.project.gate.report import LIVE_KINDS
 from pinwarden.project.gate.repository import COVERAGE_KINDS
-from pinwarden.project.gate.unreviewed import LIVE_KINDS
+from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.project.install_scripts import SCRIPT_KINDS
+from pinwarden.project.installed_bundles import YANK_KINDS
 from pinwarden.project.lock_conversion import CONVERSION_KINDS
 from pinwarden.project.lock_signatures import SIGNATURE_KINDS
-from pinwarden.project.sbom import BILL_KINDS
+from pinwarden.project.locked_packages import BILL_KINDS, VULNERABILITY_KINDS
+from pinwarden.project.newer_releases import DEPENDENCY_KINDS
 from pinwarden.project.secrets_audit import SECRET_KINDS
 from pinwarden.project.update import UPDATE_KINDS
-from pinwarden.project.yanked_bundles import YANK_KINDS
 from pinwarden.surface.scan import toolpin
 from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES
 from pinwarden.surface.scan.scan import MESSAGES

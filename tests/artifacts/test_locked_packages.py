@@ -9,7 +9,7 @@ from pinwarden.artifacts.evidence import judge_artifact
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.lock.entry import Entry
-from pinwarden.project.artifact_facts import package_of
+from pinwarden.project.artifact_check import package_of
 
 BYTES = Digest.of(b"bundle")
 BUNDLE = PackageName(ecosystem="mcpb", name="https://files.example/a.mcpb")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.resolvers.npm import WantedPackage, resolve_npm
-from pinwarden.project.client_reinstall import with_fresh_start
+from pinwarden.project.client_install import with_fresh_start
 from pinwarden.system.net.endpoint import Endpoint
 from tests.cli.artifact_world import User, npm_library, npm_server, python_server
 from tests.servers.npm_registry import Verdaccio, sri, verdaccio

@@ -15,8 +15,7 @@ from pinwarden.lock.entry import Entry, new_entry
 from pinwarden.lock.extension import Extension, extended, pin_surface, surface_path
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock
-from pinwarden.project.approvable import approvable
-from pinwarden.project.surface_files import in_own_files
+from pinwarden.project.approvable import approvable, in_own_files
 from pinwarden.surface.surface import Surface, from_listing, parse, to_bytes
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import vectors_dir

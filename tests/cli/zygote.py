@@ -34,14 +34,14 @@ _LOADED = (
     "pinwarden.project.run",
     "pinwarden.project.doctor",
     "pinwarden.project.gate.check",
-    "pinwarden.project.gate.live",
+    "pinwarden.project.gate.online",
     "pinwarden.project.explain",
     "pinwarden.project.client_install",
     "pinwarden.project.lock",
     "pinwarden.project.lock_signatures",
     "pinwarden.project.update",
-    "pinwarden.project.policy_check",
-    "pinwarden.project.scan",
+    "pinwarden.project.policies",
+    "pinwarden.project.surface_reports",
 )
 # Python reads these when it starts, so commands that are given them have to be started anew.
 _AT_START = ("PYTHON", "LANG", "LC_", "LD_", "COLUMNS")

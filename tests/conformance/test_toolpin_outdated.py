@@ -11,9 +11,8 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.project.fetch_context import Workshop
+from pinwarden.project.fetch_context import Sources, Workshop
 from pinwarden.project.lock import LockWriting
-from pinwarden.project.package_sources import Sources
 from pinwarden.project.project import Policies, Project
 from pinwarden.project.update import Wish, outdated, update
 from pinwarden.system.net.fetch import Fetcher, FetchRules

@@ -7,7 +7,7 @@ from typing import get_args
 
 from pinwarden.artifacts.sbom import cyclonedx as cyclonedx_bill
 from pinwarden.artifacts.sbom import spdx as spdx_bill
-from pinwarden.project.sbom import Kind as BillKind
+from pinwarden.project.locked_packages import Kind as BillKind
 from tools.outputs.parts import LOCK_CLIENT, evidence_row, output, report_row
 from tools.schema_words import (
     COUNT,

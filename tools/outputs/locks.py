@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import get_args
 
 from pinwarden.lock import server_entry
-from pinwarden.project.decisions import State
+from pinwarden.project.init_decisions import State
 from tools.document_schemas import any_digest, lock_definitions, manifest
 from tools.outputs import contracts
 from tools.outputs.parts import (

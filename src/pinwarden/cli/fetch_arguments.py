@@ -29,8 +29,8 @@ def add_fetch_arguments(parser: ArgumentParser) -> None:
 def workshop(args: Namespace, project: Project, what: str) -> Iterator[Workshop]:
     """All that fetching takes, with a sign of life on the terminal."""
     from pinwarden.artifacts.environments.store import Store
-    from pinwarden.project.fetch_context import Workshop
-    from pinwarden.project.package_sources import Sources, store_folder
+    from pinwarden.project.fetch_context import Sources, Workshop
+    from pinwarden.project.project import store_folder
     from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     rules = FetchRules(

@@ -14,8 +14,8 @@ from pinwarden.core.errors import PinwardenError
 if TYPE_CHECKING:
     from pinwarden.bundle.installer_policy import InstallerPolicy
     from pinwarden.bundle.trust_store import TrustStore
-    from pinwarden.install.locations import Places
-    from pinwarden.install.refetch import PinnedBundles
+    from pinwarden.install.sources import Places
+    from pinwarden.install.staging import PinnedBundles
 
 ALLOWED = ("network", "read-files", "write-files", "exec", "legacy")
 _POLICY_BYTES = 64 * 1024
@@ -78,7 +78,7 @@ def policy_of(args: Namespace) -> InstallerPolicy:
 @contextmanager
 def places_of(args: Namespace) -> Iterator[Places]:
     """The places that can be installed from, open until the command is done."""
-    from pinwarden.install.locations import Places
+    from pinwarden.install.sources import Places
     from pinwarden.system.net.endpoint import Settings
     from pinwarden.system.net.fetch import Fetcher, FetchRules
 
@@ -111,7 +111,7 @@ def place_of(args: Namespace, trusted: TrustStore) -> str:
 def pinned_bundles(args: Namespace) -> Iterator[PinnedBundles]:
     """Where the files of locked bundles are fetched from, if they are not in the store."""
     from pinwarden.bundle.trust_files import load_trust
-    from pinwarden.install.refetch import PinnedBundles
+    from pinwarden.install.staging import PinnedBundles
 
     with places_of(args) as places:
         trust = trust_file()

@@ -26,7 +26,7 @@ from pinwarden.gateway.store.approvals import Approval
 from pinwarden.gateway.store.observed import kept_name
 from pinwarden.gateway.store.reviews import STATES, WAITING, Review, named
 from pinwarden.project.approvable import OPTION, Approvable, approvable, not_approved
-from pinwarden.project.compare import compare_surfaces
+from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.surface.surface import Surface
 

@@ -12,8 +12,7 @@ from pinwarden.bundle.acceptance.verdict import REJECT, refusal_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report
-from pinwarden.install.install import refusal_value
-from pinwarden.install.lock_entries import refuse_forbidden
+from pinwarden.install.install import refusal_value, refuse_forbidden
 from pinwarden.install.staging import api_surface_of
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
@@ -30,7 +29,7 @@ from pinwarden.project.prove import Proof, pinned
 from pinwarden.project.run import container_line
 
 if TYPE_CHECKING:
-    from pinwarden.install.lock_entries import Placed
+    from pinwarden.install.install import Placed
     from pinwarden.project.fetch_context import Workshop
     from pinwarden.project.lock import LockWriting
     from pinwarden.project.project import Policies, Project

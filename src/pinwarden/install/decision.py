@@ -178,7 +178,7 @@ class _Plan:
         question, log = self._question, self._source.log
         if err.code != "POINTER_NOT_FOUND" or question.literal or log is None or not question.trusted.roots:
             return err
-        from pinwarden.install.yanked import why_no_pointer
+        from pinwarden.install.freshness import why_no_pointer
 
         asked = question.tool, question.channel
         return why_no_pointer(err, log, question.trusted, question.trust_path, asked, question.now)

@@ -7,6 +7,8 @@ wrong with them in its own order.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pinwarden.bundle.archive import oci
 from pinwarden.bundle.archive.limits import DEFAULT_LIMITS
@@ -16,10 +18,14 @@ from pinwarden.core.cid import Cid, blob_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.record import Record, field
+from pinwarden.core.record import Record, field, replace
 from pinwarden.registry import layout
-from pinwarden.registry.files import RegistryFiles
+from pinwarden.registry.files import FolderRegistry, HttpRegistry, RegistryFiles
 from pinwarden.registry.version import PublishedVersion, parse_signed_version
+
+if TYPE_CHECKING:
+    from pinwarden.system.net.endpoint import Settings
+    from pinwarden.system.net.fetch import Fetcher
 
 _MOST_ATTESTATIONS = 100
 
@@ -186,3 +192,40 @@ class OciSource(BundleSource):
 def archive_cid(archive: bytes) -> str:
     """How a registry names an archive."""
     return str(blob_cid(archive))
+
+
+OCI = "oci://"
+
+
+class Places:
+    """The network and the disk, as this user may use them. A place is named by the user, never by a project."""
+
+    def __init__(self, fetcher: Fetcher, settings: Settings) -> None:
+        self._fetcher, self._settings = fetcher, settings
+
+    def files(self, place: str) -> RegistryFiles:
+        """A registry of ours, live or exported."""
+        if "://" in place:
+            if place.startswith(OCI):
+                raise PinwardenError("USAGE", f"{place[:120]} has no log; name the registry's own address")
+            return HttpRegistry(place, self._fetcher)
+        if not Path(place).is_dir():
+            raise PinwardenError("FILE_UNREADABLE", f"{place[:200]} is neither an address nor a folder")
+        return FolderRegistry(Path(place))
+
+    def source(self, place: str, channel: str, log: str | None = None, digest: Digest | None = None) -> BundleSource:
+        """Where to install from. In an OCI registry the channel is the tag, unless the place or a digest names one."""
+        if not place.startswith(OCI):
+            return RegistrySource(self.files(place), self.files(log) if log else None)
+        from pinwarden.artifacts.endpoints.docker import registry_endpoint
+        from pinwarden.artifacts.oci_reference import parse_reference
+        from pinwarden.artifacts.oci_registry import Registry
+
+        reference = parse_reference(place.removeprefix(OCI))
+        if digest is not None:
+            reference = reference.at(digest)
+        elif not {":", "@"} & set(place.rpartition("/")[2]):
+            reference = replace(reference, tag=channel)
+        endpoint = registry_endpoint(reference, self._settings, said_by="argument")
+        pulled = oci.pull(Registry(reference, self._fetcher, endpoint))
+        return OciSource(pulled, f"{OCI}{reference}", self.files(log) if log else None)

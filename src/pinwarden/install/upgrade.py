@@ -16,14 +16,14 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import UNCHECKED, Report, Row, counted
 from pinwarden.core.versions import compare_versions
 from pinwarden.install.decision import Question, judge
-from pinwarden.install.lock_entries import Placed, lock_bundle
+from pinwarden.install.install import Placed, lock_bundle
 from pinwarden.install.staging import Brought, api_surface_of, bring, pin_of
 from pinwarden.lock import lock_store
 from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.record import extension_of
 from pinwarden.project.approvable import OPTION, Approvable, approvable
+from pinwarden.project.installed_bundles import yanked_because
 from pinwarden.project.update import NOTHING_CHANGED, NOTHING_TO_LOOK_UP
-from pinwarden.project.yanked_bundles import yanked_because
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.drift.surface import compare
 from pinwarden.surface.rows import row_of
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust_store import TrustStore
-    from pinwarden.install.locations import Places
-    from pinwarden.install.refetch import PinnedBundles
+    from pinwarden.install.sources import Places
+    from pinwarden.install.staging import PinnedBundles
     from pinwarden.lock.entry import Entry
     from pinwarden.project.lock import LockWriting
     from pinwarden.project.project import Policies, Project

@@ -13,9 +13,9 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import SURFACE_OF
 from pinwarden.lock.record import extension_of
 from pinwarden.project.approvable import OPTION, Approvable, approvable, approved_texts, warning_facts
-from pinwarden.project.compare import compare_surfaces
 from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.project.locked_servers import LockedServer, locked_server
+from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.surface import Surface, parse
 
 if TYPE_CHECKING:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.artifact import ArtifactFacts, PackageName
 from pinwarden.artifacts.artifact_drift import compare_pins, registry_change
 from pinwarden.artifacts.evidence import judge_artifact, unavailable_artifact
-from pinwarden.artifacts.provenance import Identity
+from pinwarden.artifacts.newest import Newest
+from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, identity_from_json, strongest
+from pinwarden.artifacts.provenance_check import ProvenanceVerifier, registry_keys
+from pinwarden.artifacts.provenance_drift import compare_provenance
+from pinwarden.clients.launch.values import Launched
+from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import GRAVE, Row, is_grave
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import Extension
-from pinwarden.lock.locked_launch import locked_launch
+from pinwarden.lock.launch_choice import LaunchTarget
+from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
+from pinwarden.lock.metadata_evidence import Evidence
 from pinwarden.lock.record import extension_of
+from pinwarden.lock.server_entry import Package, Remote
 from pinwarden.lock.target_verification import ArtifactOutcome
-from pinwarden.project.artifact_facts import facts_of, package_of, refuse_other_index, registry_asked
 from pinwarden.project.fetch_context import Workshop
-from pinwarden.project.provenance import provenance_of
+from pinwarden.project.project import load_policies
 from pinwarden.surface.rows import row_of
+
+if TYPE_CHECKING:
+    from pinwarden.artifacts.mcpb import BundleSettings
 
 
 class Examined(Record):
@@ -107,3 +119,244 @@ def first_refusal(examined: Examined) -> PinwardenError | None:
             if row.level == level:
                 return PinwardenError("ARTIFACT_MISMATCH", row.message, data={"code": row.code})
     return None
+
+
+# npm and uv read these before any file of settings.
+_REGISTRY_VARIABLE = re.compile(
+    r"npm_config_(?:.*registry|.*userconfig|.*globalconfig)|(?:uv|pip)_.*(?:index|find_links|config_file).*",
+    re.IGNORECASE,
+)
+
+
+def facts_of(package: PackageName, shop: Workshop, *, now: str, server: str | None = None) -> ArtifactFacts:
+    """Fetch and hash an artifact. Transport failures raise; problems with the artifact are returned.
+
+    ``server`` is the name of the server that the artifact belongs to: the policy has rules for bundles by server.
+    """
+    sources, fetcher = shop.sources, shop.fetcher
+    match package.ecosystem:
+        case "npm":
+            from pinwarden.artifacts import npm
+
+            return npm.facts(package, fetcher, sources.npm(package.name), now=now)
+        case "pypi":
+            from pinwarden.artifacts import pypi
+
+            return pypi.facts(package, fetcher, sources.pypi(), now=now)
+        case "oci":
+            from pinwarden.artifacts import oci
+
+            return oci.facts(package, fetcher, sources.image(package.name, by_project=True), now=now)
+        case "mcpb":
+            from pinwarden.artifacts import mcpb
+
+            return mcpb.facts(package, fetcher, _bundle_settings(server, shop), now=now)
+        case "nuget":
+            from pinwarden.artifacts import nuget
+
+            return nuget.facts(package, fetcher, sources.nuget(), now=now)
+        case "cargo":
+            from pinwarden.artifacts import cargo
+
+            return cargo.facts(package, fetcher, sources.cargo(), now=now)
+        case _:
+            raise PinwardenError("NOTHING_TO_RUN", f"{package.ecosystem} has no registry to ask")
+
+
+def _bundle_settings(server: str | None, shop: Workshop) -> BundleSettings:
+    """What the policy demands of a server's bundle. A policy that cannot be read raises."""
+    from pinwarden.artifacts.certificate_path import load_anchors
+    from pinwarden.artifacts.mcpb import BundleSettings
+
+    policy = load_policies(shop.project).own
+    rule = policy.mcpb_rule(server) if policy is not None and server is not None else None
+    if rule is None:
+        return BundleSettings()
+    return BundleSettings(manifest_name=rule.name, anchors=load_anchors(rule.anchors))
+
+
+def newest_of(package: PackageName, shop: Workshop) -> Newest | None:
+    """The newest release of a package at the registry that this user's client is set to; None if that has none."""
+    sources, fetcher = shop.sources, shop.fetcher
+    match package.ecosystem:
+        case "npm":
+            from pinwarden.artifacts import npm
+
+            return npm.newest(package, fetcher, sources.npm(package.name))
+        case "pypi":
+            from pinwarden.artifacts import pypi
+
+            return pypi.newest(package, fetcher, sources.pypi())
+        case "oci":
+            from pinwarden.artifacts import oci
+
+            return oci.newest(package, fetcher, sources.image(package.name, by_project=True))
+        case _:
+            raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.ecosystem} packages are not looked up")
+
+
+def registry_asked(package: PackageName, shop: Workshop) -> str | None:
+    """The registry that would be asked about a package today; None for kinds that name their own address."""
+    sources = shop.sources
+    match package.ecosystem:
+        case "npm":
+            return sources.npm(package.name).url
+        case "pypi":
+            return sources.pypi().url
+        case "oci":
+            return sources.image(package.name, by_project=True).url
+        case "nuget":
+            return sources.nuget().url
+        case "cargo":
+            return sources.cargo().url
+        case _:
+            return None
+
+
+def package_in(runs: Launched) -> PackageName:
+    """What a command takes from a registry; an error if it takes nothing, or something that can be anything."""
+    package = runs.via or runs
+    if package.kind == "oci":
+        tag = f":{package.version}" if package.version else ""
+        return PackageName(
+            ecosystem="oci", name=f"{package.identity}{tag}{f'@{package.digest}' if package.digest else ''}"
+        )
+    if package.kind not in ("npm", "pypi", "nuget"):
+        raise PinwardenError("NOTHING_TO_RUN", f"it starts {package.identity[:120]!a}, which comes from no registry")
+    if not package.pinned or package.version is None:
+        raise PinwardenError("VERSION_FLOATS", f"{package.identity[:120]} is not locked at one version")
+    version = package.version.removeprefix("v") if package.kind == "npm" else package.version
+    return PackageName(ecosystem=package.kind, name=package.identity, version=version)
+
+
+def package_of(entry: Entry) -> tuple[PackageName, Digest | None]:
+    """What an entry takes from a registry, and the digest that the server's metadata gave for it, where it gave one.
+
+    Bundles and crates are not named by the command that starts them, so for those the locked target counts.
+    """
+    target = entry.selected_target
+    kind, name, version = (target.get(member) for member in ("registryType", "identifier", "version"))
+    if kind == "mcpb" and isinstance(name, str):
+        claim = target.get("fileSha256")
+        return PackageName(ecosystem="mcpb", name=name), Digest.parse(f"sha256:{claim}") if claim else None
+    if kind == "cargo" and isinstance(name, str) and isinstance(version, str):
+        return PackageName(ecosystem="cargo", name=name, version=version), None
+    return package_in(locked_launch(entry).runs), None
+
+
+def refuse_other_index(launch: LockedLaunch) -> None:
+    """Stop where the command brings its own registry: under the same name the user's may have another package."""
+    runs = launch.runs
+    if "other_index" in (*runs.dangers, *(runs.via.dangers if runs.via else ())):
+        raise PinwardenError("REGISTRY_IN_COMMAND", "the command names the registry that the package comes from")
+    named = [name for name in launch.variables if _REGISTRY_VARIABLE.fullmatch(name)]
+    if named:
+        raise PinwardenError("REGISTRY_IN_COMMAND", f"{named[0][:80]} says where the package comes from")
+
+
+def declared_package(package: Package) -> PackageName | None:
+    """What a server's metadata names; None for kinds that have no registry."""
+    ecosystem: Any = package.registry_type
+    if ecosystem in ("npm", "pypi", "nuget", "cargo"):
+        return PackageName(ecosystem=ecosystem, name=package.identifier, version=package.version or "")
+    if ecosystem in ("oci", "mcpb"):
+        return PackageName(ecosystem=ecosystem, name=package.identifier)
+    return None
+
+
+def declared_digest(package: Package) -> Digest | None:
+    """The digest that a server's metadata claims of its artifact."""
+    if package.registry_type == "mcpb" and package.file_sha256:
+        return Digest.parse(f"sha256:{package.file_sha256.lower()}")
+    if package.registry_type == "oci" and "@" in package.identifier:
+        return Digest.parse(package.identifier.rpartition("@")[2])
+    return None
+
+
+_NOT_SIGSTORE = "nuget-"
+
+
+class Provenance(Record):
+    """What the attestations of an artifact came to."""
+
+    identity: Identity | None
+    rows: tuple[Row, ...]
+    evidence: tuple[Evidence, ...]
+
+
+def provenance_of(server: str, pinned: Extension, facts: ArtifactFacts, shop: Workshop, now: str) -> Provenance:
+    """Verify every attestation, and compare the identity behind them with the locked one."""
+    locked = identity_from_json(dict(pinned.provenance), server) if pinned.provenance else None
+    outcomes = _checked(facts, shop, now)
+    if locked is None and not outcomes:
+        return Provenance(identity=None, rows=(), evidence=())
+    findings = compare_provenance(locked, outcomes, metadata_repository=facts.repository)
+    rows = tuple(
+        Row(
+            code=finding.code,
+            level=finding.severity if locked is not None or finding.code != "provenance_unchecked" else "info",
+            entity="artifact",
+            name=server,
+            path="",
+            message=finding.message,
+        )
+        for finding in findings
+    )
+    return Provenance(
+        identity=strongest(outcomes), rows=rows, evidence=tuple(_evidence(each, now) for each in outcomes)
+    )
+
+
+def _checked(facts: ArtifactFacts, shop: Workshop, now: str) -> tuple[ProvenanceOutcome, ...]:
+    attested = [each for each in facts.attestations if not each.kind.startswith(_NOT_SIGSTORE)]
+    if not attested:
+        return ()
+    npm = facts.package.ecosystem == "npm"
+    keys = registry_keys(shop.fetcher, shop.sources.npm(facts.package.name)) if npm else ()
+    verifier = ProvenanceVerifier(now=now, trust_root=shop.trust_root, registry_keys=keys)
+    return verifier.check_all(replace(facts, attestations=tuple(attested)))
+
+
+def _evidence(outcome: ProvenanceOutcome, now: str) -> dict[str, Any]:
+    status = {"verified": "passed", "failed": "failed", "unavailable": "unavailable"}[outcome.state]
+    row: dict[str, Any] = {
+        "code": "provenance_verified",
+        "status": status,
+        "message": f"Built by {outcome.identity}." if outcome.identity else f"Provenance: {outcome.reason}.",
+        "source": "attestation",
+        "verificationMethod": outcome.method,
+        "verifiedByToolPin": False,
+        "trustedAnchor": status == "passed",
+        "trustAnchor": outcome.anchor,
+        "verifiedAt": now,
+    }
+    return row if status == "passed" else {**row, "failureReason": outcome.reason}
+
+
+# What keeps anybody from looking, as opposed to what is wrong with what was seen.
+_NOT_LOOKED_AT = (
+    "FETCH_FAILED",
+    "FETCH_LIMIT",
+    "ADDRESS_REFUSED",
+    "PACKAGE_INVALID",
+    "IMAGE_INVALID",
+    "CONFIG_INVALID",
+)
+
+
+def artifact_outcome(
+    server: str, target: LaunchTarget | None, shop: Workshop | None, now: str
+) -> ArtifactOutcome | None:
+    """What can be verified about the bytes of a server's target; None without a ``shop``, or without bytes."""
+    if shop is None or target is None or isinstance(target, Remote):
+        return None
+    package = declared_package(target)
+    if package is None or not (package.version or package.ecosystem in ("oci", "mcpb")):
+        return None
+    try:
+        facts = facts_of(package, shop, now=now, server=server)
+        return judge_artifact(facts, claim=declared_digest(target))
+    except PinwardenError as err:
+        if err.code not in _NOT_LOOKED_AT:
+            raise
+        return unavailable_artifact(package, "", err.message)

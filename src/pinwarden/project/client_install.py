@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pinwarden.clients.config import ConfiguredServer, configured_server
+from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.files import install_entry, remove_entry
+from pinwarden.clients.table import Client, client_of
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import replace
-from pinwarden.core.report import Report
+from pinwarden.core.report import Report, Row
 from pinwarden.lock import lock_store
+from pinwarden.lock.configured import configured_in
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.locked_config import locked_config
+from pinwarden.project.configs import view_of
 from pinwarden.project.lock import remove_from_lock
+from pinwarden.system.masking import lockable_entry
 
 if TYPE_CHECKING:
     from pinwarden.project.lock import Wanted
@@ -70,3 +79,88 @@ def _path(paths: dict[tuple[str, str], str], client: str, scope: str) -> Path:
     if (client, scope) not in paths:
         raise PinwardenError("USAGE", f"{client} has no configuration file of scope {scope}")
     return Path(paths[client, scope])
+
+
+NOT_UPDATED = "config_not_updated"
+REINSTALLING_KINDS: Kinds = kind_table(
+    review=(
+        (
+            NOT_UPDATED,
+            "A newer release was not written, neither into the lock nor into any client's configuration.",
+        ),
+    )
+)
+_STARTS = ("command", "args", "url", "serverUrl", "httpUrl", "type", "transport")
+_FILLED_IN = ("env", "environment", "headers")
+
+
+class Installed:
+    """What the clients had before the lock changed."""
+
+    def __init__(self, project: Project, entries: Sequence[Entry]) -> None:
+        self._project = project
+        servers = view_of(project, (), project.configs()).servers  # not those of the user's other projects
+        self._before = {entry.key: (entry, _of(entry, servers)) for entry in entries}
+
+    def refuse_changed(self, key: str) -> None:
+        """Stop at a server that its client has configured otherwise than it was approved."""
+        entry, server = self._before[key]
+        if server is not None and not is_as_approved(entry, server, client_of(entry.client)):
+            raise PinwardenError("CONFIG_UNEDITABLE", "it is configured otherwise than it was approved")
+
+    def at_locked(self, key: str) -> ConfiguredServer | None:
+        """The server as its client's file is to hold it now; None if it was only locked, and never installed there."""
+        entry, server = self._before[key]
+        if server is None:
+            return None
+        fresh = locked_entry(self._project, key)
+        merged = with_fresh_start(server.entry, locked_config(fresh.key, fresh.document).entry)
+        target = configured_server(server.name, merged, client_of(entry.client)).target
+        return replace(server, entry=merged, target=target)
+
+
+def with_fresh_start(entry: Any, approved: Any) -> dict[str, Any]:
+    """A client's entry that starts what was approved; what the user filled in stays, and so do switches."""
+    if not isinstance(entry, dict) or not isinstance(approved, dict):
+        raise PinwardenError("CONFIG_UNEDITABLE", "the configuration of the server is in an unknown form")
+    kept = {member: value for member, value in entry.items() if member not in _STARTS}
+    filled = {
+        member: {**approved[member], **{key: kept[member][key] for key in approved[member] if key in kept[member]}}
+        for member in _FILLED_IN
+        if isinstance(kept.get(member), dict) and isinstance(approved.get(member), dict)
+    }
+    return {**kept, **approved, **filled}
+
+
+def _of(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer | None:
+    where = configured_in(entry)
+    client = client_of(where["client"] if where else entry.client)
+    return next((each for each in servers if each.name == entry.name and each.client == client.id), None)
+
+
+def is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bool:
+    """Whether a server stands in its client's file as it was approved."""
+    approved = locked_config(entry.key, entry.document).entry
+    changes = compare_entries(entry.name, approved, lockable_entry(server.entry), client)
+    return all(change.severity == "info" for change in changes)
+
+
+def locked_entry(project: Project, key: str) -> Entry:
+    """An entry as the lock has it now."""
+    lock = lock_store.read(project.lock)
+    entry = next((entry for entry in (lock.entries if lock is not None else ()) if entry.key == key), None)
+    if entry is None:
+        raise PinwardenError("SERVER_NOT_LOCKED", f"{key[:120]!a} is not locked")
+    return entry
+
+
+def not_updated(name: str, message: str) -> Row:
+    """That a server stays at the older release, in the lock and in every client's file."""
+    return Row(
+        code=NOT_UPDATED,
+        level=REINSTALLING_KINDS[NOT_UPDATED].severity,
+        entity="config",
+        name=name,
+        path="",
+        message=message,
+    )

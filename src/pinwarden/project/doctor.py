@@ -16,11 +16,9 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row, counted, is_grave, weight
 from pinwarden.lock.verification import PROBLEMS
 from pinwarden.project.config_diagnosis import DoctorIssue, Stranger
-from pinwarden.project.config_issues import config_issues, config_strangers
-from pinwarden.project.config_view import ConfigView, view_configs
-from pinwarden.project.enforced import unresolved_starts
+from pinwarden.project.configs import ConfigView, config_issues, config_strangers, located_finding_row, view_configs
+from pinwarden.project.configured_entry import unresolved_starts
 from pinwarden.project.lock_documents import problem_facts, problem_rows
-from pinwarden.project.rows import finding_row
 from pinwarden.surface.rows import row_of
 from pinwarden.system.command_words import program_name
 from pinwarden.system.programs import find_program, relative_folders
@@ -77,7 +75,7 @@ def examine(project: Project, scope: str = "all") -> Report:
         *(problem_rows(view.document) if view.document else ()),
         *(row for issue in issues for row in _issue_rows(project, issue)),
         *(replace(row_of(each.change), file=project.shown(each.server.path)) for each in unknown),
-        *(finding_row(project, finding) for finding in findings),
+        *(located_finding_row(project, finding) for finding in findings),
         *_program_rows(project, programs, relative_folders(search_path)),
     ]
     ok = not issues and not any(map(is_grave, rows))

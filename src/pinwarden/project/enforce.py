@@ -30,12 +30,11 @@ from pinwarden.lock.locked_launch import LAUNCH, LockedLaunch, launch_record, lo
 from pinwarden.lock.record import extension_of, has_surface
 from pinwarden.lock.relock import relock
 from pinwarden.lock.verification import refuse_if_tampered, verify
-from pinwarden.project.config_view import view_of
-from pinwarden.project.enforced import resolved_start
-from pinwarden.project.live_targets import finding_its_store
-from pinwarden.project.not_locked import not_locked
+from pinwarden.project.configs import view_of
+from pinwarden.project.configured_entry import resolved_start
+from pinwarden.project.locked_servers import not_locked
 from pinwarden.project.server_identity import entry_identity
-from pinwarden.project.server_start import ask, prepare_run_probe
+from pinwarden.project.server_start import ask, finding_its_store, prepare_run_probe
 from pinwarden.system.masking import lockable_entry
 from pinwarden.system.target import StdioTarget
 

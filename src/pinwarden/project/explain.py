@@ -7,23 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.bundle.bundle_pin import BundlePin, bundle_of
+from pinwarden.clients.config import configured_server
+from pinwarden.clients.drift import shown_server
+from pinwarden.clients.table import client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row
 from pinwarden.lock import server_entry
-from pinwarden.lock.configured import SOURCE
+from pinwarden.lock.configured import NO_RELEASE, SOURCE
+from pinwarden.lock.entry import Entry
 from pinwarden.lock.launch_choice import choose_target, selected_target
+from pinwarden.lock.locked_config import locked_config
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.trust_explanation import Explanation, explain, explain_bundle, explain_bytes, own_findings
 from pinwarden.lock.trust_report import Issue, Pillars, TierCap, TrustReport
 from pinwarden.lock.trust_tiers import gated, judge
 from pinwarden.lock.trust_verdict import verdict_of
 from pinwarden.lock.verification import PROBLEMS
-from pinwarden.project.entry_text import config_in_words, release_of, target_in_words
 from pinwarden.project.lock_documents import LockDocument, entries_named, problem_facts, problem_rows, read_v2
+from pinwarden.system.masking import shown_address, shown_text
 
 if TYPE_CHECKING:
-    from pinwarden.lock.entry import Entry
     from pinwarden.lock.extension import Extension
     from pinwarden.lock.server_entry import ServerEntry
     from pinwarden.project.project import Project
@@ -337,3 +341,83 @@ def trust_of(recorded: Mapping[str, Any]) -> TrustReport:
 
 def _only_gate(row: Mapping[str, Any]) -> dict[str, Any]:
     return {member: row[member] for member in ("code", "message", "tier")}
+
+
+def list_locked(project: Project) -> Report:
+    """The report of ``pinwarden list``. A lock that is not whole is listed as it lies, and refused."""
+    lock, document = read_v2(project.lock)
+    servers = len({entry.name for entry in lock.entries})
+    counted = (
+        f"{servers} server{'' if servers == 1 else 's'} in "
+        f"{len(lock.entries)} entr{'y' if len(lock.entries) == 1 else 'ies'}"
+    )
+    broken = f"; the lock is not what was approved: {len(document.broken)} problems" if document.broken else ""
+    return Report(
+        command="list",
+        subject=project.lock.name,
+        summary=counted + broken,
+        exit_code=EXIT_REFUSED if document.broken else EXIT_CLEAN,
+        rows=problem_rows(document),
+        facts={
+            "ok": not document.broken,
+            "entries": [_facts(entry) for entry in lock.entries],
+            "problems": problem_facts(document.problems),
+        },
+        rule_texts=PROBLEMS,
+    )
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "version": release_of(entry),
+        "client": entry.client,
+        "scope": entry.scope,
+        "target": target_in_words(entry.selected_target),
+        "tier": entry.trust.get("tier"),
+        "surface_pinned": surface_is_pinned(entry),
+        "approved_by": approved_by(entry),
+        "locked_at": entry.locked_at,
+    }
+
+
+_KINDS = {"oci": "image", "mcpb": "bundle"}
+_OF_THIS_MACHINE = {"script": "script", "path": "program", "module": "module", "shell": "shell command"}
+
+
+def target_in_words(target: Mapping[str, Any]) -> str:
+    """The selected target: a package with its release, or an address."""
+    if target.get("kind") == "remote":
+        return f"{target.get('type')} {shown_address(str(target.get('url')))}"
+    kind, version = str(target.get("registryType")), target.get("version")
+    identifier = shown_text(str(target.get("identifier")))
+    release = f" {version}" if isinstance(version, str) and version not in identifier else ""
+    if kind in _OF_THIS_MACHINE:
+        return f"{_OF_THIS_MACHINE[kind]} {identifier}{release}"
+    return f"{kind} {_KINDS.get(kind, 'package')} {identifier}{release}"
+
+
+def config_in_words(entry: Entry) -> dict[str, Any] | None:
+    """The approved configuration: command or address, and the names of variables and headers."""
+    locked = locked_config(entry.key, entry.document)
+    if locked.entry is None:
+        return None
+    shown = shown_server(configured_server(entry.name, locked.entry, client_of(entry.client)))
+    return {member: value for member, value in shown.items() if member not in ("client", "scope", "file")}
+
+
+def release_of(entry: Entry) -> str | None:
+    """The release that is locked; None where a configuration leaves it open."""
+    return None if entry.source == SOURCE and entry.version == NO_RELEASE else entry.version
+
+
+def approved_by(entry: Entry) -> str | None:
+    """Who approved the entry; None if the lock does not say."""
+    extension = extension_of(entry)
+    return extension.approval.by if extension and extension.approval else None
+
+
+def surface_is_pinned(entry: Entry) -> bool:
+    """Whether all that the server tells the model is pinned, text included."""
+    extension = extension_of(entry)
+    return extension is not None and extension.surface is not None

@@ -16,12 +16,19 @@ from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.script_approvals import approved_digests, not_approved
 from pinwarden.lock.verification import refuse_if_tampered, verify
-from pinwarden.project.container_images import fetch_image
-from pinwarden.project.environments import Scripts, environment_of, ready
 from pinwarden.project.fetch_context import Workshop, fetch_files, with_contents
-from pinwarden.project.mcpb_bundles import fetch_mcpb, is_mcpb, mcpb_environment, pinned_mcpb
 from pinwarden.project.project import Project
 from pinwarden.project.run import is_bundle, pinned_closure
+from pinwarden.project.server_environments import (
+    Scripts,
+    environment_of,
+    fetch_image,
+    fetch_mcpb,
+    is_mcpb,
+    mcpb_environment,
+    pinned_mcpb,
+    ready,
+)
 
 if TYPE_CHECKING:
     from pinwarden.artifacts.environments.store import Store
@@ -106,7 +113,7 @@ def chosen_entries(project: Project, names: Sequence[str]) -> list[Entry]:
             found.setdefault((entry.name, *_what_it_starts(entry)), entry)
     for name in names:
         if not any(entry.name == name for entry in found.values()):
-            from pinwarden.project.not_locked import not_locked
+            from pinwarden.project.locked_servers import not_locked
 
             raise not_locked(lock.entries, name)
     return list(found.values())
@@ -154,7 +161,7 @@ def _unpacked(entry: Entry, shop: Workshop, how: How) -> dict[str, object]:
     """An installed bundle, from what its entry pins."""
     from pinwarden.bundle.bundle_pin import bundle_of
     from pinwarden.bundle.environment import missing_files
-    from pinwarden.project.bundle_start import ready_bundle
+    from pinwarden.project.installed_bundles import ready_bundle
 
     pin = bundle_of(entry)
     if pin is None:
@@ -168,7 +175,7 @@ def _unpacked(entry: Entry, shop: Workshop, how: How) -> dict[str, object]:
 def _yanked(project: Project, names: Sequence[str], how: How) -> list[Row]:
     """Which of the locked bundles were yanked, by the newest head of the log that can be had."""
     from pinwarden.bundle.bundle_pin import bundle_of
-    from pinwarden.project.yanked_bundles import yank_rows
+    from pinwarden.project.installed_bundles import yank_rows
 
     bundles = [entry for entry in chosen_entries(project, names) if is_bundle(entry)]
     for pin in {pin.log_id: pin for entry in bundles if (pin := bundle_of(entry)) is not None}.values():

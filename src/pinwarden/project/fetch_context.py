@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pinwarden.artifacts.environments import node, python
@@ -13,10 +14,12 @@ from pinwarden.artifacts.npm_lock import ResolvedPackage, parse_npm_lock
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
-from pinwarden.project.package_sources import Sources
 from pinwarden.project.project import Project
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher, Wanted
+
+if TYPE_CHECKING:
+    from pinwarden.system.net.endpoint import Origin, Settings
 
 DOWNLOADS_AT_ONCE = 16
 Progress = Callable[[int, int], None]
@@ -226,3 +229,68 @@ def _all_at_once(do: Callable[..., object], rows: Iterable[object], on_progress:
 
 def _file_name(url: str) -> str:
     return unquote(url.partition("?")[0].rpartition("/")[2]).replace("/", "_").replace("\\", "_") or "package.tgz"
+
+
+class Sources:
+    """Endpoints by name of package."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._npm: dict[str, Endpoint] = {}
+        self._pypi: Endpoint | None = None
+
+    @classmethod
+    def of(cls, project: Project) -> Sources:
+        """Those of the project at hand."""
+        from pinwarden.system.net.endpoint import Settings
+
+        return cls(settings=Settings(home=project.home, project=project.root, variables=project.variables))
+
+    def npm(self, name: str) -> Endpoint:
+        """Where npm would look for a package."""
+        from pinwarden.artifacts.endpoints.npm import registry_for
+
+        scope = name.partition("/")[0] if name.startswith("@") else ""
+        if scope not in self._npm:
+            self._npm[scope] = registry_for(name, self.settings).endpoint
+        return self._npm[scope]
+
+    def npm_scopes(self) -> tuple[str, ...]:
+        """The scopes for which the project names a registry."""
+        from pinwarden.artifacts.endpoints.npm import project_scopes
+
+        return project_scopes(self.settings)
+
+    def pypi(self) -> Endpoint:
+        """The index that Python packages come from. Extra indexes are never asked: they could serve any name."""
+        from pinwarden.artifacts.endpoints.pypi import indexes
+
+        if self._pypi is None:
+            self._pypi = indexes(self.settings).main
+        return self._pypi
+
+    def pypi_files(self) -> Endpoint:
+        """Where that index has its files, which clients send the same credential to."""
+        from pinwarden.artifacts.endpoints.pypi import above_simple
+
+        return above_simple(self.pypi())
+
+    def image(self, reference: str, *, by_project: bool) -> Endpoint:
+        """The registry of a container image; ``by_project`` says that a repository names the image."""
+        from pinwarden.artifacts.endpoints.docker import registry_endpoint
+        from pinwarden.artifacts.oci_reference import parse_reference
+
+        said_by: Origin = "project" if by_project else "user"
+        return registry_endpoint(parse_reference(reference), self.settings, said_by=said_by)
+
+    def nuget(self) -> Endpoint:
+        """The NuGet source that packages come from."""
+        from pinwarden.artifacts.endpoints.nuget import sources
+
+        return sources(self.settings).main
+
+    def cargo(self) -> Endpoint:
+        """The index that crates come from."""
+        from pinwarden.artifacts.endpoints.cargo import registry_for
+
+        return registry_for(self.settings)

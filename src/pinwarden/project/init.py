@@ -24,17 +24,13 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.configured import ANSWERS, CONFIGURED_IN
 from pinwarden.lock.extension import Extension, pin_surface, surface_path
 from pinwarden.lock.relock import relock, without
-from pinwarden.project import approval_text as approval_words
-from pinwarden.project.approvable import Approvable
-from pinwarden.project.asked_release import asked_release
-from pinwarden.project.config_view import view_of
-from pinwarden.project.configured_entry import fragment_of, lock_client
-from pinwarden.project.decisions import Accepted, Approved
-from pinwarden.project.discovered import Discovery, Found
-from pinwarden.project.enforced import locked_as
+from pinwarden.project import approvable as approval_words
+from pinwarden.project.approvable import Approvable, in_own_files
+from pinwarden.project.configs import view_of
+from pinwarden.project.configured_entry import fragment_of, lock_client, locked_as
+from pinwarden.project.init_decisions import Accepted, Approved, Discovery, Found
 from pinwarden.project.init_report import init_report
-from pinwarden.project.lock import approval_of, with_earlier_pins
-from pinwarden.project.surface_files import in_own_files
+from pinwarden.project.lock import approval_of, asked_release, with_earlier_pins
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.system.masking import (
     MASK,

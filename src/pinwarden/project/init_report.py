@@ -13,15 +13,15 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.finding_kinds import reasons_of
 from pinwarden.core.report import UNCHECKED, Report, Row, counted, row_facts, weight
 from pinwarden.lock.configured import uncovered
-from pinwarden.project.decisions import LOCKING_KINDS
-from pinwarden.project.rows import finding_row
+from pinwarden.project.configs import located_finding_row
+from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.surface.rows import last_words
 from pinwarden.system.masking import lockable_entry, shown_name
 from pinwarden.system.unseen import unseen_members
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
-    from pinwarden.project.discovered import Discovery, Found
+    from pinwarden.project.init_decisions import Discovery, Found
     from pinwarden.project.project import Project
 
 _NONE = "no MCP servers are configured for this project or user"
@@ -37,7 +37,7 @@ def init_report(discovery: Discovery) -> Report:
     unread = [file for file in discovery.files if file.fault is not None]
     rows = [*_refusals(project, found), *(row for each in undecided for row in each.standing.rows)]
     rows += [*_attacks(found), *_unasked(project, found)]
-    findings = [finding_row(project, finding) for finding in findings_in(discovery.files)]
+    findings = [located_finding_row(project, finding) for finding in findings_in(discovery.files)]
     refused = bool(undecided) or any(each.refused for each in found)
     return Report(
         command="init",

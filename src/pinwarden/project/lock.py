@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.clients.launch.launched import what_runs
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row
@@ -24,6 +25,7 @@ from pinwarden.lock.launch_choice import require_target
 from pinwarden.lock.locked_launch import (
     LAUNCH,
     launch_record,
+    locked_launch,
     same_release,
     started_in_words,
     still_enforced,
@@ -35,18 +37,19 @@ from pinwarden.lock.relock import relock, without
 from pinwarden.lock.server_entry import ServerEntry, from_value
 from pinwarden.lock.target_verification import SKIPPED, ArtifactOutcome, LiveOutcome, verify_metadata
 from pinwarden.lock.trust_explanation import own_findings
-from pinwarden.project.approvable import Approvable, approvable, approved_texts
-from pinwarden.project.asked_release import ASKED, asked_of_entry, is_release_asked
-from pinwarden.project.not_locked import not_locked
-from pinwarden.project.policy_rules import broken_rules
-from pinwarden.project.surface_files import in_own_files
+from pinwarden.project.approvable import Approvable, approvable, approved_texts, in_own_files
+from pinwarden.project.locked_servers import not_locked
+from pinwarden.project.policies import broken_rules
+from pinwarden.project.server_identity import RELEASE, entry_identity
 from pinwarden.surface.api_surface import api_surface_hash
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.surface.drift.surface import compare
 from pinwarden.surface.rows import row_of
 from pinwarden.surface.surface import TOOL, Surface
+from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
+    from pinwarden.lock.entry import Entry
     from pinwarden.lock.lockfile import Lock
     from pinwarden.project.fetch_context import Workshop
     from pinwarden.project.project import Policies, Project
@@ -315,7 +318,7 @@ def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
 def _look_at_bytes(entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> ArtifactOutcome | None:
     if not wanted.verified or writing.shop is None:
         return None
-    from pinwarden.project.registry_evidence import artifact_outcome
+    from pinwarden.project.artifact_check import artifact_outcome
 
     return artifact_outcome(entry.name, require_target(entry, wanted.target), writing.shop, writing.now)
 
@@ -380,3 +383,51 @@ def _summary(entry: ServerEntry, wanted: Wanted, seen: Surface | None, *, refuse
             f"pinwarden approve {shlex.quote(entry.name)}"
         )
     return f"locked {entry.name} {entry.version} for {', '.join(wanted.clients)}{pinned}"
+
+
+ASKED = "askedRelease"
+"""The member of our record: the release that answered, where the command names none."""
+
+
+def asked_release(project: Project, command: Sequence[str], seen: Surface) -> dict[str, str]:
+    """The member for our record; empty where the command names a release, or which one answered is not known.
+
+    What npx installed says it; of other launchers, the version that the server states about itself.
+    """
+    runs = what_runs(StdioTarget(command=tuple(command)))
+    package = runs.via or runs
+    if package.pinned or package.kind not in ("npm", "pypi"):
+        return {}
+    release = None
+    if package.runner == "npx":
+        from pinwarden.artifacts.npx_cache import npx_release
+
+        spec = f"{package.identity}@{package.version}" if package.version else package.identity
+        release = npx_release(spec, package.identity, project.root, project.home, project.variables)
+    release = release or _stated(seen)
+    return {ASKED: release[:200]} if release else {}
+
+
+def _stated(seen: Surface) -> str | None:
+    about = seen.server.get("serverInfo") if seen.server is not None else None
+    version = about.get("version") if isinstance(about, dict) else None
+    return version if isinstance(version, str) else None
+
+
+def asked_of_entry(project: Project, entry: Entry, seen: Surface) -> dict[str, str]:
+    """The same for an entry of the lock."""
+    try:
+        return asked_release(project, locked_launch(entry).command, seen)
+    except PinwardenError:
+        return {}  # an address
+
+
+def is_release_asked(before: Entry, entry: Entry) -> bool:
+    """Whether an entry only names the exact release that answered when the server was asked without one."""
+    extension = extension_of(before)
+    release = extension.others.get(ASKED) if extension is not None else None
+    was, now = entry_identity(before), entry_identity(entry)
+    if not isinstance(release, str) or was is None or now is None or len(was.starts) <= RELEASE:
+        return False
+    starts = (*was.starts[:RELEASE], release, *was.starts[RELEASE + 1 :])
+    return replace(was, starts=starts) == now

@@ -63,7 +63,7 @@ def entries_named(lock: Lock, text: str) -> tuple[Entry, ...]:
     found = tuple(entry for entry in lock.entries if text in (entry.name, entry_key(entry.name, entry.client)))
     if found:
         return found
-    from pinwarden.project.not_locked import not_locked
+    from pinwarden.project.locked_servers import not_locked
 
     raise not_locked(lock.entries, text)
 

@@ -17,8 +17,9 @@ from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.signature import NEUTRAL, TOOLPIN, RequiredSigners, SignatureReport
 from pinwarden.lock.verification import PROBLEMS, refuse_if_tampered
 from pinwarden.project.lock_documents import LockDocument, digest_of, problem_facts, problem_rows, read_lock
-from pinwarden.project.policy_files import policy_digest
-from pinwarden.system.files import read_file, write_atomically
+from pinwarden.project.policies import policy_digest
+from pinwarden.system.files import create_file, read_file, write_atomically
+from pinwarden.system.key_files import create_key_file, generate_key
 
 
 class Signing(Record):
@@ -181,3 +182,36 @@ def _why_not(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
     if missing:
         return f"{lock.name} is not signed as required: {'; '.join(missing)}"
     return f"{lock.name} is signed, but it is not whole: {document.broken[0].message}"
+
+
+def make_key(path: Path, passphrase: bytes | None = None) -> Report:
+    """The report of ``pinwarden keygen``. An existing file is never touched, and half a pair is never left."""
+    public_path = path.with_name(path.name + ".pub")
+    if public_path.exists() or public_path.is_symlink():
+        raise PinwardenError("FILE_EXISTS", f"{public_path} exists already")
+    key = generate_key()
+    create_key_file(path, key, passphrase)
+    try:
+        create_file(public_path, key.public_key.pem())
+    except PinwardenError:
+        path.unlink(missing_ok=True)
+        raise
+    public = key.public_key
+    protected = "encrypted" if passphrase else "not encrypted: whoever can read the file can sign"
+    return Report(
+        command="keygen",
+        subject=path.name,
+        summary=f"{public.did} {public.fingerprint}",
+        exit_code=EXIT_CLEAN,
+        notes=(
+            f"{path} is the private key, {protected}; keep it out of version control",
+            f"{public_path} is the public key; give it to whoever verifies",
+        ),
+        facts={
+            "private_key": str(path),
+            "public_key": str(public_path),
+            "did": public.did,
+            "fingerprint": public.fingerprint,
+            "encrypted": passphrase is not None,
+        },
+    )

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from pinwarden.bundle.bundle_pin import BUNDLE
+from pinwarden.clients.near_names import near_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.configured import configured_in
+from pinwarden.lock.entry import Entry
 from pinwarden.lock.locked_launch import started_in_words
 from pinwarden.lock.record import extension_of, has_surface
 from pinwarden.lock.script_approvals import approved_digests
-from pinwarden.project.not_locked import not_locked
 from pinwarden.project.server_identity import ServerIdentity, entry_identity
-
-if TYPE_CHECKING:
-    from pinwarden.lock.entry import Entry
 
 _Bytes = tuple[object, ...]
 
@@ -141,3 +138,16 @@ def _pinned(entry: Entry) -> _Bytes | None:
 def _asks(entry: Entry) -> bool:
     """Whether a client asks its user for a value, which nothing else can fill in."""
     return "${input:" in repr(entry.document.get("config"))
+
+
+def has_bytes(entry: Entry) -> bool:
+    """Whether the bytes of an entry were ever pinned."""
+    extension = extension_of(entry)
+    return extension is not None and bool(extension.artifacts or extension.image)
+
+
+def not_locked(entries: Iterable[Entry], name: str, hint: str | None = None) -> PinwardenError:
+    """That there is no entry of this name."""
+    near = near_name(name, (entry.name for entry in entries))
+    meant = f", did you mean {near[:120]!a}?" if near else ""
+    return PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}{meant}", hint=hint)

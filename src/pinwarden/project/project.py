@@ -148,3 +148,12 @@ def parsed_file(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
 def _is_there(path: Path) -> bool:
     """Whether something has that name. A link to nowhere is there, and reading it fails: it is not "no policy"."""
     return path.is_symlink() or path.exists()
+
+
+def store_folder(project: Project) -> Path:
+    """Where verified files and built environments are: ``PINWARDEN_STORE``, or the user's own data folder."""
+    named = project.variables.get("PINWARDEN_STORE")
+    if named:
+        return Path(named)
+    data = project.variables.get("XDG_DATA_HOME")
+    return (Path(data) if data else project.home / ".local" / "share") / "pinwarden" / "store"

@@ -161,7 +161,7 @@ def _proof(project: Project, entry: Entry, examined: Examined, shop: Workshop) -
 
 def bundle_proof(examined: Examined, shop: Workshop) -> Proof:
     """The proof of a bundle, with what unpacks from it. It stays in the store."""
-    from pinwarden.project.mcpb_bundles import tree_of
+    from pinwarden.project.server_environments import tree_of
 
     tree = tree_of(examined.package.name, examined.facts.files[0].sha256, shop)
     return Proof(examined=examined, closure=None, tree=tree)

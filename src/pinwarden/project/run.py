@@ -26,10 +26,8 @@ from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.script_approvals import approved_digests
 from pinwarden.lock.verification import refuse_if_tampered, verify
-from pinwarden.project.environments import Scripts, environment_of, ready
-from pinwarden.project.mcpb_bundles import is_mcpb
-from pinwarden.project.package_sources import store_folder
-from pinwarden.project.project import Project
+from pinwarden.project.project import Project, store_folder
+from pinwarden.project.server_environments import Scripts, environment_of, is_mcpb, ready
 from pinwarden.system.child_environment import child_environment
 from pinwarden.system.target import fill_in
 
@@ -85,7 +83,7 @@ def _mcpb_start(
     project: Project, entry: Entry, launch: LockedLaunch, given: Sequence[str], say: Callable[[str], None]
 ) -> Started:
     """What starts a bundle: its manifest says all of it, so there are no arguments to give."""
-    from pinwarden.project.mcpb_bundles import mcpb_environment, mcpb_start, pinned_mcpb
+    from pinwarden.project.server_environments import mcpb_environment, mcpb_start, pinned_mcpb
 
     _refuse_other_arguments((), given)
     store = Store(store_folder(project))
@@ -108,7 +106,7 @@ def _bundle_start(
     """An installed bundle: unpacked as accepted, started as described, within what it was allowed."""
     from pinwarden.bundle import environment as bundle_environment
     from pinwarden.bundle.bundle_pin import bundle_of
-    from pinwarden.project.bundle_start import bundle_sandbox, ready_bundle
+    from pinwarden.project.installed_bundles import bundle_sandbox, ready_bundle
 
     pin = bundle_of(entry)
     if pin is None:
@@ -147,7 +145,7 @@ def _say_revoked(project: Project, pin: BundlePin, say: Callable[[str], None]) -
 
 def _say_yanked(project: Project, entry: Entry, say: Callable[[str], None]) -> None:
     """A version that was yanked still starts: it is what was approved. Who starts it is told."""
-    from pinwarden.project.yanked_bundles import yank_rows
+    from pinwarden.project.installed_bundles import yank_rows
 
     for row in yank_rows(project, (entry,)):
         say(f"{row.message}; pinwarden update")
@@ -195,7 +193,7 @@ def _container_line(
     entry: Entry, launch: LockedLaunch, project: Project, environment: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[str, ...]:
     from pinwarden.artifacts.environments.images import Engine
-    from pinwarden.project.container_images import locked_digest, name_to_start
+    from pinwarden.project.server_environments import locked_digest, name_to_start
     from pinwarden.system.programs import find_program
 
     runs = launch.runs

@@ -11,7 +11,7 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
 from pinwarden.core.report import Report, Row, weight
 from pinwarden.project.config_secrets import SecretFinding, audit_inputs, audit_locked, audit_servers
-from pinwarden.project.config_view import ConfigView, view_configs
+from pinwarden.project.configs import ConfigView, view_configs
 
 if TYPE_CHECKING:
     from pinwarden.project.project import Project

@@ -21,16 +21,14 @@ from pinwarden.lock.record import extension_of
 from pinwarden.lock.server_entry import ServerEntry, from_value
 from pinwarden.project.approvable import warning_facts
 from pinwarden.project.lock import LockWriting, Wanted, lock_from_registry
-from pinwarden.project.locked_servers import approve_command
-from pinwarden.project.not_locked import not_locked
+from pinwarden.project.locked_servers import approve_command, not_locked
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfiguredServer
     from pinwarden.clients.files import ConfigEdits
     from pinwarden.lock.lockfile import Lock
-    from pinwarden.project.configured_releases import Following, Release
-    from pinwarden.project.dependency_updates import Renewal
     from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.newer_releases import Following, Release, Renewal
     from pinwarden.project.project import Policies, Project
 
 NOTHING_TO_LOOK_UP = "there is nothing to look up"
@@ -216,7 +214,7 @@ def _following(looked: _Looked, project: Project, policies: Policies, writing: L
     """What brings configurations up to newer releases of their packages, where a configuration names one."""
     if not looked.releases:
         return None
-    from pinwarden.project.configured_releases import Following
+    from pinwarden.project.newer_releases import Following
 
     return Following(project, policies, writing)
 
@@ -237,7 +235,7 @@ def _write_releases(  # noqa: PLR0913, PLR0917  all that a release is locked wit
     """
     if not found:
         return [], []
-    from pinwarden.project.client_reinstall import not_updated
+    from pinwarden.project.client_install import not_updated
 
     update = _Update(project, wish, policies, writing, following, found)
     left: list[Row] = []
@@ -261,7 +259,7 @@ class _Update:
         following: Following | None,
         found: Sequence[Newer | Release],
     ) -> None:
-        from pinwarden.project.client_reinstall import Installed
+        from pinwarden.project.client_install import Installed
 
         self._project, self._wish, self._policies, self._writing = project, wish, policies, writing
         self._following = following
@@ -319,7 +317,7 @@ class _Update:
 
     def _configure(self, entry: Entry, server: ConfiguredServer, edits: ConfigEdits) -> None:
         """Write a client's file. A server that is started through ``pinwarden run`` goes on being started so."""
-        from pinwarden.project.client_reinstall import locked_entry
+        from pinwarden.project.client_install import locked_entry
         from pinwarden.project.enforce import Enforcing, enforce_entry
 
         self.client = entry.client
@@ -334,7 +332,7 @@ def _renewals(project: Project, wish: Wish, found: Sequence[Newer | Release], wr
     """What the pinned bytes would be today; not of servers that get another release anyway."""
     if writing.offline:
         return []
-    from pinwarden.project.dependency_updates import renewals
+    from pinwarden.project.newer_releases import renewals
 
     newer = frozenset(each.entry.name for each in found)
     return renewals(project, wish.names, wish.shop, writing.now, without=newer)
@@ -343,7 +341,7 @@ def _renewals(project: Project, wish: Wish, found: Sequence[Newer | Release], wr
 def _write_renewals(project: Project, offered: Sequence[Renewal], now: str) -> None:
     if not offered:
         return
-    from pinwarden.project.dependency_updates import write_renewal
+    from pinwarden.project.newer_releases import write_renewal
 
     for renewal in offered:
         write_renewal(project, renewal, now)
@@ -353,8 +351,8 @@ def _release_rows(wish: Wish, found: Sequence[Newer | Release], writing: LockWri
     """Who published the newer releases of servers whose bytes are pinned, each once."""
     if writing.offline:
         return
-    from pinwarden.project.dependency_updates import package_rows, release_rows
-    from pinwarden.project.gate.artifacts import has_bytes
+    from pinwarden.project.locked_servers import has_bytes
+    from pinwarden.project.newer_releases import package_rows, release_rows
 
     told: set[str] = set()
     for each in found:
@@ -451,7 +449,7 @@ def _listed(project: Project, wanted: Sequence[Entry], *, offline: bool) -> Iter
 def _configured_releases(configured: Sequence[Entry], shop: Workshop) -> tuple[Release, ...]:
     if not configured:
         return ()
-    from pinwarden.project.configured_releases import releases_of
+    from pinwarden.project.newer_releases import releases_of
 
     return tuple(releases_of(configured, shop))
 
@@ -464,7 +462,7 @@ def _differences(each: Newer | Release, following: Following | None, now: str) -
         if each.latest is None:
             return []
         return _plan_rows(each, install_plan(each.latest, each.entry.client, now=now))
-    from pinwarden.project.client_reinstall import not_updated
+    from pinwarden.project.client_install import not_updated
 
     try:
         fresh = following.fresh(each)[1].document if following is not None else each.entry.document

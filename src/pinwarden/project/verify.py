@@ -10,8 +10,8 @@ from pinwarden.lock.launch_choice import choose_target
 from pinwarden.lock.server_entry import from_value
 from pinwarden.lock.target_verification import SKIPPED, LiveOutcome, verify_metadata
 from pinwarden.lock.trust_explanation import explain, own_findings
+from pinwarden.project.artifact_check import artifact_outcome
 from pinwarden.project.lock import target_to_probe
-from pinwarden.project.registry_evidence import artifact_outcome
 from pinwarden.surface.surface import TOOL
 
 if TYPE_CHECKING:

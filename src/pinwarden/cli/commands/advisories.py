@@ -22,6 +22,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Look up and report."""
-    from pinwarden.project.advisories import look_up
+    from pinwarden.project.locked_packages import look_up
 
     return emit(look_up(project_of(args), Path(args.osv)), args.format)

@@ -36,7 +36,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Show, ask, approve."""
-    from pinwarden.project.approval_text import ANSWERED, YES
+    from pinwarden.project.approvable import ANSWERED, YES
     from pinwarden.project.approve import (
         approve,
         difference,

@@ -85,8 +85,7 @@ def _check(args: Namespace, project: Project, *, alone: bool) -> Checked:
 
 
 def _checked(args: Namespace, project: Project) -> Checked:
-    from pinwarden.project.gate.check import check_project
-    from pinwarden.project.gate.options import Gate
+    from pinwarden.project.gate.check import Gate, check_project
     from pinwarden.system.clock import now
 
     probe = None

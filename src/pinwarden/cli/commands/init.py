@@ -28,7 +28,7 @@ from pinwarden.cli.project_arguments import (
 from pinwarden.cli.targets import options_of
 
 if TYPE_CHECKING:
-    from pinwarden.project.discovered import Discovery
+    from pinwarden.project.init_decisions import Discovery
     from pinwarden.project.lock import Approver
 
 
@@ -51,8 +51,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Discover, decide, lock and report."""
     from pinwarden.cli.progress import Progress
-    from pinwarden.project.decisions import Accepted
     from pinwarden.project.init import ask_servers, discover_servers, lock_found
+    from pinwarden.project.init_decisions import Accepted
     from pinwarden.system.clock import now
 
     approver = approver_of(args)

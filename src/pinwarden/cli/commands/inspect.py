@@ -21,7 +21,7 @@ from pinwarden.cli.targets import (
     target_of,
 )
 from pinwarden.core.errors import PinwardenError
-from pinwarden.project.inspect import compare_clients, inspect_surface
+from pinwarden.project.surface_reports import compare_clients, inspect_surface
 from pinwarden.surface.surface import KINDS, Surface, to_bytes
 
 _SHOWN = 60  # characters of a text in a list

@@ -25,7 +25,7 @@ from pinwarden.cli.project_arguments import (
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.install.lock_entries import Placed
+    from pinwarden.install.install import Placed
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENV_HINT = "Set it where the server is started, and name it here: --env NAME. Values are never written down."
@@ -64,10 +64,9 @@ def run(args: Namespace) -> int:
     from pinwarden.cli.project_arguments import approver_of
     from pinwarden.install.decision import Question
     from pinwarden.install.install import Installing, install, is_locked
-    from pinwarden.project.approval_text import by_command
+    from pinwarden.project.approvable import by_command
     from pinwarden.project.lock import LockWriting
-    from pinwarden.project.package_sources import store_folder
-    from pinwarden.project.project import load_policies
+    from pinwarden.project.project import load_policies, store_folder
     from pinwarden.registry.names import DEFAULT_CHANNEL, check_channel, check_tool, check_version
     from pinwarden.system.clock import now, present
 
@@ -100,7 +99,7 @@ def run(args: Namespace) -> int:
 
 
 def _placed(args: Namespace) -> Placed:
-    from pinwarden.install.lock_entries import Placed
+    from pinwarden.install.install import Placed
 
     for name in args.env:
         if not _VARIABLE.fullmatch(name):
@@ -114,7 +113,7 @@ def _install_image(args: Namespace) -> int:
     from pinwarden.cli.fetch_arguments import workshop
     from pinwarden.cli.project_arguments import approver_of
     from pinwarden.install.container_images import ImageInstall, install_image
-    from pinwarden.project.approval_text import by_command
+    from pinwarden.project.approvable import by_command
     from pinwarden.project.lock import LockWriting
     from pinwarden.project.project import load_policies
     from pinwarden.registry.names import check_tool

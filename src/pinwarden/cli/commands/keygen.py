@@ -21,7 +21,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Make the pair and print what it is called."""
     from pinwarden.cli.key_arguments import passphrase_in
-    from pinwarden.project.keygen import make_key
+    from pinwarden.project.lock_signatures import make_key
 
     passphrase = passphrase_in(args.passphrase_env) if args.passphrase_env else None
     return emit(make_key(Path(args.file), passphrase), args.format)

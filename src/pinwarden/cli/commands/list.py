@@ -22,7 +22,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """List and report."""
-    from pinwarden.project.list import list_locked
+    from pinwarden.project.explain import list_locked
 
     report = list_locked(project_of(args))
     if args.format == "text":

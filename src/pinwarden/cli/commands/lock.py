@@ -17,7 +17,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Lock and report."""
     from pinwarden.core.record import replace
-    from pinwarden.project.approval_text import by_command
+    from pinwarden.project.approvable import by_command
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 

@@ -26,8 +26,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Check and report."""
-    from pinwarden.project.policy_check import check_policy
-    from pinwarden.project.policy_files import policies_in
+    from pinwarden.project.policies import check_policy, policies_in
     from pinwarden.system.clock import now
 
     project = project_of(args)

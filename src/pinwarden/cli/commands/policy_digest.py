@@ -18,6 +18,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Digest and print."""
-    from pinwarden.project.policy_files import digest_policy
+    from pinwarden.project.policies import digest_policy
 
     return emit(digest_policy(project_of(args), Path(args.policy) if args.policy else None), args.format)

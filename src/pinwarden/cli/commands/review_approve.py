@@ -26,7 +26,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Approve and report."""
     from pinwarden.gateway.review import approve_reviews, has_reason
-    from pinwarden.project.approval_text import REVIEW_NAMED
+    from pinwarden.project.approvable import REVIEW_NAMED
     from pinwarden.system.clock import now
 
     project, approver = this_project(), approver_of(args, REVIEW_NAMED)

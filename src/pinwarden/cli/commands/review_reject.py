@@ -18,7 +18,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Reject and report."""
     from pinwarden.gateway.review import reject_reviews
-    from pinwarden.project.approval_text import REVIEW_NAMED
+    from pinwarden.project.approvable import REVIEW_NAMED
     from pinwarden.system.clock import now
 
     with state_to_read_from(args) as state:

@@ -22,7 +22,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Take back and report."""
     from pinwarden.gateway.review import reopen_reviews
-    from pinwarden.project.approval_text import REVIEW_NAMED
+    from pinwarden.project.approvable import REVIEW_NAMED
     from pinwarden.system.clock import now
 
     project = this_project()

@@ -28,7 +28,7 @@ def run(args: Namespace) -> int:
     """Write the bill and say what is missing from it."""
     from pinwarden import __version__
     from pinwarden.core.visible import show_invisible
-    from pinwarden.project.sbom import bill_of_materials
+    from pinwarden.project.locked_packages import bill_of_materials
     from pinwarden.system.clock import now
     from pinwarden.system.files import create_file
 

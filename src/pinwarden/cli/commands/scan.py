@@ -12,7 +12,7 @@ from pinwarden.cli.output import add_report_arguments, emit_report
 from pinwarden.cli.probe_arguments import add_probe_arguments, add_target_arguments
 from pinwarden.cli.targets import command_target, probe_target, shown_command, shown_target, surface_of
 from pinwarden.core.errors import PinwardenError
-from pinwarden.project.scan import scan_surfaces
+from pinwarden.project.surface_reports import scan_surfaces
 from pinwarden.surface.surface import Surface
 
 TAKES_COMMAND = True

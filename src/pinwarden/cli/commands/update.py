@@ -52,7 +52,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Compare, and write if that was agreed to."""
     from pinwarden.cli.lock_arguments import writing_of
-    from pinwarden.project.approval_text import YES
+    from pinwarden.project.approvable import YES
     from pinwarden.project.project import load_policies
     from pinwarden.project.update import Wish, update
 
@@ -76,10 +76,9 @@ def _with_bundles(args: Namespace, project: Project, writing: LockWriting, repor
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust_files import load_trust
     from pinwarden.cli.install_arguments import places_of, policy_of, trust_file
-    from pinwarden.install.refetch import PinnedBundles
+    from pinwarden.install.staging import PinnedBundles
     from pinwarden.install.upgrade import Updating, merged, update_bundles
-    from pinwarden.project.package_sources import store_folder
-    from pinwarden.project.project import load_policies
+    from pinwarden.project.project import load_policies, store_folder
     from pinwarden.system.clock import present
 
     trusted = load_trust(trust_file())

@@ -27,8 +27,8 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.lock.record import has_surface
 from pinwarden.lock.verification import refuse_if_tampered, verify
-from pinwarden.project.live_targets import live_target
 from pinwarden.project.locked_servers import LockedServer, differences, servers_by_name
+from pinwarden.project.server_start import live_target
 from pinwarden.system.child_environment import child_environment
 from pinwarden.system.net.network_guard import NetworkRules
 from pinwarden.system.programs import find_program

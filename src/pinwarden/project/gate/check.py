@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
-from pinwarden.core.record import replace
+from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row, counted, is_grave
 from pinwarden.lock import lock_store
 from pinwarden.lock.configured import INSTALLED
 from pinwarden.lock.lockfile import Lock
-from pinwarden.project.gate.configs import config_rows
 from pinwarden.project.gate.integrity import (
     collision_rows,
     digest_rows,
@@ -25,16 +24,49 @@ from pinwarden.project.gate.integrity import (
     signature_rows_of,
     stripped_rows,
 )
-from pinwarden.project.gate.registry import registry_rows
-from pinwarden.project.gate.report import CHECKS, Checked, checked_project, gate_report, has_closures
-from pinwarden.project.gate.unreviewed import unread_rows
-from pinwarden.project.policy_rules import ONLY_RECORDED, broken_rules, counts_records
+from pinwarden.project.gate.report import CHECKS, Checked, checked_project, gate_report, has_closures, unread_rows
+from pinwarden.project.policies import ONLY_RECORDED, broken_rules, counts_records
 from pinwarden.project.project import OWN_POLICY
 
 if TYPE_CHECKING:
-    from pinwarden.project.gate.artifacts import ByteCheck
-    from pinwarden.project.gate.options import Gate
+    from pathlib import Path
+
+    from pinwarden.lock.mcp_registry import Registries
+    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.gate.online import ByteCheck
+    from pinwarden.project.lock_signatures import SignatureCheck
     from pinwarden.project.project import Policies, Project
+    from pinwarden.surface.probe.probe import ProbeOptions
+
+
+class Gate(Record):
+    """What a run checks beyond the lock, the surfaces, the configurations and the policy."""
+
+    now: str
+    registries: Registries | None = None
+    """If given, each locked version is looked up again, and its metadata must still say what was approved."""
+    registry_wanted: bool = False
+    """Whether somebody asked for that; otherwise it comes with another check."""
+    probe: ProbeOptions | None = None
+    """If given, the live servers are asked, and their surfaces compared with the approved ones."""
+    configs: bool = True
+    scope: str = "all"
+    """Whose configurations: ``project``, ``global`` or ``all``."""
+    expect_digest: str | None = None
+    require_lock: bool = False
+    require_extension: bool = False
+    require_policy: bool = False
+    signatures: SignatureCheck | None = None
+    """If given, the lock must be signed by these keys, under the policy that holds here."""
+    workshop: Workshop | None = None
+    """If given, the locked artifacts are fetched and hashed again."""
+    osv: Path | None = None
+    """If given, every locked package is looked up in this export of known vulnerabilities."""
+
+    @property
+    def demands_lock(self) -> bool:
+        """Whether a project without a lock fails, also where no server is configured."""
+        return self.require_lock or self.require_extension or self.expect_digest is not None or bool(self.signatures)
 
 
 LOCK_REQUIRED_KINDS: Kinds = kind_table(critical=(("lock_required", "A lock is required, and there is none."),))
@@ -75,7 +107,7 @@ def check_project(project: Project, policies: Policies, gate: Gate) -> Checked:
         *(forged_rows(project, lock) if policies.any else ()),
     ]
     signed = signature_rows_of(project, lock, policies, gate)
-    configs = list(config_rows(project, lock, gate.scope, policies)) if gate.configs else []
+    configs = _config_rows(project, lock, policies, gate)
     hashed = _byte_check(lock, gate)
     believed = gate.signatures is not None and not any(map(is_grave, (*integrity, *signed)))
     proved = None if believed else hashed.proved if hashed is not None else {}
@@ -83,7 +115,7 @@ def check_project(project: Project, policies: Policies, gate: Gate) -> Checked:
         *_policy_rows(lock, policies, gate, proved),
         *(() if _covers_policy(gate, (*integrity, *signed)) else _loosened_rows(project, policies)),
     ]
-    registry = list(registry_rows(lock, gate)) if gate.registries else []
+    registry = _registry_rows(lock, gate)
     live = _live_rows(project, lock, texts, gate, _held(lock, (*integrity, *signed), refused))
     found = {
         "integrity": [*integrity, *_yank_rows(project, lock)],
@@ -109,7 +141,7 @@ def _yank_rows(project: Project, lock: Lock) -> list[Row]:
     """Locked bundles that were yanked, as far as this machine has read the log of their registry."""
     if not any(entry.source == INSTALLED for entry in lock.entries):
         return []
-    from pinwarden.project.yanked_bundles import yank_rows
+    from pinwarden.project.installed_bundles import yank_rows
 
     return list(yank_rows(project, lock.entries))
 
@@ -184,10 +216,27 @@ def _missing_policy(policies: Policies, gate: Gate) -> Iterator[Row]:
         )
 
 
+def _config_rows(project: Project, lock: Lock, policies: Policies, gate: Gate) -> list[Row]:
+    files = project.configs() if gate.configs else []
+    if not files:
+        return []
+    from pinwarden.project.configs import config_rows
+
+    return list(config_rows(project, lock, files, gate.scope, policies))
+
+
+def _registry_rows(lock: Lock, gate: Gate) -> list[Row]:
+    if gate.registries is None:
+        return []
+    from pinwarden.project.gate.online import registry_rows
+
+    return list(registry_rows(lock, gate.registries, gate))
+
+
 def _byte_check(lock: Lock, gate: Gate) -> ByteCheck | None:
     if gate.workshop is None:
         return None
-    from pinwarden.project.gate.artifacts import check_bytes
+    from pinwarden.project.gate.online import check_bytes
 
     return check_bytes(lock, gate.workshop, gate.now)
 
@@ -207,7 +256,7 @@ def _advisory_rows(lock: Lock, texts: Mapping[str, bytes], gate: Gate, *, whole:
         return []
     from pinwarden.artifacts.osv_export import read_export
     from pinwarden.artifacts.vulnerabilities import vulnerable_packages
-    from pinwarden.project.advisories import locked_packages, vulnerable_rows
+    from pinwarden.project.locked_packages import locked_packages, vulnerable_rows
 
     packages = locked_packages(lock, texts)
     return list(vulnerable_rows(vulnerable_packages(read_export(gate.osv), packages), packages))
@@ -227,6 +276,6 @@ def _live_rows(
 ) -> list[Row]:
     if gate.probe is None:
         return list(unread_rows(lock))
-    from pinwarden.project.gate.live import live_rows
+    from pinwarden.project.gate.online import live_rows
 
     return list(live_rows(project, lock, texts, gate.probe, held))

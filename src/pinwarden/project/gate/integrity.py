@@ -17,7 +17,7 @@ from pinwarden.lock.verification import verify, verify_files
 from pinwarden.system.files import twins_of
 
 if TYPE_CHECKING:
-    from pinwarden.project.gate.options import Gate
+    from pinwarden.project.gate.check import Gate
     from pinwarden.project.project import Policies, Project
 
 
@@ -135,7 +135,7 @@ def collision_rows(project: Project) -> Iterator[Row]:
 
 def forged_rows(project: Project, lock: Lock) -> Iterator[Row]:
     """Entries that say something else about themselves than their own configuration does."""
-    from pinwarden.project.configured_claims import FORGED, forged_entries
+    from pinwarden.project.configured_entry import FORGED, forged_entries
 
     for entry in forged_entries(lock):
         yield Row(

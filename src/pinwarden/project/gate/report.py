@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.clients.table import clients_looked_for
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
-from pinwarden.core.finding_kinds import reasons_of
+from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import UNCHECKED, Report, Row, counted, is_grave, row_facts, weight
 from pinwarden.lock.configured import UNLISTED
@@ -17,10 +17,9 @@ from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.shape import TOOL_HASHES
 from pinwarden.lock.verification import PROBLEMS
-from pinwarden.project.gate.unreviewed import LIVE_KINDS, UNPINNED, UNREAD
 
 if TYPE_CHECKING:
-    from pinwarden.project.gate.options import Gate
+    from pinwarden.project.gate.check import Gate
     from pinwarden.project.project import Policies, Project
 
 
@@ -118,7 +117,7 @@ def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
 
         texts.update(reasons_of(SIGNATURE_KINDS))
     if gate.osv is not None:
-        from pinwarden.project.advisories import VULNERABILITY_KINDS
+        from pinwarden.project.locked_packages import VULNERABILITY_KINDS
 
         texts.update(reasons_of(VULNERABILITY_KINDS))
     if gate.workshop is not None:
@@ -194,7 +193,7 @@ def has_closures(lock: Lock) -> bool:
 
 
 def _has_bytes(entry: Entry) -> bool:
-    from pinwarden.project.gate.artifacts import has_bytes
+    from pinwarden.project.locked_servers import has_bytes
 
     return has_bytes(entry)
 
@@ -263,3 +262,65 @@ def _summary(projects: Sequence[Checked], drift: Sequence[Row], unchecked: Seque
         return f"{entries}: everything else is as approved, {told}{noted}"
     pinned = "everything that is pinned" if any(row.code == UNPINNED for row in rows) else "everything"
     return f"{entries}: {pinned} is as approved{noted}"
+
+
+UNREAD = "text_of_another_release"
+UNPINNED = "text_not_pinned"
+LIVE_KINDS: Kinds = kind_table(
+    warning=(
+        (
+            UNREAD,
+            "The approved text is that of another release or configuration; what it says now was not asked.",
+        ),
+        (UNPINNED, "Nothing that the server tells the model was approved, so a live server has nothing to be held to."),
+    ),
+)
+
+
+def unread_rows(lock: Lock) -> Iterator[Row]:
+    """Servers whose approved text was approved for something else than they start now. They are held to it all the
+    same; what they say themselves is only known once they are asked."""
+    from pinwarden.lock.extension import SURFACE_OF
+    from pinwarden.lock.locked_launch import started_in_words
+    from pinwarden.project.locked_servers import approve_command
+
+    for entry in lock.entries:
+        extension = extension_of(entry)
+        of = extension.others.get(SURFACE_OF) if extension is not None else None
+        if extension is None or extension.surface is None or of is None:
+            continue
+        yield Row(
+            code=UNREAD,
+            level=LIVE_KINDS[UNREAD].severity,
+            entity="server",
+            name=entry.name,
+            path="",
+            message=(
+                f"its text was approved for {str(of)[:200]}, and {started_in_words(entry)} was not asked since; what "
+                f"differs is blocked: {approve_command(entry, lock.entries)}"
+            ),
+        )
+
+
+def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]:
+    """Servers that ``--live`` has nothing to compare with, where it has something for others."""
+    if not any(map(has_pin, lock.entries)):
+        return
+    from pinwarden.project.locked_servers import approve_command
+
+    for entry in lock.entries:
+        if not has_pin(entry):
+            how = approve_command(entry, lock.entries)
+            yield Row(
+                code=UNPINNED,
+                level=LIVE_KINDS[UNPINNED].severity,
+                entity="server",
+                name=entry.name,
+                path="",
+                message=f"was not asked: nothing that it tells the model is approved so far; {how}",
+            )
+
+
+def in_vain(check: str, why: str) -> Row:
+    """A check that was asked for and had nothing to look at."""
+    return Row(code=UNCHECKED, level="review", entity="lock", name="", path="", message=f"{check}: {why}")

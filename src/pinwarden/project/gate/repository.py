@@ -84,7 +84,7 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
     stands out in the files there: a hook, a switch that starts servers without a question."""
     from pinwarden.clients.files import discover_project, project_names
     from pinwarden.clients.findings import file_findings
-    from pinwarden.project.gate.configs import finding_row
+    from pinwarden.project.configs import finding_row
     from pinwarden.system.repository import folders_with
 
     checked = {project.root.resolve() for project in projects}
@@ -112,8 +112,7 @@ def _nested_rows(root: Path, project: Project) -> Iterator[Row]:
     Its lock is checked without a network and without starting anything: a pull request that plants a configuration can
     plant a lock beside it.
     """
-    from pinwarden.project.gate.check import check_project
-    from pinwarden.project.gate.options import Gate
+    from pinwarden.project.gate.check import Gate, check_project
     from pinwarden.project.project import load_policies
     from pinwarden.system.clock import now
 

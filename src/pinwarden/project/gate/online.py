@@ -1,0 +1,287 @@
+"""What the live servers say, held against what was approved: the text that we keep, or the hashes that ToolPin keeps.
+
+An entry that has both is held against the text, which holds more than the hashes and says what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
+from pinwarden.core.finding_kinds import Kinds, kind_table
+from pinwarden.core.record import Record, field, replace
+from pinwarden.core.report import UNCHECKED, Row
+from pinwarden.lock.configured import UNLISTED
+from pinwarden.lock.entry import HASHED_MANIFEST, Entry
+from pinwarden.lock.locked_launch import locked_launch
+from pinwarden.lock.lockfile import Lock
+from pinwarden.lock.record import extension_of
+from pinwarden.lock.tier import tier_rank
+from pinwarden.lock.toolpin_pins import compare_pins, has_pins
+from pinwarden.project.artifact_check import examine
+from pinwarden.project.fetch_context import Workshop
+from pinwarden.project.gate.report import in_vain, unpinned_rows
+from pinwarden.project.locked_servers import has_bytes
+from pinwarden.project.server_start import PreparedProbe, ask_all, prepare_locked_probe
+from pinwarden.surface.drift.surface import compare
+from pinwarden.surface.rows import last_words, row_of
+from pinwarden.surface.surface import TOOL, Surface, parse
+
+if TYPE_CHECKING:
+    from pinwarden.lock.launch_choice import LaunchTarget
+    from pinwarden.lock.mcp_registry import Registries
+    from pinwarden.lock.server_entry import ServerEntry
+    from pinwarden.project.gate.check import Gate
+    from pinwarden.project.project import Project
+    from pinwarden.surface.probe.probe import ProbeOptions
+
+
+class _Question(Record):
+    """One entry whose server is asked, and the text that was approved; None where only ToolPin's hashes were."""
+
+    entry: Entry
+    asked: PreparedProbe
+    approved: Surface | None
+
+
+_NOTHING_PINNED = (
+    "there is nothing to compare the live servers with: no entry has an approved surface; "
+    "approve what a server says now with pinwarden approve NAME, or with pinwarden init --allow-execute"
+)
+
+
+def live_rows(
+    project: Project,
+    lock: Lock,
+    texts: Mapping[str, bytes],
+    options: ProbeOptions,
+    held: Mapping[str, str],
+) -> Iterator[Row]:
+    """Ask every server of which something live was approved, all at once, and tell what is different.
+
+    ``held`` are the names of those that must not be asked, with the reason.
+    """
+    if lock.entries and not any(map(_has_pin, lock.entries)):
+        yield Row(code=UNCHECKED, level="review", entity="lock", name="", path="", message=_NOTHING_PINNED)
+    yield from unpinned_rows(lock, _has_pin)
+    questions: list[_Question] = []
+    files = project.configs()
+    for entry in lock.entries:
+        if entry.name in held:
+            if _has_pin(entry):
+                yield _unchecked(entry, f"was not asked: {held[entry.name]}")
+            continue
+        try:
+            question = _question(entry, texts, lambda one: prepare_locked_probe(project, one, files, options))
+        except PinwardenError as err:
+            yield _unchecked(entry, f"could not be asked: {err.message}")
+            continue
+        if question is not None:
+            questions.append(question)
+    outcomes = ask_all([question.asked for question in questions])
+    for question, seen in zip(questions, outcomes, strict=True):
+        if isinstance(seen, PinwardenError) and seen.code == "SECRET_REPEATED":
+            yield _row(question.entry, "secret_repeated", seen.message)
+        elif isinstance(seen, PinwardenError):
+            how = " (--allow-execute)" if seen.code == "CONSENT_REQUIRED" else ""
+            yield replace(
+                _unchecked(question.entry, f"could not be asked: {seen.message}{how}"), excerpt=last_words(seen)
+            )
+        elif question.approved is not None:
+            yield from _text_rows(question.entry, question.approved, seen)
+        else:
+            yield from _hash_rows(question.entry, seen)
+
+
+def _has_pin(entry: Entry) -> bool:
+    extension = extension_of(entry)
+    return has_pins(entry.manifest) or (extension is not None and extension.surface is not None)
+
+
+def _question(entry: Entry, texts: Mapping[str, bytes], start: Callable[[Entry], PreparedProbe]) -> _Question | None:
+    extension = extension_of(entry)
+    pin = extension.surface if extension else None
+    if pin is not None:
+        if pin.path not in texts:
+            return None  # a missing text is a finding about the lock
+        return _Question(entry=entry, asked=start(entry), approved=parse(texts[pin.path]))
+    if not has_pins(entry.manifest):
+        return None
+    return _Question(entry=entry, asked=start(entry), approved=None)
+
+
+def _text_rows(entry: Entry, approved: Surface, seen: Surface) -> Iterator[Row]:
+    for change in compare(approved, seen):
+        row = row_of(change)
+        yield replace(row, entity=f"{entry.name}: {row.entity}")
+
+
+def _hash_rows(entry: Entry, seen: Surface) -> Iterator[Row]:
+    tools: list[Any] = []
+    for item in seen.list_of(TOOL):
+        if item.digest is None:
+            message = f"{item.key[:120]!a} has no single meaning, so nobody can have approved it: {item.problem}"
+            yield _row(entry, "tool_undigestable", message)
+            return
+        tools.append(item.value)
+    try:
+        findings = compare_pins(entry.manifest, tools)
+    except PinwardenError as err:
+        yield _row(entry, "tool_undigestable", err.message)
+        return
+    for finding in findings:
+        if finding.decided:
+            yield _row(entry, finding.code, f"{finding.message}; only a hash was approved, so no more can be shown")
+        else:
+            yield _unchecked(entry, f"could not be compared: {finding.message}")
+
+
+def _row(entry: Entry, code: str, message: str) -> Row:
+    return Row(code=code, level="critical", entity="server", name=entry.name, path="", message=message)
+
+
+def _unchecked(entry: Entry, why: str) -> Row:
+    return Row(code=UNCHECKED, level="review", entity="server", name=entry.name, path="", message=why)
+
+
+REGISTRY_KINDS: Kinds = kind_table(
+    critical=(
+        ("version_gone", "No registry has the locked version any more."),
+        ("entry_deleted", "The registry calls the locked version deleted."),
+        ("no_install_target", "The locked version declares nothing any more that could be installed."),
+        ("target_changed", "The locked version names another package or address than was approved."),
+        ("config_changed", "The locked version would be configured otherwise than was approved."),
+        ("manifest_changed", "The locked version declares other secrets, hosts or transports than were approved."),
+        ("tier_decreased", "What is known of the locked version is trusted less than when it was approved."),
+    ),
+    review=(
+        ("entry_deprecated", "The registry calls the locked version deprecated."),
+        ("score_decreased", "What is known of the locked version scores lower than when it was approved."),
+    ),
+)
+
+
+_NOTHING_LISTED = (
+    "no entry came from a registry of servers, so there is nothing to look up; --bytes looks at the packages that "
+    "configurations name"
+)
+
+
+def registry_rows(lock: Lock, registries: Registries, gate: Gate) -> Iterator[Row]:
+    """Every version that came from a registry, looked up again."""
+    from pinwarden.lock.server_entry import from_value
+
+    if gate.registry_wanted and lock.entries and all(entry.source in UNLISTED for entry in lock.entries):
+        yield in_vain("--registry", _NOTHING_LISTED)
+    for entry in lock.entries:
+        if entry.source in UNLISTED:
+            continue
+        try:
+            found = from_value(registries.find(entry.name, entry.version, entry.source))
+        except PinwardenError as err:
+            if err.code == "SERVER_NOT_FOUND":
+                message = f"no registry has version {entry.version} any more"
+                yield _registry_row(entry, "version_gone", message)
+            else:
+                yield _registry_row(entry, UNCHECKED, err.message)
+            continue
+        if found.status != "active":
+            yield _registry_row(entry, f"entry_{found.status}", f"the registry calls this version {found.status}")
+        yield from _metadata_rows(entry, found, gate.now)
+
+
+def _metadata_rows(entry: Entry, found: ServerEntry, now: str) -> Iterator[Row]:
+    """What the same version says today, held against what was approved. In ToolPin's words where it has some."""
+    from pinwarden.lock.plan import Installation, install_plan
+    from pinwarden.lock.verification import same_json
+
+    approved = entry.selected_target
+    target = _target_today(found, approved)
+    try:
+        how = Installation(scope="global" if entry.scope == "global" else "project", target=target)
+        plan = install_plan(found, entry.client, now=now, how=how)
+    except PinwardenError as err:
+        yield _registry_row(entry, "no_install_target", err.message)
+        return
+    if not same_json(plan["selectedTarget"], dict(approved)):
+        yield _registry_row(entry, "target_changed", "selected install target changed")
+    if not same_json(plan["config"], entry.config):
+        yield _registry_row(entry, "config_changed", "client config changed")
+    if not same_json(_lasting(plan["capabilityManifest"]), _lasting(entry.manifest)):
+        yield _registry_row(entry, "manifest_changed", "capability manifest changed")
+    before, after = entry.trust.get("score"), plan["trust"]["score"]
+    if isinstance(before, int) and after < before:
+        yield _registry_row(entry, "score_decreased", f"trust score decreased {before} -> {after}")
+    old, new = entry.trust.get("tier"), plan["trust"]["tier"]
+    # What we hash ourselves makes an entry verified; metadata alone never does, so one step down from there is no news.
+    best_without_bytes = min(tier_rank(old), tier_rank("conditional"))
+    if tier_rank(new) < best_without_bytes:
+        yield _registry_row(entry, "tier_decreased", f"trust tier decreased {old} -> {new}")
+
+
+def _target_today(found: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
+    """What would be launched now: what was approved if it is what comes first, else the first of its kind, else any."""
+    from pinwarden.lock.launch_choice import choose_target, selected_target
+    from pinwarden.lock.verification import same_json
+
+    target = choose_target(found)
+    if target is not None and same_json(selected_target(target), dict(approved)):
+        return target
+    try:
+        return choose_target(found, "remote" if approved.get("kind") == "remote" else str(approved.get("registryType")))
+    except PinwardenError:  # it offers nothing of that kind any more
+        return target
+
+
+def _lasting(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest without its time, and without what only a live server can tell."""
+    return {name: manifest[name] for name in HASHED_MANIFEST if name in manifest}
+
+
+def _registry_row(entry: Entry, code: str, message: str) -> Row:
+    level = "review" if code == UNCHECKED else REGISTRY_KINDS[code].severity
+    return Row(code=code, level=level, entity="registry", name=entry.name, path="", message=message)
+
+
+class ByteCheck(Record):
+    """What fetching and hashing again came to."""
+
+    rows: tuple[Row, ...] = ()
+    proved: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By the key of an entry, the codes of the evidence that was proved; of a refused artifact nothing is."""
+
+
+def check_bytes(lock: Lock, shop: Workshop, now: str) -> ByteCheck:
+    """Every artifact that was pinned, fetched and hashed again; each package once, however many clients have it."""
+    rows: list[Row] = []
+    known: dict[tuple[str, tuple[str, ...]], frozenset[str]] = {}
+    proved: dict[str, frozenset[str]] = {}
+    for entry in filter(has_bytes, lock.entries):
+        try:
+            key = entry.name, locked_launch(entry).command
+            if key not in known:
+                known[key] = frozenset()
+                examined = examine(entry, shop, now)
+                rows += (row for row in examined.rows if row.level != "info")
+                passed = (str(row["code"]) for row in examined.outcome.evidence if row["status"] == "passed")
+                known[key] = frozenset() if examined.refused else frozenset(passed)
+            proved[entry.key] = known[key]
+        except PinwardenError as err:
+            rows.append(_failure(entry, err))
+    if lock.entries and not any(map(has_bytes, lock.entries)):
+        why = "--bytes: no entry has pinned bytes, so there is nothing to hash again; pinwarden prove pins them"
+        rows.append(Row(code=UNCHECKED, level="review", entity="lock", name="", path="", message=why))
+    return ByteCheck(rows=tuple(rows), proved=proved)
+
+
+def _failure(entry: Entry, err: PinwardenError) -> Row:
+    refused = err.exit_code == EXIT_REFUSED
+    return Row(
+        code=err.code.lower() if refused else UNCHECKED,
+        level="critical" if refused else "review",
+        entity="artifact",
+        name=entry.name,
+        path="",
+        message=err.message,
+    )

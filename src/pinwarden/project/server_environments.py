@@ -1,0 +1,273 @@
+"""Environments of locked servers: built from verified files, audited before every use."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.artifacts.environments.store import Store
+from pinwarden.clients.launch.values import Launched
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import BUNDLE_TREE
+from pinwarden.lock.record import extension_of
+
+if TYPE_CHECKING:
+    from pinwarden.artifacts.environments.images import Engine
+    from pinwarden.artifacts.environments.mcpb import BundleStart
+    from pinwarden.project.fetch_context import Workshop
+
+
+class Environment(Record):
+    """How one closure becomes an environment on this machine."""
+
+    key: str
+    files: Callable[[], tuple[ClosureFile, ...]]
+    """The archives that it is built from; worked out only where something has to be built."""
+    build: Callable[[Path], None]
+    problem: Callable[[Path], str | None]
+    command: Callable[[Path, str | None], list[str]]
+    reads: tuple[str, ...] = ()
+    """Folders beside its own that a started server must be able to read."""
+
+
+class Scripts(Record):
+    """Whose install scripts may run, by the digests of their archives, and whether they may without a sandbox."""
+
+    approved: frozenset[Digest] = frozenset()
+    without_sandbox: bool = False
+
+
+def environment_of(closure: Closure, digest: Digest, store: Store, search_path: str, scripts: Scripts) -> Environment:
+    """The environment of a closure, whose file has this digest."""
+    if closure.ecosystem == "npm":
+        return _node(closure, digest, store, search_path, scripts)
+    return _python(closure, digest, store)
+
+
+def _node(closure: Closure, digest: Digest, store: Store, search_path: str, scripts: Scripts) -> Environment:
+    from pinwarden.artifacts.environments import node
+
+    here = node.NodePlatform.here()
+    packages = node.chosen(closure, here)
+    scripted = tuple(each for each in packages if each.install_scripts and each.files[0].digest in scripts.approved)
+    key = node.environment_key(digest, here, scripted)
+
+    def build(folder: Path) -> None:
+        if not scripted:
+            return node.build(folder, key, packages, store)
+        from pinwarden.artifacts.environments.scripts import Scripting
+
+        how = Scripting(packages=scripted, search_path=search_path, without_sandbox=scripts.without_sandbox)
+        return node.build(folder, key, packages, store, how)
+
+    def command(folder: Path, program: str | None) -> list[str]:
+        from pinwarden.system.programs import find_program
+
+        interpreter = find_program("node", search_path)
+        if interpreter is None:
+            raise PinwardenError("PROGRAM_UNKNOWN", "node is needed to start this server, and is not installed")
+        return node.start_command(folder, closure.root, program, interpreter)
+
+    return Environment(
+        key=key,
+        files=lambda: tuple(package.files[0] for package in packages),
+        build=build,
+        problem=lambda folder: node.audit(folder, packages, store, scripted),
+        command=command,
+    )
+
+
+def _python(closure: Closure, digest: Digest, store: Store) -> Environment:
+    from pinwarden.artifacts.environments import python
+
+    here = python.Interpreter.here()
+    key = python.environment_key(digest, here)
+    closure = replace(closure, packages=tuple(_with_noted_content(package, store) for package in closure.packages))
+    return Environment(
+        key=key,
+        files=lambda: tuple(file for _, file in python.chosen(closure)),
+        build=lambda folder: python.build(folder, store.environment(key), python.chosen(closure), here, store),
+        problem=lambda folder: python.audit(folder, closure, here, store),
+        command=lambda folder, program: python.start_command(folder, closure.root, program),
+        reads=(sys.base_prefix,),
+    )
+
+
+def _with_noted_content(package: ClosurePackage, store: Store) -> ClosurePackage:
+    """What the store knows of a package that was locked on another platform, where none of its files is known."""
+    if any(file.tree is not None for file in package.files):
+        return package
+    return replace(package, files=tuple(replace(file, tree=store.content(file.digest)) for file in package.files))
+
+
+def ready(environment: Environment, store: Store, *, say: Callable[[str], None]) -> Path:
+    """The folder of an environment that is exactly what was locked; a changed one is built anew from the store."""
+    folder = store.environment(environment.key)
+    if folder.is_dir():
+        problem = environment.problem(folder)
+        if problem is None:
+            return folder
+        say(f"the built environment is not what was locked ({problem}); it is built anew")
+    missing = [file.name for file in environment.files() if not store.has(file.digest)]
+    if missing:
+        raise PinwardenError(
+            "ARTIFACT_MISSING",
+            f"{len(missing)} locked files are not in the store, first {missing[0]}",
+            data={"missing": missing[:100]},
+        )
+    return store.build(environment.key, environment.build, good=lambda place: environment.problem(place) is None)
+
+
+SETTING_PREFIX = "MCPB_USER_CONFIG_"
+"""The setting ``api_key`` of a bundle is the variable ``MCPB_USER_CONFIG_API_KEY``."""
+
+
+class PinnedMcpb(Record):
+    """The file that an entry starts, and what unpacks from it."""
+
+    url: str
+    digest: Digest
+    tree: Digest
+
+
+def is_mcpb(entry: Entry) -> bool:
+    """Whether an entry starts an MCPB bundle. The command that ToolPin writes for one does not say so."""
+    return entry.selected_target.get("registryType") == "mcpb"
+
+
+def pinned_mcpb(entry: Entry) -> PinnedMcpb:
+    """The bundle that an entry pins."""
+    extension, url = extension_of(entry), entry.selected_target.get("identifier")
+    tree = extension.others.get(BUNDLE_TREE) if extension is not None else None
+    if extension is None or len(extension.artifacts) != 1 or not isinstance(tree, str) or not isinstance(url, str):
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
+    try:
+        return PinnedMcpb(url=url, digest=extension.artifacts[0].digest, tree=Digest.parse(tree))
+    except PinwardenError as err:
+        raise PinwardenError("LOCK_INVALID", f"{BUNDLE_TREE} of {entry.name[:120]!a}: {err.message}") from err
+
+
+def fetch_mcpb(url: str, digest: Digest, shop: Workshop) -> Path:
+    """The bundle in the store, fetched if it is not there. Other bytes than the locked ones are refused."""
+    from pinwarden.artifacts.artifact import PackageName
+    from pinwarden.artifacts.local_files import taken_in
+
+    found = shop.store.find(digest)
+    if found is not None:
+        return found
+    with taken_in(PackageName(ecosystem="mcpb", name=url), shop.fetcher, None, into=None) as taken:
+        if taken is None:
+            raise PinwardenError("ARTIFACT_MISSING", f"there is no bundle at {url[:200]}")
+        if taken.file.sha256 != digest:
+            raise PinwardenError(
+                "ARTIFACT_MISMATCH",
+                f"{taken.file.name} is not the file that was locked",
+                data={"locked": str(digest), "found": str(taken.file.sha256)},
+            )
+        return shop.store.keep_copy(taken.path, digest)
+
+
+def tree_of(url: str, digest: Digest, shop: Workshop) -> Digest:
+    """The digest of what unpacks from a bundle, whose bytes were verified."""
+    from pinwarden.artifacts.environments import mcpb
+
+    return mcpb.content_of(fetch_mcpb(url, digest, shop))
+
+
+def mcpb_environment(bundle: PinnedMcpb, store: Store) -> Environment:
+    """How a bundle becomes an environment."""
+    from pinwarden.artifacts.environments import mcpb
+
+    name = bundle.url.partition("?")[0].rpartition("/")[2] or "bundle"
+    return Environment(
+        key=mcpb.environment_key(bundle.digest),
+        files=lambda: (ClosureFile(name=name, url=bundle.url, digest=bundle.digest, tree=bundle.tree),),
+        build=lambda folder: mcpb.build(folder, bundle.digest, bundle.tree, store),
+        problem=lambda folder: mcpb.audit(folder, bundle.tree),
+        command=lambda _, __: [],
+    )
+
+
+def mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> BundleStart:
+    """What starts the server of a built bundle, with the user's settings from variables."""
+    from pinwarden.artifacts.environments import mcpb
+    from pinwarden.artifacts.environments.python import Interpreter
+    from pinwarden.system.programs import find_program
+
+    runtimes = mcpb.Runtimes(node=find_program("node", variables.get("PATH", "")), python=Interpreter.here())
+    settings = {
+        name: tuple(value.split(os.pathsep)) if setting.multiple else value
+        for name, setting in mcpb.manifest_in(folder).settings.items()
+        if (value := variables.get(variable_of(name)))
+    }
+    places = {"HOME": str(home), **{each.upper(): str(home / each) for each in ("Desktop", "Documents", "Downloads")}}
+    return mcpb.start_command(folder, runtimes, settings, places=places)
+
+
+def variable_of(setting: str) -> str:
+    """The variable that holds a setting; several values of one are separated as those of PATH are."""
+    return SETTING_PREFIX + re.sub(r"[^A-Z0-9]", "_", setting.upper())
+
+
+def locked_digest(entry: Entry, runs: Launched) -> Digest:
+    """The digest that an entry pins: of its index, or of its only manifest."""
+    extension = extension_of(entry)
+    image = extension.image if extension else None
+    if image is not None:
+        found = image.index or next(iter(image.platforms.values()), None)
+    else:
+        found = Digest.parse(runs.digest) if runs.digest else None
+    if found is None:
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the image of {entry.name[:120]!a} is not locked by its digest yet")
+    return found
+
+
+def fetch_image(entry: Entry, runs: Launched, shop: Workshop) -> Path:
+    """The layout of a locked image in the store, as this machine's platform needs it; fetched if it is not there."""
+    from pinwarden.artifacts.environments.images import platform_here, stored_image
+    from pinwarden.artifacts.environments.store import remove_tree
+    from pinwarden.artifacts.oci import save_layout
+    from pinwarden.artifacts.oci_reference import parse_reference
+    from pinwarden.artifacts.oci_registry import Registry
+
+    digest = locked_digest(entry, runs)
+    extension = extension_of(entry)
+    listed = extension.image.platforms if extension is not None and extension.image is not None else {}
+    here = tuple(each for each in (platform_here(),) if any(_same(each, name) for name in listed))
+    reference = f"{runs.identity}@{digest}"
+    registry = Registry(parse_reference(reference), shop.fetcher, shop.sources.image(reference, by_project=True))
+    with shop.store.image(digest) as folder:
+        if stored_image(folder, digest) is None:
+            remove_tree(folder)
+            has_index = extension is not None and extension.image is not None and extension.image.index is not None
+            save_layout(registry, digest, folder, platforms=here if has_index else ())
+    return folder
+
+
+def _same(asked: str, listed: str) -> bool:
+    return listed == asked or listed.startswith(f"{asked}/")
+
+
+def name_to_start(entry: Entry, runs: Launched, engine: Engine, store: Store, say: Callable[[str], None]) -> str:
+    """What an engine is told to start: by digest, always; from the store, if the image was fetched."""
+    from pinwarden.artifacts.environments.images import name_in_engine, stored_image
+
+    digest = locked_digest(entry, runs)
+    folder = store.image_folder(digest)
+    if folder.is_dir():
+        image = stored_image(folder, digest)
+        if image is None:
+            say("the image in the store is not what was locked; the engine has to fetch it itself")
+        else:
+            name = name_in_engine(engine, folder, image, say)
+            if name is not None:
+                return name
+    return f"{runs.identity}@{digest}"

@@ -1,0 +1,160 @@
+"""Compare an approved surface with another: what changed, how much it matters, and whether it is blocked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
+from pinwarden.core.finding_kinds import reasons_of
+from pinwarden.core.record import as_dict
+from pinwarden.core.report import Report, Row
+from pinwarden.surface.drift.changes import CHANGE_KINDS
+from pinwarden.surface.drift.surface import blocked_by_default, compare
+from pinwarden.surface.foreign_digests import surface_digests
+from pinwarden.surface.rows import row_of
+from pinwarden.surface.scan.scan import Finding, scan
+from pinwarden.surface.scan.unapproved import new_warnings
+from pinwarden.surface.surface import KINDS, Surface, to_bytes
+
+
+def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bool = False) -> Report:
+    """The report of ``pinwarden diff``; with ``whole`` no value in it is cut, for those who approve by it."""
+    changes = compare(before, after)
+    blocked = blocked_by_default(changes)
+    counts = Counter(change.severity for change in changes)
+    return Report(
+        command="diff",
+        subject=subject,
+        summary=_diff_summary(counts, blocked),
+        exit_code=EXIT_REFUSED if blocked else EXIT_CLEAN,
+        rows=tuple(row_of(change, whole=whole) for change in changes),
+        notes=_diff_notes(before, after),
+        facts={
+            "changes": [change.to_json() for change in changes],
+            "blocked_by_default": blocked,
+            "counts": {level: counts[level] for level in ("critical", "review", "info")},
+            "digests": {"before": _digest_text(before), "after": _digest_text(after)},
+            "notes": list(_diff_notes(before, after)),
+        },
+        rule_texts=reasons_of(CHANGE_KINDS),
+    )
+
+
+def _diff_summary(counts: Counter[str], blocked: bool) -> str:
+    if not counts:
+        return "no change"
+    told = ", ".join(f"{counts[level]} {level}" for level in ("critical", "review", "info") if counts[level])
+    return f"{told}: {'blocked until someone approves it' if blocked else 'nothing that needs a decision'}"
+
+
+def _diff_notes(before: Surface, after: Surface) -> tuple[str, ...]:
+    notes: list[str] = []
+    if before.server is None or after.server is None:
+        notes.append("server information was not recorded on both sides; only new instructions are looked at")
+    return tuple(notes)
+
+
+def _digest_text(surface: Surface) -> str | None:
+    return str(surface.digest) if surface.digest else None
+
+
+def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = False) -> Report:
+    """The report of ``pinwarden scan`` over one or more named servers, each also seen beside the others."""
+    found: list[tuple[str, Finding]] = []
+    for name, surface in surfaces.items():
+        neighbours = [(other, beside) for other, beside in surfaces.items() if other != name]
+        found += [(name, finding) for finding in scan(surface, neighbours)]
+    warnings = sum(finding.severity == "warning" for _, finding in found)
+    counts: Counter[str] = Counter(finding.severity for _, finding in found)
+    several = len(surfaces) > 1
+    return Report(
+        command="scan",
+        subject=", ".join(surfaces),
+        summary=_scan_summary(counts, len(surfaces)),
+        exit_code=EXIT_REFUSED if fail_on_warning and warnings else EXIT_CLEAN,
+        rows=tuple(scan_row(finding, name if several else "") for name, finding in found),
+        facts={
+            "findings": [{"server": name, **as_dict(finding)} for name, finding in found],
+            "counts": {"warning": counts["warning"], "info": counts["info"]},
+        },
+    )
+
+
+def scan_row(finding: Finding, server: str = "") -> Row:
+    """A finding as a row of a report."""
+    return Row(
+        code=finding.code,
+        level=finding.severity,
+        entity=f"{server}: {finding.entity}" if server else finding.entity,
+        name=finding.name,
+        path=finding.path,
+        message=finding.message,
+        excerpt=finding.excerpt,
+    )
+
+
+def warning_rows(surface: Surface, server: str, approved: Iterable[Surface] = ()) -> tuple[Row, ...]:
+    """What the scan warns of in text that is not in an approved surface."""
+    return tuple(scan_row(finding, server) for finding in new_warnings(surface, approved))
+
+
+def _scan_summary(counts: Mapping[str, int], servers: int) -> str:
+    over = f" in {servers} servers" if servers > 1 else ""
+    if not sum(counts.values()):
+        return f"nothing suspicious found{over}"
+    return f"{counts.get('warning', 0)} warnings, {counts.get('info', 0)} notes{over} (advisory)"
+
+
+def inspect_surface(surface: Surface, subject: str) -> Report:
+    """The report of ``pinwarden inspect``: what was seen, and what cannot be digested."""
+    refused = tuple(
+        Row(
+            code="undigestable",
+            level="critical",
+            entity=item.kind.entity,
+            name=item.name,
+            path="",
+            message=f"cannot be digested: {item.problem}",
+        )
+        for item in surface.undigestable
+    )
+    return Report(
+        command="inspect",
+        subject=subject,
+        summary=_inspect_summary(surface),
+        exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
+        rows=refused,
+        facts={"surface": document_of(surface), "digests": surface_digests(surface)},
+    )
+
+
+def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
+    """The report of a probe under two identities: a server must tell every client the same."""
+    changes = compare(first, second)
+    same = "the server tells both clients the same"
+    return Report(
+        command="inspect",
+        subject=subject,
+        summary=f"the server tells the two clients different things: {len(changes)} differences" if changes else same,
+        exit_code=EXIT_REFUSED if changes else EXIT_CLEAN,
+        rows=tuple(row_of(change) for change in changes),
+        facts={"differs_per_client": bool(changes), "changes": [change.to_json() for change in changes]},
+    )
+
+
+def document_of(surface: Surface) -> Any:
+    """The surface document as a value."""
+    return strict_json.parse(to_bytes(surface))
+
+
+def _inspect_summary(surface: Surface) -> str:
+    counted = ", ".join(
+        f"{len(surface.list_of(kind))} {kind.entity}{'' if len(surface.list_of(kind)) == 1 else 's'}"
+        for kind in KINDS
+        if kind.member in surface.items
+    )
+    digest = surface.digest or "none, because an item cannot be digested"
+    return f"{counted or 'no lists offered'}; surface {digest}"
