@@ -7,13 +7,13 @@ without a line of the gateway's code.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from pinwarden import __version__
+from tests.gateway.json_text import added, compact, elements, members, place, replaced
 from tests.gateway.real import OWN
-from tests.gateway.rewrites import Side, difference_of_streams
+from tests.gateway.rewrites import MERGED, SharedIds, Side, difference_of_streams
 
 META = "io.modelcontextprotocol/"
 NEWEST = "2026-07-28"
@@ -33,13 +33,10 @@ PATHS = {
 }
 ANSWERED = OPENINGS | LISTS.keys() | {"ping", "logging/setLevel", "notifications/initialized"}
 """What the gateway answers itself, or keeps."""
-_MERGED = "pinwarden-merged-"
 _INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 _NONSENSE = (ValueError, KeyError, IndexError, AssertionError, AttributeError, StopIteration)
 _UNHEARD = "the client does not listen"
 _FRESH = b'"resultType":"complete","ttlMs":0,"cacheScope":"private"'
-_DECODER = json.JSONDecoder()
-_SPACE = re.compile(r"\s*")
 
 
 def judge(servers: dict[str, Side], client: Side) -> str:
@@ -82,11 +79,14 @@ class Expected:
             for message in map(json.loads, side.up):
                 if message.get("error", {}).get("message") == _UNHEARD:
                     self._unheard.add((slug, message["id"]))
-        self.relayed = {slug: [frame for frame in side.up if not self._is_own(frame)] for slug, side in servers.items()}
-        """What servers got that the gateway did not send of its own accord."""
         self.up: dict[str, list[bytes]] = {slug: [] for slug in servers}
         for frame in client.up:
             self._pass_up(frame)
+        shared = {slug: SharedIds(side, self.up[slug], OPENINGS | LISTS.keys()) for slug, side in servers.items()}
+        servers = {slug: ids.side for slug, ids in shared.items()}
+        self.rewrites.update(*(ids.rewrites for ids in shared.values()))
+        self.relayed = {slug: [frame for frame in side.up if not self._is_own(frame)] for slug, side in servers.items()}
+        """What servers got that the gateway did not send of its own accord."""
         self._notices: set[bytes] = set()
         """Those that need not have arrived: nobody may have listened yet."""
         self.down = [*self._own_answers(servers, client)]
@@ -108,7 +108,7 @@ class Expected:
     def _is_own(self, frame: bytes) -> bool:
         message = json.loads(frame)
         number = message.get("id", message.get("params", {}).get("requestId"))
-        if str(number).startswith((OWN, _MERGED)):
+        if str(number).startswith((OWN, MERGED)):
             self.rewrites.add("own-requests")
             return True
         if message.get("method") == "notifications/cancelled" and self._modern:
@@ -156,7 +156,7 @@ class Expected:
         meta = {f"{META}protocolVersion": NEWEST, f"{META}clientInfo": self._info, f"{META}clientCapabilities": {}}
         if "_meta" in message["params"]:
             return replaced(frame, ("params", "_meta"), {**message["params"]["_meta"], **meta})
-        return _added(frame, "params", b'"_meta":' + _compact(meta))
+        return added(frame, "params", b'"_meta":' + compact(meta))
 
     # From the servers
 
@@ -164,12 +164,12 @@ class Expected:
         message = json.loads(frame)
         method, number = message.get("method"), message.get("id")
         if method is None:
-            if str(number).startswith((OWN, _MERGED)):
+            if str(number).startswith((OWN, MERGED)):
                 return b""
             if self._modern and not self._about[slug][0] and "result" in message:
                 self.rewrites.add("merged-eras")
                 read = self._asked.get(number, {}).get("method") == "resources/read"
-                return _added(frame, "result", _FRESH if read else b'"resultType":"complete"')
+                return added(frame, "result", _FRESH if read else b'"resultType":"complete"')
             return frame
         subscription = message.get("params", {}).get("_meta", {}).get(f"{META}subscriptionId")
         if str(subscription).startswith(OWN):
@@ -204,14 +204,14 @@ class Expected:
         listed = {slug: _lists_of(side) for slug, side in servers.items()}
         for message in map(json.loads, client.up):
             method = message.get("method")
-            head = b'{"jsonrpc":"2.0","id":' + _compact(message.get("id")) + b',"result":'
+            head = b'{"jsonrpc":"2.0","id":' + compact(message.get("id")) + b',"result":'
             if method in LISTS:
                 self.rewrites.add("merged-lists")
                 answers = {slug: listed[slug][method].pop(0) for slug in self._slugs if listed[slug].get(method)}
                 yield head + self._joined(method, answers) + b"}"
             elif method in OPENINGS:
                 self.rewrites.add("merged-opening")
-                yield head + _compact(self._introduction(message)) + b"}"
+                yield head + compact(self._introduction(message)) + b"}"
             elif method in ("ping", "logging/setLevel"):
                 yield head + b"{}}"
 
@@ -219,8 +219,8 @@ class Expected:
         member, name = LISTS[method]
         items: list[bytes] = []
         for slug, answer in answers.items():
-            start, _ = _place(answer.decode(), ("result", member))
-            for item in _elements(answer.decode(), start):
+            start, _ = place(answer.decode(), ("result", member))
+            for item in elements(answer.decode(), start):
                 own = json.loads(item)[name]
                 items.append(replaced(item.encode(), (name,), f"{slug}{'__' if name == 'name' else '+'}{own}"))
         fresh = b"," + _FRESH if self._modern else b""
@@ -249,11 +249,9 @@ def _without_meta(frame: bytes, message: Any) -> bytes:
     said = {f"{META}protocolVersion", f"{META}clientInfo", f"{META}clientCapabilities"}
     text, kept = frame.decode(), message["params"]["_meta"].keys() - said
     parent, gone = (("params", "_meta"), said) if kept else (("params",), {"_meta"})
-    start, end = _place(text, parent)
-    members = [
-        json.dumps(name) + ":" + text[begin:stop] for name, begin, stop in _members(text, start) if name not in gone
-    ]
-    return (text[:start] + "{" + ",".join(members) + "}" + text[end:]).encode()
+    start, end = place(text, parent)
+    left = [json.dumps(name) + ":" + text[begin:stop] for name, begin, stop in members(text, start) if name not in gone]
+    return (text[:start] + "{" + ",".join(left) + "}" + text[end:]).encode()
 
 
 def _path(message: Any) -> tuple[str, ...]:
@@ -275,67 +273,7 @@ def _lists_of(side: Side) -> dict[str, list[bytes]]:
     found: dict[str, list[bytes]] = {}
     for frame in (frame for stream in side.down for frame in stream):
         message = json.loads(frame)
-        if str(message.get("id")).startswith(_MERGED) and methods.get(message["id"]) in LISTS:
+        if str(message.get("id")).startswith(MERGED) and methods.get(message["id"]) in LISTS:
             assert "nextCursor" not in message["result"]
             found.setdefault(methods[message["id"]], []).append(frame)
     return found
-
-
-# JSON as text
-
-
-def replaced(frame: bytes, path: tuple[str, ...], value: Any) -> bytes:
-    """The message with another value in one place."""
-    text = frame.decode()
-    start, end = _place(text, path)
-    return (text[:start] + _compact(value).decode() + text[end:]).encode()
-
-
-def _added(frame: bytes, member: str, what: bytes) -> bytes:
-    """The message with one more member in an object of its own."""
-    text = frame.decode()
-    start, end = _place(text, (member,))
-    comma = "," if text[start + 1 : end - 1].strip() else ""
-    return (text[: start + 1] + what.decode() + comma + text[start + 1 :]).encode()
-
-
-def _compact(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
-
-
-def _place(text: str, path: tuple[str, ...]) -> tuple[int, int]:
-    start, end = 0, len(text)
-    for name in path:
-        start, end = next((each[1], each[2]) for each in _members(text, start) if each[0] == name)
-    return start, end
-
-
-def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    def one(at: int) -> tuple[str, int, int]:
-        name, at = _DECODER.raw_decode(text, at)
-        start = _skip(text, _skip(text, at) + 1)
-        return name, start, _DECODER.raw_decode(text, start)[1]
-
-    return _parts(text, at, one)
-
-
-def _elements(text: str, at: int) -> list[str]:
-    def one(at: int) -> tuple[str, int, int]:
-        return "", at, _DECODER.raw_decode(text, at)[1]
-
-    return [text[start:end] for _, start, end in _parts(text, at, one)]
-
-
-def _parts(text: str, at: int, one: Callable[[int], tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:
-    at = _skip(text, at) + 1
-    while text[at := _skip(text, at)] not in "]}":
-        part = one(at)
-        yield part
-        at = _skip(text, part[2])
-        at += text[at] == ","

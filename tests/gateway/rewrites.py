@@ -9,16 +9,22 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.gateway.json_text import replaced
 from tests.gateway.real import OWN
 from tests.gateway.taps import Streams
 
 PAGE = Path(__file__).parent.parent.parent / "docs/reference/gateway-rewrites.md"
 UNCHANGED = frozenset({"own-requests", "cache-hints", "hang-up"})
+MERGED = "pinwarden-merged-"
+"""With which ids begin that the gateway uses to open a server, and to list at the address of all servers."""
 KEPT_FOR = 30_000
 """Milliseconds: the time after which the gateway asks for a list again."""
+_SHARED = re.compile(r"pinwarden-[0-9a-f]{16}-\d+")
+_SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 _LISTS = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
 _HINTED = _LISTS | {"server/discover"}
 _USES = frozenset(
@@ -40,6 +46,68 @@ class Side:
     def __init__(self, up: list[bytes], down: Streams) -> None:
         self.up = up
         self.down = down
+
+
+class SharedIds:
+    """The side of a process that clients share, with the ids and progress tokens that the client chose.
+
+    The request under an id of the gateway is the first of the client's that has the same bytes but for id and token.
+    """
+
+    def __init__(self, server: Side, requests: list[bytes], own: Container[str] = ()) -> None:
+        """``requests`` are those of the client as the server has to get them; ``own`` methods are the gateway's."""
+        self._unmatched = [(_without_ids(frame), json.loads(frame)) for frame in requests if b'"id"' in frame]
+        self._asked: dict[str, Any] = {}
+        """By an id of the gateway, the client's request."""
+        self.rewrites: set[str] = set()
+        up = [self._up(frame, own) for frame in server.up]
+        if self._asked:
+            self.rewrites.add("shared-ids")
+        self.side = Side(up, [[self._down(frame) for frame in stream] for stream in server.down])
+
+    def _up(self, frame: bytes, own: Container[str]) -> bytes:
+        message = json.loads(frame)
+        number, params = message.get("id"), message.get("params", {})
+        if "method" not in message:
+            return frame
+        if params.get("requestId") in self._asked and message["method"] == "notifications/cancelled":
+            return replaced(frame, ("params", "requestId"), self._asked[params["requestId"]]["id"])
+        if not _SHARED.fullmatch(str(number)):
+            return frame
+        if message["method"] in own:
+            self._asked[number] = {"id": f"{MERGED}{number}"}
+            return replaced(frame, ("id",), self._asked[number]["id"])
+        asked = next(each for each in self._unmatched if each[0] == _without_ids(frame))
+        self._unmatched.remove(asked)
+        self._asked[number] = asked[1]
+        if "progressToken" in params.get("_meta", {}):
+            assert params["_meta"]["progressToken"] == number
+            frame = replaced(frame, ("params", "_meta", "progressToken"), _token(asked[1]))
+        return replaced(frame, ("id",), asked[1]["id"])
+
+    def _down(self, frame: bytes) -> bytes:
+        if b'"pinwarden-' not in frame:
+            return frame
+        message = json.loads(frame)
+        number, params = message.get("id"), message.get("params", {})
+        if "method" not in message:
+            return replaced(frame, ("id",), self._asked[number]["id"]) if number in self._asked else frame
+        if params.get("progressToken") in self._asked:
+            frame = replaced(frame, ("params", "progressToken"), _token(self._asked[params["progressToken"]]))
+        subscription = params.get("_meta", {}).get(_SUBSCRIPTION)
+        if subscription in self._asked:
+            frame = replaced(frame, ("params", "_meta", _SUBSCRIPTION), self._asked[subscription]["id"])
+        return frame
+
+
+def _token(message: Any) -> Any:
+    return message["params"]["_meta"]["progressToken"]
+
+
+def _without_ids(frame: bytes) -> bytes:
+    if "progressToken" in json.loads(frame).get("params", {}).get("_meta", {}):
+        frame = replaced(frame, ("params", "_meta", "progressToken"), None)
+    return replaced(frame, ("id",), None)
 
 
 class Expected:

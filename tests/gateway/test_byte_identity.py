@@ -34,6 +34,7 @@ from tests.gateway.real import CLIENTS, MODULES, SERVERS, lines, real_servers, t
 from tests.gateway.rewrites import (
     UNCHANGED,
     Expected,
+    SharedIds,
     Side,
     difference,
     difference_in_order,
@@ -290,11 +291,17 @@ def test_over_http_a_process_has_the_bytes_that_the_client_has(tmp_path: Path, c
     record = tmp_path / "server"
     behind = Behind(guard("real", policy=POLICY), command=tapped(record, case.command()))
     with gateway({"real": behind}) as made, http_tap(made.port) as tap:
+        shared: set[str] = set()
 
         def look() -> tuple[Side, Side]:
-            return Side(lines(record, "up"), [lines(record, "down")]), Side(*tap.messages())
+            server = Side(lines(record, "up"), [lines(record, "down")])
+            client = Side(*tap.messages())
+            ids = SharedIds(server, client.up)
+            shared.update(ids.rewrites)
+            return ids.side, client
 
         _tour_over_http(tap.port, case, look, hanging_up=case.mode == "auto")
+    assert shared == ({"shared-ids"} if case.server == "full" else set())  # the other one wants a handshake
 
 
 @pytest.mark.parametrize(
@@ -339,7 +346,7 @@ def _tour_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]]
 # At the address of all servers
 
 
-MERGED = frozenset({"own-requests", "merged-names", "merged-lists", "merged-opening", "merged-eras"})
+MERGED = frozenset({"own-requests", "shared-ids", "merged-names", "merged-lists", "merged-opening", "merged-eras"})
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,12 @@ class Wire:
 
     gave_way = False
     shared = False
+    private = True
 
-    def hangs(self, since: float) -> None:
+    def hangs(self, since: float) -> bool:
         """Nothing else uses it."""
+        del since
+        return False
 
     def __init__(self) -> None:
         self.sent: list[Any] = []

@@ -109,7 +109,7 @@ def test_a_client_that_gets_no_process_for_any_server_gets_an_error_that_names_t
 ) -> None:
     commands = {"old": script(tmp_path, ["initialize"]), "new": script(tmp_path, ["discover"])}
     with (
-        serving(commands, replace(LIMITS, max_children=1)) as (at, _),
+        serving(commands, replace(LIMITS, max_children=1, share_processes=False)) as (at, _),
         Raw(at) as first,
         Raw(at, token=OTHER) as second,
     ):

@@ -20,7 +20,7 @@ import uvloop
 from pinwarden.core.record import replace
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.limits import HttpLimits
-from tests.gateway.http_world import Behind, Gateway, Raw, Stream, gateway, guard, messages, modern
+from tests.gateway.http_world import Behind, Gateway, Raw, Stream, gateway, guard, messages, modern, rpc
 from tests.gateway.test_gateway_command import Project, running
 from tests.servers import sdk_server, stateless_witness
 from tests.support.waiting import poll
@@ -31,7 +31,6 @@ LIMITS = HttpLimits(
     merged_opening_seconds=60,
     merged_list_seconds=60,
     first_backoff_seconds=0.01,
-    share_processes=True,
 )
 WITNESS = [sys.executable, "-I", "-S", str(Path(stateless_witness.__file__))]
 
@@ -49,11 +48,14 @@ class Scene:
         assert self.behind.supervisor is not None
         return self.behind.supervisor.starts, len(self.behind.supervisor.running)
 
-    def call(self, token: str, tool: str, number: Any = 7, progress: Any = None, **arguments: Any) -> list[Any]:
+    def call(
+        self, token: str, tool: str, number: Any = 7, progress: Any = None, path: str = "witness", **arguments: Any
+    ) -> list[Any]:
         """All messages that answer a call."""
         meta = {} if progress is None else {"_meta": {"progressToken": progress}}
-        with Raw(self.at, "witness", token=token) as raw:
-            body, headers = modern("tools/call", {"name": tool, "arguments": arguments, **meta}, number)
+        name = tool if path else f"witness__{tool}"
+        with Raw(self.at, path, token=token) as raw:
+            body, headers = modern("tools/call", {"name": name, "arguments": arguments, **meta}, number)
             _, given, answer = raw.send(body, headers)
             return messages(given, answer)
 
@@ -94,11 +96,28 @@ def test_clients_that_come_at_once_share_one_process_of_a_stateless_server(path:
         assert scene.processes == (1, 1)
 
 
+def test_clients_that_discover_a_server_at_its_own_address_at_once_start_one_process() -> None:
+    with serving() as scene:
+
+        def discover(token: str) -> Any:
+            with Raw(scene.at, "witness", token=token) as raw:
+                return raw.ask("server/discover", number=token)
+
+        with ThreadPoolExecutor(len(TOKENS)) as pool:
+            answers = list(pool.map(discover, TOKENS))
+        assert [answer["id"] for answer in answers] == TOKENS
+        assert all(answer["result"]["capabilities"] == {"tools": {}} for answer in answers)
+        assert scene.processes == (1, 1)
+
+
+@pytest.mark.parametrize("path", ["", "witness"])
 @pytest.mark.parametrize("number", [7, "seven", 1 << 40])
-def test_answers_and_progress_under_the_same_id_and_token_reach_only_the_client_that_asked(number: Any) -> None:
+def test_answers_and_progress_under_the_same_id_and_token_reach_only_the_client_that_asked(
+    number: Any, path: str
+) -> None:
     with serving() as scene:
         scene.said(TOKENS[0], "echo", secret="first")
-        answers = in_parallel(scene, "meet", number=number, progress="t", count=len(TOKENS))
+        answers = in_parallel(scene, "meet", number=number, progress="t", count=len(TOKENS), path=path)
         for token, (progress, answer) in zip(TOKENS, answers, strict=True):
             assert progress["params"] == {"progressToken": "t", "progress": 1, "message": token}
             assert answer["id"] == number
@@ -169,8 +188,32 @@ def test_a_notification_reaches_only_the_client_whose_subscription_it_names() ->
         assert (first.next(), last.next()) == (None, None)
 
 
-def test_a_shared_process_that_hangs_is_replaced() -> None:
+def test_a_log_message_that_names_no_request_reaches_a_client_only_while_no_other_has_used_the_process() -> None:
     with serving() as scene:
+        alone = scene.call(TOKENS[0], "log", secret="s")
+        assert [each.get("method") for each in alone] == ["notifications/message", None]
+        scene.said(TOKENS[1], "echo", secret="s")
+        for token in TOKENS[:2]:
+            assert [each.get("method") for each in scene.call(token, "log", secret="s")] == [None]
+
+
+def test_a_shared_process_that_is_late_but_answers_a_ping_is_not_replaced() -> None:
+    with serving() as scene:
+        pid = scene.said(TOKENS[0], "echo", secret="first")["pid"]
+        with ThreadPoolExecutor(2) as pool:
+            waiting = [pool.submit(scene.call, token, "meet", secret=token, count=9) for token in TOKENS[:2]]
+            poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
+            scene.at.later(LIMITS.answer_seconds + 1)
+            assert [each.result(60)[-1]["error"]["code"] for each in waiting] == [-32000, -32000]
+        assert scene.said(TOKENS[3], "seen")["pings"] == 1
+        assert {scene.said(token, "echo", secret="s")["pid"] for token in TOKENS} == {pid}
+        assert scene.at.hub.upstreams["witness"]._process._silence is None  # type: ignore[union-attr]
+        assert sorted(scene.said(TOKENS[3], "seen")["cancelled"]) == TOKENS[:2]
+        assert scene.processes == (1, 1)
+
+
+def test_a_shared_process_that_does_not_answer_a_ping_is_replaced() -> None:
+    with serving(limits=replace(LIMITS, shared_ping_seconds=0.1)) as scene:
         pid = scene.said(TOKENS[0], "echo", secret="first")["pid"]
         with ThreadPoolExecutor(2) as pool:
             waiting = [pool.submit(scene.call, token, "meet", secret=token, count=9) for token in TOKENS[:2]]
@@ -178,26 +221,69 @@ def test_a_shared_process_that_hangs_is_replaced() -> None:
             os.kill(pid, signal.SIGSTOP)
             scene.at.later(LIMITS.answer_seconds + 1)
             assert [each.result(60)[-1]["error"]["code"] for each in waiting] == [-32000, -32000]
+        poll(lambda: scene.processes == (1, 0))
         assert scene.said(TOKENS[3], "echo", secret="s")["pid"] != pid
         assert scene.processes[0] == 2
 
 
-def test_a_client_that_leaves_cancels_its_own_request_and_no_other_one() -> None:
+@pytest.mark.parametrize("path", ["", "witness"])
+@pytest.mark.parametrize("progress", [None, "t"])
+@pytest.mark.parametrize("leaver", TOKENS[:2])
+def test_a_client_that_hangs_up_cancels_its_own_call_and_no_other_one_under_the_same_id(
+    leaver: str, progress: Any, path: str
+) -> None:
+    """The other call is of another client, or of another program with the same token."""
     with serving() as scene:
         scene.said(TOKENS[0], "echo", secret="first")
         with ThreadPoolExecutor(1) as pool:
-            staying = pool.submit(scene.call, TOKENS[1], "meet", secret="stays", count=2)
+            staying = pool.submit(scene.call, TOKENS[1], "meet", secret="stays", count=2, path=path, progress=progress)
             poll(lambda: "stays" in scene.said(TOKENS[3], "seen")["calls"])
-            arguments = {"secret": "leaves", "count": 9}
-            body, headers = modern("tools/call", {"name": "meet", "arguments": arguments}, 7)
+            meta = {} if progress is None else {"_meta": {"progressToken": progress}}
+            call = {"name": "meet" if path else "witness__meet", "arguments": {"secret": "leaves", "count": 9}, **meta}
+            body, headers = modern("tools/call", call, 7)
             with closing(http.client.HTTPConnection(scene.at.host, scene.at.port)) as leaving:
-                headers |= {"Authorization": f"Bearer {TOKENS[0]}", "Content-Type": "application/json"}
+                headers |= {"Authorization": f"Bearer {leaver}", "Content-Type": "application/json"}
                 headers |= {"Accept": "application/json, text/event-stream"}
-                leaving.request("POST", "/mcp/witness", body, headers)
+                leaving.request("POST", "/mcp/witness" if path else "/mcp", body, headers)
                 poll(lambda: "leaves" in scene.said(TOKENS[3], "seen")["calls"])
             poll(lambda: scene.said(TOKENS[3], "seen")["cancelled"] == ["leaves"])
             scene.call(TOKENS[2], "meet", secret="second", count=2)
             assert json.loads(staying.result(60)[-1]["result"]["content"][0]["text"])["secret"] == "stays"
+        assert scene.said(TOKENS[3], "seen")["cancelled"] == ["leaves"]
+        assert scene.processes == (1, 1)
+
+
+def test_a_client_of_the_handshake_era_cancels_its_own_call_and_no_other_one_under_the_same_id() -> None:
+    with serving() as scene, ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+
+        def client(token: str, session: str = "") -> Raw:
+            raw = stack.enter_context(Raw(scene.at, token=token))
+            raw.session = session
+            return raw
+
+        def meet(raw: Raw, secret: str, number: int) -> list[Any]:
+            params = {"name": "witness__meet", "arguments": {"secret": secret, "count": 9}}
+            _, headers, body = raw.send(json.dumps(rpc("tools/call", params, number)).encode())
+            return messages(headers, body)
+
+        def cancel(session: str, token: str, request_id: Any) -> None:
+            note = rpc("notifications/cancelled", {"requestId": request_id}, None)
+            client(token, session).send(json.dumps(note).encode())
+
+        first, last = client(TOKENS[0]), client(TOKENS[1])
+        for raw in (first, last):
+            raw.initialize()
+        calls = {
+            number: pool.submit(meet, client(TOKENS[0], first.session), f"call-{number}", number) for number in (7, 8)
+        }
+        poll(lambda: {"call-7", "call-8"} <= {*scene.said(TOKENS[3], "seen")["calls"]})
+        for request_id in (7, "7", 1 << 40, "pinwarden-0-1"):  # of a session in which no call is open
+            cancel(last.session, TOKENS[1], request_id)
+        assert scene.said(TOKENS[3], "seen")["cancelled"] == []
+        for number, cancelled in ((7, ["call-7"]), (8, ["call-7", "call-8"])):
+            cancel(first.session, TOKENS[0], number)
+            poll(lambda expected=cancelled: scene.said(TOKENS[3], "seen")["cancelled"] == expected)  # type: ignore[misc]
+            assert calls[number].result(60) == []
 
 
 def test_when_a_shared_process_is_killed_every_waiting_client_gets_an_error_and_one_process_is_started_again() -> None:
@@ -226,8 +312,10 @@ def test_a_server_with_a_capability_that_may_belong_to_a_connection_is_not_share
         assert len(pids) == (1 if shared else len(TOKENS))
 
 
-@pytest.mark.parametrize(("options", "processes"), [(["--shared-processes"], 1), ([], 2)])
-def test_processes_are_shared_only_if_the_operator_says_so(tmp_path: Path, options: list[str], processes: int) -> None:
+@pytest.mark.parametrize(("options", "processes"), [([], 1), (["--no-shared-processes"], 2)])
+def test_processes_are_shared_unless_the_operator_says_otherwise(
+    tmp_path: Path, options: list[str], processes: int
+) -> None:
     project = Project(tmp_path)
     command, *arguments = WITNESS
     project.lock({"witness": {"command": command, "args": arguments}})

@@ -6,7 +6,8 @@
 - ``meet`` does the same when ``count`` calls of it wait: progress in their order, answers in the reverse order;
 - ``stray`` first sends messages that belong to no request, some of them under ids that may be in use;
 - ``change`` first notifies the last subscriber that the list of tools changed;
-- ``seen`` answers with the secrets of all calls, and with those that were cancelled.
+- ``seen`` answers with the secrets of all calls, with those that were cancelled, and with the number of pings;
+- ``log`` first sends a log message that names no request.
 """
 
 import json
@@ -14,7 +15,7 @@ import os
 import sys
 from typing import Any
 
-NAMES = ("echo", "meet", "stray", "change", "seen")
+NAMES = ("echo", "meet", "stray", "change", "seen", "log")
 TOOLS = [{"name": name, "description": f"Does {name}.", "inputSchema": {"type": "object"}} for name in NAMES]
 META = "io.modelcontextprotocol/"
 
@@ -28,6 +29,7 @@ class Witness:
         self.meeting: list[Any] = []
         self.cancelled: list[Any] = []
         self.subscriptions: list[Any] = []
+        self.pings = 0
 
     def take(self, message: Any) -> None:
         """Answer one message."""
@@ -50,6 +52,7 @@ class Witness:
             self.subscriptions.append(message["id"])
             self.notify(message["id"], "notifications/subscriptions/acknowledged")
         elif "id" in message:
+            self.pings += method == "ping"
             send({"id": message["id"], "error": {"code": -32601, "message": "Method not found"}})
 
     def echo(self, call: Any) -> None:
@@ -94,7 +97,12 @@ class Witness:
     def seen(self, call: Any) -> None:
         """Answer with all secrets."""
         secrets = [each["params"]["arguments"].get("secret") for each in self.calls]
-        said(call, {"calls": secrets, "cancelled": self.cancelled})
+        said(call, {"calls": secrets, "cancelled": self.cancelled, "pings": self.pings})
+
+    def log(self, call: Any) -> None:
+        """Send a log message, then answer."""
+        send({"method": "notifications/message", "params": {"level": "info", "data": "LOG"}})
+        said(call)
 
 
 def progress(call: Any) -> None:

@@ -9,7 +9,7 @@ seconds later. A second SIGTERM cuts them off.
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,8 +108,9 @@ def _add_limits(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--shared-processes",
-        action="store_true",
-        help="run one process for all clients of a server that needs no session (2026-07-28)",
+        action=BooleanOptionalAction,
+        default=limits.share_processes,
+        help="run one process for all clients of a server that needs no session (2026-07-28); this is the default",
     )
     parser.add_argument(
         "--idle-seconds",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -109,14 +108,8 @@ class Backend:
 
     async def open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
         """Find the era of the server, and begin. What a client of the other era can do is of no use to the server."""
-        async with AsyncExitStack() as stack:
-            if not self.upstream.era:
-                # Another client may be slow for reasons of its own, so half of the time is left for a try of this one.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._hub.limits.merged_opening_seconds / 2):
-                        await stack.enter_async_context(self.upstream.finding_era)
-            if self.upstream.era:
-                await stack.aclose()
+        # Half of the time is left for a try of this client.
+        async with self.upstream.finding_era(self._hub.limits.merged_opening_seconds / 2):
             await self._open(info, capabilities, for_modern_client=for_modern_client)
 
     async def _open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:

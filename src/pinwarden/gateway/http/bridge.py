@@ -9,10 +9,11 @@ the session (HTTP 400 or 404), goes once more into a new session. No other reque
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.backend import (
     Answer,
@@ -389,11 +390,43 @@ def stateless_place(place: Place, frame: Frame) -> Place:
     return place if frame.method == LISTEN and not place.era else BridgedPlace(place)
 
 
-def learning_era(place: Place, frame: Frame, waiting: Waiting, conversation: Conversing) -> Waiting:
-    """The same, but the era of the server is known when it answers who it is."""
-    if isinstance(place, Upstream) and frame.method == "server/discover":
-        return _Discovery(waiting, place, conversation)
-    return waiting
+def request_stateless(  # noqa: PLR0913, PLR0917  what is known about a request
+    hub: Hub, place: Place, client: Client, frame: Frame, waiting: Waiting, parameters: bytes
+) -> tuple[Conversing | None, Callable[[], object]]:
+    """Send a request of the stateless era on its way.
+
+    Returns the conversation, if it is known yet, and what to call if the client does not wait any more.
+    """
+    discovers = isinstance(place, Upstream) and frame.method == "server/discover"
+    if discovers and isinstance(place, Upstream) and not place.era:
+        task = hub.run(_discover_first(hub, place, client, frame, waiting, parameters))
+        return None, task.cancel
+    conversation = hub.shared(stateless_place(place, frame), client)
+    if discovers and isinstance(place, Upstream):
+        waiting = _Discovery(waiting, place, conversation)
+    number = conversation.request(frame, waiting, parameters)
+    return conversation, partial(conversation.give_up, number)
+
+
+async def _discover_first(  # noqa: PLR0913, PLR0917  what is known about a request
+    hub: Hub, upstream: Upstream, client: Client, frame: Frame, waiting: Waiting, parameters: bytes
+) -> None:
+    """Relay ``server/discover`` to a server whose era is not known: clients that come at once share one process."""
+    conversation, number = None, None
+    try:
+        async with upstream.finding_era(hub.limits.merged_opening_seconds / 2):
+            conversation = hub.shared(upstream, client)
+            discovery = _Discovery(waiting, upstream, conversation)
+            number = conversation.request(frame, discovery, parameters)
+            await discovery.over.wait()
+    except asyncio.CancelledError:
+        if conversation is not None:
+            conversation.give_up(number)
+        if waiting.open:
+            waiting.failed(SERVER_AWAY, "the gateway ends")
+        raise
+    except PinwardenError as err:
+        waiting.failed(SERVER_AWAY, err.message)
 
 
 def initialize(hub: Hub, session: ClientSession, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
@@ -436,11 +469,25 @@ class _Discovery(_Passing):
         super().__init__(waiting)
         self._upstream = upstream
         self._conversation = conversation
+        self.over = asyncio.Event()
 
     def answered(self, frame: Frame, status: int) -> None:
         if isinstance(frame.members.get("result"), dict):
             self._upstream.is_stateless(self._conversation)
         super().answered(frame, status)
+        self.over.set()
+
+    def failed(self, code: int, why: str) -> None:
+        super().failed(code, why)
+        self.over.set()
+
+    def refused_unread(self, why: str) -> None:
+        super().refused_unread(why)
+        self.over.set()
+
+    def dropped(self) -> None:
+        super().dropped()
+        self.over.set()
 
 
 class _Handshake(_Passing):

@@ -69,6 +69,7 @@ class ChildLink(asyncio.SubprocessProtocol):
     """One process, for one conversation, or for all that share it."""
 
     shared = False
+    private = True
 
     def __init__(self, supervisor: Supervisor, owner: ProcessOwner, say: Callable[[str], None]) -> None:
         self._supervisor = supervisor
@@ -219,8 +220,10 @@ class ChildLink(asyncio.SubprocessProtocol):
     def expire(self, before: float, keep: Container[Id]) -> None:
         """Nothing is kept here for a request."""
 
-    def hangs(self, since: float) -> None:
+    def hangs(self, since: float) -> bool:
         """The process ends with its conversation."""
+        del since
+        return False
 
     def close(self) -> None:
         """End the process: politely, and in any case completely."""

@@ -449,9 +449,9 @@ class Conversation:
         if self._pinged is not None and self.heard >= self._pinged:
             self._pinged = None
         if hung or (self._pinged is not None and now - self._pinged >= self._limits.answer_seconds):
-            if self.link is not None:
-                self.link.hangs(now - self._limits.answer_seconds)
-            self.server_lost("the server hangs")
+            self._pinged = None
+            if self.link is None or not self.link.hangs(now - self._limits.answer_seconds):
+                self.server_lost("the server hangs")
         elif self.link is not None:
             self.link.expire(now - self._limits.answer_seconds, self._pending)
 
@@ -567,7 +567,8 @@ class Conversation:
                 pending.waiting.answered(restored(frame, pending), status)
             return
         pending = self._open.of_message(frame, asked)
-        if self.link is not None and self.link.shared and (pending is None or frame.is_request):
+        link = self.link
+        if link is not None and link.shared and (frame.is_request or (pending is None and not link.private)):
             return  # it may be meant for another client
         if pending is not None:
             pending.deadline = max(pending.deadline, self._clock() + self._limits.answer_seconds)

@@ -12,7 +12,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.gateway.call_fast_path import CALL
 from pinwarden.gateway.http.access import Access, Client, Denied
-from pinwarden.gateway.http.bridge import initialize, learning_era, stateless_place
+from pinwarden.gateway.http.bridge import initialize, request_stateless
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.cross_origin import is_preflight, preflight, readable_by
 from pinwarden.gateway.http.limits import HttpLimits
@@ -245,12 +245,12 @@ class Endpoint:
             # The revision has no notifications from clients over HTTP, and nothing that one could belong to.
             reply.send(202)
             return
-        conversation = self._hub.shared(stateless_place(place, frame), client)
-        self._remember(request, place, conversation, frame, modern=True)
         exchange = HttpExchange(reply, frame.members.get("id"), modern=True)
-        number = conversation.request(frame, learning_era(place, frame, exchange, conversation), request.parameters)
-        if number is not None and reply.open:
-            reply.on_gone = lambda: conversation.give_up(number)
+        conversation, give_up = request_stateless(self._hub, place, client, frame, exchange, request.parameters)
+        if conversation is not None:
+            self._remember(request, place, conversation, frame, modern=True)
+        if reply.open:
+            reply.on_gone = give_up
 
     def _post_in_session(self, request: Request, reply: Reply, client: Client, place: Place, frame: Frame) -> None:
         number = request.header(b"mcp-session-id")

@@ -44,8 +44,10 @@ class HttpLimits(Record):
     """Of one client. A client that opens more loses the one that it has not used for longest, and nobody else's."""
     max_children: int = 256
     """Processes in all. When there are so many, who has most of them loses one to a client that has fewer."""
-    share_processes: bool = False
+    share_processes: bool = True
     """Whether all clients share one process of a server whose protocol allows that."""
+    shared_ping_seconds: float = 10.0
+    """For a shared process to answer a ping, after it answered no request in time. Then it is replaced."""
     max_shared_in_flight: int = 64
     """Requests of one client that such a process works on at once. Further ones wait, and those of others do not."""
     place_seconds: float = 10.0

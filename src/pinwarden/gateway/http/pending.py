@@ -45,14 +45,18 @@ def _changed(frame: Frame, number: str) -> dict[str, Any]:
 
 
 def restored(frame: Frame, pending: Pending | Call) -> Frame:
-    """A message of the server under the id and the token that the client chose."""
+    """A message of the server under the id and the progress token that the client chose, in bytes and in members."""
     if not pending.renumbered:
         return frame
-    data = frame.data
-    if "id" in frame.members and "method" not in frame.members:
+    data, message = frame.data, {**frame.members}
+    if "id" in message and "method" not in message:
         data = with_value(data, ("id",), encoded(pending.own_id))
+        message["id"] = pending.own_id
     if frame.method == PROGRESS and "progressToken" in frame.params:
         data = with_value(data, ("params", "progressToken"), encoded(pending.own_token))
+        message["params"] = {**frame.params, "progressToken": pending.own_token}
     if SUBSCRIPTION_META in frame.meta:
         data = with_value(data, ("params", "_meta", SUBSCRIPTION_META), encoded(pending.own_id))
-    return Frame(data=data, message=frame.message)
+        meta = {**frame.meta, SUBSCRIPTION_META: pending.own_id}
+        message["params"] = {**message["params"], "_meta": meta}
+    return Frame(data, frame.message if frame.message is None else message)

@@ -68,6 +68,7 @@ class RemoteLink:
 
     gave_way = False
     shared = False
+    private = True
 
     def __init__(self, server: RemoteServer, owner: LinkOwner, limits: HttpLimits) -> None:
         self._server = server
@@ -194,8 +195,10 @@ class RemoteLink:
                 note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": number[1]}}
                 self.send(Frame(encoded(note), note), b"")
 
-    def hangs(self, since: float) -> None:
+    def hangs(self, since: float) -> bool:
         """Other conversations have connections of their own."""
+        del since
+        return False
 
     def expire(self, before: float, keep: Container[Id]) -> None:
         """Hang up on questions of our own that are not answered."""

@@ -33,7 +33,7 @@ class Reply:
         """Whether only the head is wanted: whatever came behind it would be read as the next answer."""
         self.shared: Mapping[str, str] | None = None
         """Headers for the browser, if a page of another site asks that may do so."""
-        self.on_gone: Callable[[], None] | None = None
+        self.on_gone: Callable[[], object] | None = None
         """Called if the client goes away before the answer is complete."""
         self.weight = 0
         """Bytes of a large request."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Set
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.event import STARTED, STOPPED, Fact
@@ -99,8 +99,7 @@ class Upstream:
         """Which requests the server takes, as far as is known: `HANDSHAKE` or `STATELESS`."""
         self.failing = False
         """Whether the last conversation ended before the server said anything."""
-        self.finding_era = asyncio.Lock()
-        """Held while a client finds out the era, so that not every client starts a process for that."""
+        self._finding_era = asyncio.Lock()
         self._allows_sharing = False
         self._keeps_state = False
         """Whether the server ever had a capability that clients cannot share."""
@@ -125,6 +124,19 @@ class Upstream:
         if stateless and self.era == STATELESS:
             self._share(made)
         return made
+
+    @asynccontextmanager
+    async def finding_era(self, seconds: float) -> AsyncIterator[None]:
+        """While the era of the server is not known, one client at a time finds it out, so that not every client starts
+        a process for that. Another client may be slow for reasons of its own, so it is waited for only so long."""
+        async with AsyncExitStack() as stack:
+            if not self.era:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await stack.enter_async_context(self._finding_era)
+            if self.era:
+                await stack.aclose()
+            yield
 
     def is_stateless(self, conversation: Conversing) -> None:
         """The server answered ``server/discover`` in a conversation: its process is shared, if that is safe."""
@@ -190,6 +202,7 @@ class Hub:
         self._shared: dict[tuple[str, Client], Conversing] = {}
         self._sessions: dict[str, ClientSession] = {}
         self._all: set[Conversing] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.turn = 0
         """Counts the changes of what is served."""
 
@@ -253,6 +266,13 @@ class Hub:
         self._all.add(made)
         return made
 
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something that is cancelled when the gateway ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
     def conversations(self) -> Iterator[Conversing]:
         """Every conversation that is open."""
         yield from tuple(self._all)
@@ -299,6 +319,8 @@ class Hub:
 
     def close(self) -> None:
         """End everything."""
+        for task in self._tasks:
+            task.cancel()
         for each in self.conversations():
             each.close("the gateway ends")
         self.executor.shutdown()

@@ -3,12 +3,13 @@
 In revision 2026-07-28 a request stands for itself, so requests of several clients can go to one process. Each client
 has its own conversation, which judges its messages. On the pipe every request has an id that is unique in the process,
 and its progress token is that id. A message of the server goes only to the conversation whose request it names. What
-names no request is not delivered to any client.
+names no request is delivered only as long as no second client has used the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Protocol
@@ -73,6 +74,10 @@ class SharedProcess:
         self._json = Limits(max_bytes=limits.max_bytes_at_once)
         self._notices = ListNotices(notices, self._list_changed)
         self._links: set[SharedLink] = set()
+        self._attached = 0
+        self._ping_id: Id = (str, f"pinwarden/{secrets.token_hex(8)}/ping")
+        self._silence: asyncio.TimerHandle | None = None
+        """Replaces the process, unless it answers a ping before."""
         self._by_id: dict[Id, SharedLink] = {}
         self._queue: deque[SharedLink] = deque()
         """Links with messages that may be written, each once."""
@@ -99,10 +104,16 @@ class SharedProcess:
 
     # For conversations
 
+    @property
+    def private(self) -> bool:
+        """Whether no second client has ever used it."""
+        return self._attached == 1
+
     def attach(self, owner: SharingOwner) -> SharedLink:
         """A link for one more conversation."""
         link = SharedLink(self, owner)
         self._links.add(link)
+        self._attached += 1
         return link
 
     def detach(self, link: SharedLink) -> None:
@@ -130,9 +141,12 @@ class SharedProcess:
         self.child.lose(why)
 
     def hangs(self, since: float) -> None:
-        """A conversation heard nothing since that time. If that is true of all, the process is of no use."""
-        if all(link.owner.heard < since for link in self._links):
-            self.lose(_HANGS)
+        """A conversation got nothing since that time. If that is true of all, ping the process; it is replaced if it
+        stays silent. A process that is alive is left to its clients: only the late request failed."""
+        if self._silence is None and not self.closed and all(link.owner.heard < since for link in self._links):
+            self.child.write(encoded({"jsonrpc": "2.0", "id": self._ping_id[1], "method": "ping"}))
+            loop = asyncio.get_running_loop()
+            self._silence = loop.call_later(self.limits.shared_ping_seconds, self.lose, _HANGS)
 
     def enqueue(self, link: SharedLink) -> None:
         """A link has a message that may be written."""
@@ -150,6 +164,9 @@ class SharedProcess:
     def from_server(self, data: bytes, *, asked: Id | None = None) -> bool:
         """Route a message to the conversation that it belongs to, which judges it."""
         del asked
+        if self._silence is not None:
+            self._silence.cancel()  # any message is a sign of life
+            self._silence = None
         request_id = key_of(likely_id(data))
         if request_id is not None:
             self._answered(request_id, data)
@@ -180,7 +197,7 @@ class SharedProcess:
             link.owner.from_server(data)
         elif self._is_founders(request_id):
             self._founder.owner.from_server(data)
-        else:
+        elif request_id != self._ping_id:
             self._not_delivered()
 
     def _notified(self, frame: Frame) -> None:
@@ -201,11 +218,13 @@ class SharedProcess:
         elif frame.method in LIST_CHANGED and request_id is None:
             if not self._notices.deferred(frame.data):
                 self._list_changed(frame.data)
+        elif request_id is None and self.private:
+            self._founder.owner.from_server(frame.data)
         else:
             self._not_delivered()
 
     def _list_changed(self, data: bytes) -> None:
-        """All sessions list again. Conversations do not deliver the notice itself."""
+        """All sessions list again. Conversations deliver the notice itself only as long as the process is private."""
         for link in tuple(self._links):
             link.owner.from_server(data)
 
@@ -225,6 +244,8 @@ class SharedProcess:
         self.closed = True
         self._queue.clear()
         self._notices.clear()
+        if self._silence is not None:
+            self._silence.cancel()
 
 
 class SharedLink:
@@ -244,6 +265,11 @@ class SharedLink:
         self._queued_bytes = 0
         self._in_turn = False
         self._closed = False
+
+    @property
+    def private(self) -> bool:
+        """Whether no other client ever used the process."""
+        return self.process.private
 
     @property
     def gave_way(self) -> bool:
@@ -284,9 +310,10 @@ class SharedLink:
     def expire(self, before: float, keep: Container[Id]) -> None:
         """Nothing is kept here longer than the conversation waits."""
 
-    def hangs(self, since: float) -> None:
-        """End the process, unless another conversation heard from the server since that time."""
+    def hangs(self, since: float) -> bool:
+        """Find out whether the process is alive."""
         self.process.hangs(since)
+        return True
 
     def close(self) -> None:
         """Cancel what this conversation has open, and leave the process to the others."""

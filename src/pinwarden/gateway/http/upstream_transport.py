@@ -18,7 +18,11 @@ class Link(Protocol):
     """Sends messages to a server."""
 
     shared: bool
-    """Whether other clients use the same process, so that ids have to be unique among all of them."""
+    """Whether other clients may use the same process, so that ids have to be unique among all of them."""
+
+    @property
+    def private(self) -> bool:
+        """Whether no other client ever used it: then a message that names no request is for this client."""
 
     @property
     def gave_way(self) -> bool:
@@ -36,8 +40,11 @@ class Link(Protocol):
     def expire(self, before: float, keep: Container[Id]) -> None:
         """Give up what was sent before that time, but for the requests that somebody still waits for."""
 
-    def hangs(self, since: float) -> None:
-        """The server said nothing in this conversation since that time, although it should have."""
+    def hangs(self, since: float) -> bool:
+        """The server sent nothing in this conversation since that time, although it should have.
+
+        Returns whether the conversation goes on, because the link itself finds out if the server is alive.
+        """
 
     def close(self) -> None:
         """Let go of the server."""
