@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Goal, compare, table
-from pinwarden.contract.entitlements.analysis import entitlements_of, handlers_in
+from pinwarden.contract.entitlements.analysis import analyse, handlers_in
 from pinwarden.contract.entitlements.values import Handler, Source
 from tests.support.published import FIRST, TRUTH, IndexUnreachableError, Score, sources, wheels
 
@@ -32,7 +32,7 @@ def _agreement(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, 
     scores = {"development": Score(), "held out": Score()}
     counts = dict.fromkeys(scores, 0)
     for name, truth in TRUTH.items():
-        told = entitlements_of(servers[name], handlers[name])
+        told = analyse(servers[name], handlers[name]).handlers
         for handler, expected in truth["handlers"].items():
             kinds = told[handler].kinds if handler in told else ()
             scores[truth["set"]].add(f"{name} {handler}", expected["entitlements"], kinds)
@@ -73,7 +73,7 @@ def _speed(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, tupl
     texts = []
     for name, modules in servers.items():
         recording = _Recording(modules)
-        entitlements_of(recording, handlers[name])
+        analyse(recording, handlers[name])
         texts += [source.text for source in recording.asked.values()]  # those that are read; the others cost nothing
 
     def parse() -> None:
@@ -82,7 +82,7 @@ def _speed(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, tupl
 
     def scan() -> None:
         for name, modules in servers.items():
-            entitlements_of(modules, handlers[name])
+            analyse(modules, handlers[name])
 
     rows = compare({"ast.parse": parse, "entitlements": scan}, baseline="ast.parse", rounds=ROUNDS)
     count = sum(len(each) for each in handlers.values())

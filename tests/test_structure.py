@@ -6,7 +6,7 @@ import ast
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -60,6 +60,70 @@ def test_no_module_imports_itself_by_whatever_way_round() -> None:
         order.prepare()
     except CycleError as err:
         raise AssertionError(" -> ".join(err.args[1])) from None
+
+
+_LOADED_BY_NAME = ("pinwarden.cli.commands", "pinwarden.cli.render", "pinwarden.cli.completion")
+"""Packages whose modules are imported by the name of a command, an output format or a shell."""
+_STARTED_AS_PROGRAM = {"pinwarden.__main__", "pinwarden.contract.introspector", "pinwarden.system.exec_guard"}
+_HOOKS = {"configure", "run", "render", "render_error", "script"}
+"""What the modules in those packages define, and their package calls by name."""
+
+
+def test_every_module_is_reached_from_an_entry_point() -> None:
+    known = architecture.modules()
+    reached: set[str] = set()
+    below = ["pinwarden", "pinwarden.cli.main", "pinwarden.pytest_plugin", *_STARTED_AS_PROGRAM]
+    below += [module for module in known if module.startswith(_LOADED_BY_NAME)]
+    with whole():
+        imports: dict[str, list[str]] = {}
+        for module, imported in architecture.imports(known):
+            imports.setdefault(module, []).append(imported)
+    while below:
+        module = below.pop()
+        if module not in reached:
+            reached.add(module)
+            parent = module.rpartition(".")[0]
+            below += [*imports.get(module, ()), *([parent] if parent else [])]
+    assert sorted(known.keys() - reached) == []
+
+
+def test_every_public_function_and_class_is_used_in_the_program() -> None:
+    """What only tests call is dead code. A helper of tests belongs into ``tests/support``."""
+    known = architecture.modules()
+    with whole():
+        used = {name for module, path in known.items() for name in _used_names(module, architecture.tree(path), known)}
+    unused = [
+        f"{module}.{node.name}"
+        for module, path in known.items()
+        for node in architecture.tree(path).body
+        if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_")
+        if (module, node.name) not in used and not _is_hook(module, node.name)
+    ]
+    assert unused == []
+
+
+def _is_hook(module: str, name: str) -> bool:
+    return module == "pinwarden.pytest_plugin" or (module.startswith(_LOADED_BY_NAME) and name in _HOOKS)
+
+
+def _used_names(module: str, tree: ast.Module, known: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
+    """Every name that a module uses, with the module that defines it: imported, through a module, or its own."""
+    imported: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                if inner in known:
+                    imported[alias.asname or alias.name] = inner
+                else:
+                    yield node.module, alias.name
+    for top in tree.body:
+        own = getattr(top, "name", "")
+        for node in ast.walk(top):
+            if isinstance(node, ast.Name) and node.id != own:
+                yield module, node.id
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported:
+                yield imported[node.value.id], node.attr
 
 
 def test_packages_import_only_packages_below_and_pure_modules_touch_nothing_outside() -> None:

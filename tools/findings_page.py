@@ -22,8 +22,6 @@ from pinwarden.project.gate.report import LIVE_KINDS
 from pinwarden.project.gate.repository import COVERAGE_KINDS
 from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.project.install_scripts import SCRIPT_KINDS
-from pinwarden.project.installed_bundles import YANK_KINDS
-from pinwarden.project.lock_conversion import CONVERSION_KINDS
 from pinwarden.project.lock_signatures import SIGNATURE_KINDS
 from pinwarden.project.locked_packages import BILL_KINDS, VULNERABILITY_KINDS
 from pinwarden.project.newer_releases import DEPENDENCY_KINDS
@@ -98,7 +96,7 @@ SECTIONS = (
     Section(heading="Secrets that lie open", commands="`secrets audit`", tables=(SECRET_KINDS,)),
     Section(
         heading="The lock itself",
-        commands="`ci`, `list`, `lock digest`, `lock verify-signature`, `lock convert`",
+        commands="`ci`, `list`, `lock digest`, `lock verify-signature`",
         tables=(
             _problems(),
             LOCK_KINDS,
@@ -107,7 +105,6 @@ SECTIONS = (
             POLICY_KINDS,
             LOCK_REQUIRED_KINDS,
             COVERAGE_KINDS,
-            CONVERSION_KINDS,
         ),
     ),
     Section(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from pinwarden.lock import policy
 from pinwarden.lock import signature as lock_signature
@@ -112,14 +111,12 @@ def signature_schema() -> Schema:
     sha256 = {"lockfileDigest": SRI, "publicKeyFingerprint": SRI}
     signature: Schema = {"type": "string", "pattern": "^[A-Za-z0-9+/]{85}[AQgw]==$"}
 
-    def envelope(scheme: lock_signature.Scheme, **more: Any) -> Schema:
-        head: dict[str, Schema] = {
-            "schema": {"const": scheme.schema},
-            "version": {"const": scheme.version},
-            "algorithm": {"const": "ed25519"},
-        }
-        return members({**head, **sha256, "signedAt": TEXT, "signature": signature}, {"policyDigest": SRI}, **more)
-
+    head: dict[str, Schema] = {
+        "schema": {"const": lock_signature.ENVELOPE_SCHEMA},
+        "version": {"const": lock_signature.ENVELOPE_VERSION},
+        "algorithm": {"const": "ed25519"},
+    }
+    toolpin = exactly({**head, **sha256, "signedAt": TEXT, "signature": signature}, {"policyDigest": SRI})
     dsse = exactly(
         {
             "payloadType": {"const": lock_signature.STATEMENT_TYPE},
@@ -133,10 +130,9 @@ def signature_schema() -> Schema:
     return document(
         "lock-signature:1",
         "A detached signature of a lockfile (mcp-lock.sig)",
-        "ToolPin's envelope, the one of the mcp-lock/1 draft, or DSSE over the bytes of the whole file.",
-        {"oneOf": [ref("toolpin"), ref("neutral"), ref("dsse")]},
-        toolpin=envelope(lock_signature.TOOLPIN, additionalProperties=False),
-        neutral=envelope(lock_signature.NEUTRAL),
+        "ToolPin's envelope, or DSSE over the bytes of the whole file.",
+        {"oneOf": [ref("toolpin"), ref("dsse")]},
+        toolpin=toolpin,
         dsse=dsse,
     )
 

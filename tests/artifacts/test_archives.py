@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from pinwarden.artifacts.archives.limits import ArchiveLimits
-from pinwarden.artifacts.archives.members import Member, tar_members, zip_members
+from pinwarden.artifacts.archives.members import Member, zip_members
 from pinwarden.artifacts.npm_tarball import unpacked
 from pinwarden.core.errors import PinwardenError
+from tests.support.archives import tar_members
 
 
 def tarball(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:

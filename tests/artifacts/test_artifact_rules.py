@@ -19,9 +19,7 @@ from pinwarden.artifacts.artifact import (
 )
 from pinwarden.artifacts.artifact_drift import (
     ARTIFACT_KINDS,
-    compare_artifacts,
     compare_pins,
-    compare_records,
     compare_releases,
     registry_change,
 )
@@ -321,80 +319,3 @@ class TestReleases:
         before = replace(HONEST, publisher="alice")
         after = replace(before, **{"package": self.NEXT, **members})
         assert compare_releases("notes", before, after) == (change(*expected),)
-
-
-class TestRecords:
-    @pytest.mark.parametrize(
-        ("member", "kind"),
-        [
-            ("integrity", "bytes_changed"),
-            ("sha256", "bytes_changed"),
-            ("fileSha256", "bytes_changed"),
-            ("artifactDigest", "bytes_changed"),
-            ("dependencies", "bytes_changed"),
-            ("registryBaseUrl", "registry_changed"),
-            ("resolved", "registry_changed"),
-            ("index_url", "registry_changed"),
-            ("provenance", "provenance_changed"),
-            ("sourceRepository", "provenance_changed"),
-            ("ref", "provenance_changed"),
-            ("signatures", "signature_lost"),
-            ("publisher", "publisher_changed"),
-            ("maintainers", "publisher_changed"),
-            ("installScripts", "scripts_added"),
-            ("tag", "tag_moved"),
-            ("version", "release_changed"),
-            ("platforms", "platform_changed"),
-            ("registryType", "registry_changed"),
-            ("ecosystem", "artifact_kind_changed"),
-            ("name", "artifact_kind_changed"),
-            ("description", "detail_changed"),
-            ("anything", "detail_changed"),
-        ],
-    )
-    def test_a_member_is_judged_by_what_it_is_about(self, member: str, kind: str) -> None:
-        assert compare_records("notes", {member: "a", "x": 1}, {member: "b", "x": 1}) == (
-            change(kind, member, "a", "b"),
-        )
-
-    @pytest.mark.parametrize(
-        ("member", "before", "after", "kind"),
-        [
-            ("provenance", {"issuer": "x"}, ABSENT, "provenance_changed"),
-            ("provenance", {"issuer": "x"}, None, "provenance_changed"),
-            ("provenance", None, {"issuer": "x"}, "evidence_gained"),
-            ("signed", True, False, "signature_lost"),
-            ("signed", False, True, "evidence_gained"),
-            ("scripts", [], ["install"], "scripts_added"),
-            ("scripts", ["install"], [], "scripts_gone"),
-            ("size", 1, True, "bytes_changed"),
-            ("integrity", ABSENT, "sha512-x", "bytes_changed"),
-        ],
-    )
-    def test_it_matters_whether_something_came_or_went(self, member: str, before: Any, after: Any, kind: str) -> None:
-        old, new = ({} if each is ABSENT else {member: each} for each in (before, after))
-        assert compare_records("notes", old, new) == (change(kind, member, before, after),)
-
-    def test_the_same_record_is_no_change(self) -> None:
-        assert compare_records("notes", {"a": {"b": [1]}}, {"a": {"b": [1]}}) == ()
-
-    @pytest.mark.parametrize(
-        ("before", "after"),
-        [
-            ({"name": "notes", "sha256": "a"}, {"name": "notes", "sha256": "b"}),
-            ([{"name": "notes", "sha256": "a"}], [{"name": "notes", "sha256": "b"}]),
-            ({"notes": {"sha256": "a"}, "x": {}}, {"notes": {"sha256": "b"}, "x": {}}),
-            (
-                {"artifacts": [{"identifier": "notes", "sha256": "a"}]},
-                {"artifacts": [{"name": "notes", "sha256": "b"}]},
-            ),
-        ],
-        ids=["one", "list", "by name", "inside"],
-    )
-    def test_artifacts_are_found_in_every_arrangement(self, before: Any, after: Any) -> None:
-        assert change("bytes_changed", "sha256", "a", "b") in compare_artifacts(before, after)
-
-    def test_an_artifact_more_or_less_is_told(self) -> None:
-        one, two = [{"name": "a"}, {"name": "b"}], [{"name": "a"}, {"name": "b"}, {"name": "c"}]
-        assert [(each.kind, each.name) for each in compare_artifacts(one, two)] == [("detail_changed", "c")]
-        assert [(each.kind, each.name) for each in compare_artifacts(two, one)] == [("file_gone", "c")]

@@ -13,10 +13,10 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.artifacts.endpoints.docker import HelperLimits, registry_endpoint
-from pinwarden.artifacts.oci import resolve
 from pinwarden.artifacts.oci_reference import parse_reference
 from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
+from tests.support.images import resolve
 from tests.support.registries import scripted
 
 SECRET = "s3cr3t:with colon"

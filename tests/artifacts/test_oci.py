@@ -30,13 +30,13 @@ from pinwarden.artifacts.artifact import (
     PackageName,
     Problem,
 )
-from pinwarden.artifacts.oci import Wish, facts, image_facts, resolve, save_layout
+from pinwarden.artifacts.oci import Wish, facts, image_facts, save_layout
 from pinwarden.artifacts.oci_reference import parse_reference
 from pinwarden.artifacts.oci_registry import Registry, Tokens
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.support import images
-from tests.support.images import Blob, BuiltImage, image, index, platform_members, push, push_index, text_of
+from tests.support.images import Blob, BuiltImage, image, index, platform_members, push, push_index, resolve, text_of
 from tests.support.registries import (
     Asked,
     DockerRegistry,

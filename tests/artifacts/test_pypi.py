@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pinwarden.artifacts.archives.members import tar_members
 from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ListedFile, PackageName, Problem
 from pinwarden.artifacts.endpoints.pypi import indexes
 from pinwarden.artifacts.pypi import facts
@@ -24,6 +23,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.endpoint import Endpoint, Settings
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.plain_http import Answerer, Asked, PlainServer, Said, files, plain_server
+from tests.support.archives import tar_members
 from tests.support.wheels import make_wheel, make_zip, package_index, wheel_name
 
 NOW = "2026-11-16T00:00:00Z"

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from pinwarden.artifacts.archives.limits import DEFAULT_LIMITS
-from pinwarden.artifacts.archives.members import tar_members
 from pinwarden.artifacts.archives.tar import tar_in_memory
 from pinwarden.artifacts.npm_tarball import read_manifest, unpacked
 from pinwarden.core.errors import PinwardenError
+from tests.support.archives import tar_members
 
 GOOD, EVIL = b'{"name":"tool","version":"1.0.0"}', b'{"name":"tool","scripts":{"postinstall":"evil"}}'
 END = bytes(1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -237,18 +238,6 @@ def test_a_file_of_trusted_keys_with_two_meanings_is_an_error_and_not_an_empty_o
     assert caught.value.code == "TRUST_INVALID"
 
 
-def test_trust_and_policy_are_written_as_they_are_read() -> None:
-    assert trust.of(trust.to_value(TRUST)) == TRUST
-    policy = installer_policy.of({"network": "allow"})
-    assert installer_policy.to_value(policy) == {
-        "network": "allow",
-        "filesystem": "deny",
-        "exec": "deny",
-        "allow_legacy": False,
-    }
-    assert installer_policy.of(installer_policy.to_value(policy)) == policy
-
-
 @pytest.mark.parametrize(
     "document", [[], {"network": "some"}, {"networks": "deny"}, {"allow_legacy": 1}, {"exec": None}]
 )
@@ -283,6 +272,6 @@ def test_an_event_of_the_log_is_written_as_it_is_read() -> None:
         issuer_name="acme",
     )
     document = signed(log_event.to_value(event), log_event.SIGNED_FIELDS, MAINTAINER)
-    read = log_event.parse(log_event.leaf_bytes(document))
+    read = log_event.of(json.loads(log_event.leaf_bytes(document)))
     assert replace(read, signatures=()) == event
     assert read.document == document

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pinwarden.bundle import pointer, trust
+from pinwarden.bundle import pointer
 from pinwarden.bundle.pointer import Constraints, Pointer
 from pinwarden.bundle.profile import default_profile
 from pinwarden.bundle.trust import Trust, TrustedKey
 from pinwarden.cli.main import main
 from pinwarden.core.keys import PrivateKey
-from tests.support.bundle_world import BEFORE, LATER, MAINTAINER, REGISTRY, VERIFIER
+from tests.support.bundle_world import BEFORE, LATER, MAINTAINER, REGISTRY, VERIFIER, trust_value
 
 SERVER = {
     "name": "acme.notes",
@@ -69,7 +69,7 @@ def pointed(facts: dict[str, Any], **constraints: Any) -> None:
             TrustedKey(key=MAINTAINER.public_key, roles=("maintainer",)),
         ),
     )
-    Path("trust.json").write_text(json.dumps(trust.to_value(known)))
+    Path("trust.json").write_text(json.dumps(trust_value(known)))
     Path("policy.json").write_text('{"filesystem": "read_only"}')
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pinwarden.bundle import pointer, trust
+from pinwarden.bundle import pointer
 from pinwarden.bundle.descriptor import CAR
 from pinwarden.bundle.pointer import Pointer
 from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.cli.main import main
 from pinwarden.core.keys import PrivateKey
 from tests.docs.schemas import problems
-from tests.support.bundle_world import BEFORE, REGISTRY, STRANGER, TRUST, VERIFIER
+from tests.support.bundle_world import BEFORE, REGISTRY, STRANGER, TRUST, VERIFIER, trust_value
 from tests.support.registries import DockerRegistry, docker_registry, needs_registry
 
 pytestmark = needs_registry
@@ -125,7 +125,7 @@ def pushed_with_pointer(run: Run, place: str, signer: PrivateKey = REGISTRY) -> 
     row = Pointer(tool="acme.notes", channel="stable", updated_at_utc=BEFORE, **subject)
     document = pointer.to_value("acme", "acme", BEFORE, [row])
     Path("pointer.json").write_bytes(to_bytes(signed(document, pointer.SIGNED_FIELDS, signer)))
-    Path("trust.json").write_bytes(to_bytes(trust.to_value(TRUST)))
+    Path("trust.json").write_bytes(to_bytes(trust_value(TRUST)))
     Path("policy.json").write_text("{}")
     assert (
         run("bundle", "push", ARCHIVE, place, "--attestation", "attestation.json", "--pointer", "pointer.json")[0] == 0

@@ -23,11 +23,10 @@ NAMES = {command.name: command for command in ALL}
 CASES: tuple[tuple[str, set[str]], ...] = (
     ("pinwarden ", {"inspect", "ci", "lock", "policy", "secrets", "completion", "help"}),
     ("pinwarden insp", {"inspect"}),
-    ("pinwarden lock ", {"digest", "sign", "verify-signature", "convert"}),
+    ("pinwarden lock ", {"digest", "sign", "verify-signature"}),
     ("pinwarden policy ", {"init", "check", "digest"}),
     ("pinwarden lock --fo", {"--format"}),
     ("pinwarden lock digest --fo", {"--format"}),
-    ("pinwarden lock convert --to ", {"mcp-lock/1", "v2"}),
     ("pinwarden digest --profile hangar-", {"hangar-1.2"}),
     ("pinwarden diff --format ", {"text", "json", "sarif", "markdown", "junit", "github"}),
     ("pinwarden diff --allow-execute --format j", {"json", "junit"}),

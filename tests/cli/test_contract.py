@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.main import main
-from pinwarden.contract.contract import FLAGS
 from pinwarden.contract.extension import body_digest
 from pinwarden.contract.lockfile import Lockfile
 from pinwarden.core.errors import CODES
 from tests.cli.run import Outcome, pinwarden
+from tests.support.contracts import FLAGS
 
 Run = Callable[..., Outcome]
 

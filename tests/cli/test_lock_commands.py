@@ -15,12 +15,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from pinwarden import PrivateKey
 from pinwarden.core.digest import Digest
 from pinwarden.lock import lockfile
-from pinwarden.lock.entry import new_entry
 from pinwarden.lock.lockfile import Lock, sealed
 from pinwarden.surface import surface
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import load, vectors_dir
-from tests.support.locks import NOON, SURFACE, our_entry, plan
+from tests.support.locks import NOON, SURFACE, new_entry, our_entry, plan
 
 TOOLPIN = vectors_dir() / "toolpin"
 WHOLE = "locks/whole.mcp-lock.json"
@@ -382,63 +381,3 @@ class TestVerifySignature:
         here = project(tmp_path)
         (here / "mcp-lock.sig").write_bytes((TOOLPIN / "signing/no-policy.sig").read_bytes())
         assert pinwarden("lock", "verify-signature", *arguments, cwd=here).code == code
-
-
-class TestConvert:
-    @pytest.mark.parametrize("lock", [WHOLE, "locks/live-stdio.live.mcp-lock.json"])
-    def test_there_and_back_again_is_the_same_file(self, tmp_path: Path, lock: str) -> None:
-        here = project(tmp_path, lock)
-        assert pinwarden("lock", "convert", "--to", "mcp-lock/1", "-o", "neutral.json", cwd=here).code == 0
-        back = ("lock", "convert", "--to", "v2", "--file", "neutral.json", "-o", "back.json")
-        assert pinwarden(*back, cwd=here).code == 0
-        assert (here / "back.json").read_bytes() == (here / "mcp-lock.json").read_bytes()
-
-    def test_what_was_set_aside_is_named(self, tmp_path: Path) -> None:
-        arguments = ("lock", "convert", "--to", "mcp-lock/1", "-o", "n.json", "--format", "json")
-        facts = told(pinwarden(*arguments, cwd=project(tmp_path)))
-        assert facts["set_aside"] == ["io.github.acme/oci-tagged:claude", "io.github.acme/oci-tagged:vscode"]
-        assert facts["entries"] == 14
-        digest = pinwarden("lock", "digest", "--file", "n.json", cwd=tmp_path)
-        assert (digest.code, digest.out) == (0, facts["digest"] + "\n")
-
-    def test_without_an_output_the_file_is_on_stdout_and_the_rest_on_stderr(self, tmp_path: Path) -> None:
-        before = files(project(tmp_path))
-        outcome = pinwarden("lock", "convert", "--to", "mcp-lock/1", cwd=tmp_path)
-        assert outcome.code == 0
-        assert told(outcome)["specVersion"] == 1
-        assert "io.github.acme/oci-tagged:claude" in outcome.err
-        assert files(tmp_path) == before
-
-    def test_a_converted_lock_can_be_signed_and_verified(self, tmp_path: Path) -> None:
-        here = project(tmp_path)
-        pinwarden("lock", "convert", "--to", "mcp-lock/1", "-o", "n.json", cwd=here)
-        assert pinwarden("lock", "sign", "--file", "n.json", "--key", new_key(here, "ada"), cwd=here).code == 0
-        assert json.loads((here / "mcp-lock.sig").read_bytes())["schema"] == "mcp-lock-signature"
-        asked = ("lock", "verify-signature", "--file", "n.json", "--public-key", "ada.pub")
-        assert pinwarden(*asked, cwd=here).code == 0
-
-    def test_a_tampered_neutral_lock_is_refused(self, tmp_path: Path) -> None:
-        here = project(tmp_path)
-        pinwarden("lock", "convert", "--to", "mcp-lock/1", "-o", "n.json", cwd=here)
-        text = (here / "n.json").read_bytes()
-        (here / "n.json").write_bytes(text.replace(b'"scope": "project"', b'"scope": "user"', 1))
-        assert pinwarden("lock", "digest", "--file", "n.json", cwd=here).code == 1
-        outcome = pinwarden("lock", "convert", "--to", "v2", "--file", "n.json", "-o", "back.json", cwd=here)
-        assert outcome.code == 1
-        assert not (here / "back.json").exists()
-
-    @pytest.mark.parametrize(
-        ("lock", "arguments", "code"),
-        [
-            (WHOLE, ("--to", "v3"), 2),
-            (WHOLE, (), 2),
-            (WHOLE, ("--to", "v2"), 2),
-            (WHOLE, ("--to", "mcp-lock/1", "-o", "mcp-lock.json"), 1),
-            (WHOLE, ("--to", "mcp-lock/1", "--file", "missing.json"), 3),
-            ("tamper/entry_config.mcp-lock.json", ("--to", "mcp-lock/1", "-o", "n.json"), 1),
-        ],
-    )
-    def test_a_refusal_writes_nothing(self, tmp_path: Path, lock: str, arguments: tuple[str, ...], code: int) -> None:
-        before = files(project(tmp_path, lock))
-        assert pinwarden("lock", "convert", *arguments, cwd=tmp_path).code == code
-        assert files(tmp_path) == before

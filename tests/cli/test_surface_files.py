@@ -11,7 +11,7 @@ import pytest
 
 from pinwarden.core.record import replace
 from pinwarden.lock import lock_store
-from pinwarden.lock.entry import Entry, new_entry
+from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import Extension, extended, pin_surface, surface_path
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock
@@ -19,7 +19,7 @@ from pinwarden.project.approvable import approvable, in_own_files
 from pinwarden.surface.surface import Surface, from_listing, parse, to_bytes
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import vectors_dir
-from tests.support.locks import LATER, NOON, SURFACE, plan
+from tests.support.locks import LATER, NOON, SURFACE, new_entry, plan
 
 NAME = "io.fixture/live-stdio"
 OTHER: Surface = from_listing({"tools": [{"name": "add", "description": "Other.", "inputSchema": {}}]})

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.contract.contract import PromptContract
+from pinwarden.contract.contract import PromptArgument, PromptContract
 from pinwarden.contract.dialect import F1, F2, F3, F4, F5, Dialect, V
-from pinwarden.contract.materialize import prompt_contract_from_json
 from tests.conformance.vectors import load, vectors_dir
 
 FOLDER = vectors_dir() / "fusion"
@@ -51,4 +50,24 @@ def server_files() -> list[Path]:
 
 def prompts_of(listed: list[dict[str, Any]] | None) -> list[PromptContract]:
     """Prompts as the vectors state them."""
-    return [prompt_contract_from_json(each) for each in listed or ()]
+    return [_prompt(prompt) for prompt in listed or ()]
+
+
+def _prompt(prompt: dict[str, Any]) -> PromptContract:
+    definition = prompt["definition"]
+    return PromptContract(
+        name=prompt.get("name", definition["name"]),
+        description=definition.get("description"),
+        title=definition.get("title"),
+        tags=tuple(prompt.get("tags", ())),
+        arguments=tuple(
+            PromptArgument(
+                name=argument["name"],
+                description=argument.get("description"),
+                required=argument.get("required") or False,
+            )
+            for argument in definition.get("arguments") or ()
+        ),
+        has_middleware=prompt.get("hasMiddleware", False),
+        hydration_timeout=prompt.get("hydrationTimeout"),
+    )

@@ -1,4 +1,4 @@
-"""MCP Hangar's digest policy: every row of its validator exactly, and what its gateway lists and lets call.
+"""MCP Hangar's digest policy: what its gateway lists and lets call.
 
 Where Hangar's gateway is wrong, ours is held to what is right: audit and warn are not the same, and every refused call
 has an event and a reason of its own.
@@ -10,63 +10,16 @@ from typing import Any
 
 import pytest
 
-from pinwarden.core.digest import Digest
 from pinwarden.core.tool_digest import tool_digest
-from pinwarden.gateway.gates.digests import validate_tool
-from pinwarden.lock.gateway_policy import AllowedDigest, DigestPolicy
 from pinwarden.surface.surface import Surface
 from tests.conformance.vectors import cases, load
 from tests.gateway.desk import Desk, policy, refused
 
 MATRIX = load("hangar/policy-matrix.json")
 VALIDATOR = MATRIX["validator"]
-UNKNOWN = {"allow_unverified": "allow_degraded"}
 ECHO: dict[str, Any] = {"name": "echo", "description": "Say it again.", "inputSchema": {"type": "object"}}
 MUTATE: dict[str, Any] = {"name": "mutate", "description": "Change the other.", "inputSchema": {"type": "object"}}
 NOTHING = Surface(server=None, items={}, observed={})
-
-
-def validator_rows() -> list[Any]:
-    return cases([{"id": " ".join((r["enforcement"], r["unknown"], r["case"])), **r} for r in VALIDATOR["rows"]])
-
-
-@pytest.mark.parametrize("row", validator_rows())
-def test_a_tool_is_validated_as_hangar_validates_it(row: dict[str, Any]) -> None:
-    tool = VALIDATOR["tool"]
-    pins = {
-        "match": (tool_digest(tool, "hangar"),),
-        "mismatch": (Digest.parse(f"sha256:{VALIDATOR['mismatch_pin']}"),),
-        "unknown": (),
-    }[row["case"]]
-    rules = DigestPolicy(
-        enforcement=row["enforcement"],
-        unknown=UNKNOWN.get(row["unknown"], row["unknown"]),
-        allowlist=tuple(AllowedDigest(tool=tool["name"], digest=pin, profile="hangar") for pin in pins),
-    )
-    found = validate_tool(tool, rules, "hangar")
-    assert (found.tool_name, found.valid, found.blocked) == (tool["name"], row["valid"], row["blocked"])
-    if row["event"] is None:
-        assert found.enforcement is None
-        return
-    assert found.enforcement == row["event"]["enforcement"]
-    assert found.observed is not None
-    assert found.observed.hex == row["event"]["observed_digest"]
-    assert [pin.hex for pin in found.expected] == [pin for pin in [row["event"]["expected_digest"]] if pin]
-
-
-def test_of_several_pins_of_one_tool_each_is_enough() -> None:
-    tool = VALIDATOR["tool"]
-    wrong = AllowedDigest(tool=tool["name"], digest=Digest.parse(f"sha256:{VALIDATOR['mismatch_pin']}"))
-    right = AllowedDigest(tool=tool["name"], digest=tool_digest(tool))
-    for allowlist in ((wrong, right), (right, wrong)):
-        assert validate_tool(tool, DigestPolicy(allowlist=allowlist)).valid
-
-
-def test_a_tool_without_a_digest_is_blocked_where_either_word_of_the_policy_says_so() -> None:
-    odd = {"name": "t", "description": "\ud800"}
-    for words, blocked in ((("audit", "allow_degraded"), False), (("audit", "block"), True), (("block", "warn"), True)):
-        found = validate_tool(odd, DigestPolicy(enforcement=words[0], unknown=words[1]))
-        assert (found.valid, found.blocked, found.observed) == (False, blocked, None)
 
 
 def gateway_rows() -> list[Any]:

@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from pinwarden.core.report import Report
-from pinwarden.project.gate.check import Gate, check
+from pinwarden.project.gate.check import check_project
+from pinwarden.project.gate.options import Gate
+from pinwarden.project.gate.report import gate_report
 from pinwarden.project.project import Policies, Project
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import REPOSITORY, load, vectors_dir
@@ -64,7 +66,7 @@ def world(tmp_path: Path, lock: Path, cache: Path | None = None) -> Project:
 
 def run(project: Project, expect_digest: str | None = None) -> Report:
     gate = Gate(now=NOW, registries=project.registries(offline=True), expect_digest=expect_digest)
-    return check(project, Policies(), gate)
+    return gate_report([check_project(project, Policies(), gate)])
 
 
 def recorded(path: Path) -> dict[str, Any]:

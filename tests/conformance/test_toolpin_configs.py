@@ -1,4 +1,4 @@
-"""The configuration of each of ToolPin's twelve clients, byte for byte."""
+"""The configuration of each of ToolPin's twelve clients: JSON byte for byte, TOML and YAML by value."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.core.javascript_json import to_javascript_file
-from pinwarden.lock.fragments import fragment, fragment_text
+from pinwarden.lock.fragments import fragment
 from pinwarden.lock.shape import LOCK_CLIENTS
-from tests.conformance.toolpin_world import entry, files
+from tests.conformance.toolpin_world import assert_prints, entry, files
 from tests.conformance.vectors import load
 
 PATHS = files("configs/*/*.*")
@@ -18,10 +17,7 @@ PATHS = files("configs/*/*.*")
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_fragment_is_the_file_that_toolpin_prints(path: Path) -> None:
-    made = fragment(entry(path.parent.name), path.stem)
-    text = fragment_text(made)
-    found = to_javascript_file(made.config) if text is None else text.encode()
-    assert found.decode() == path.read_text(encoding="utf-8")
+    assert_prints(fragment(entry(path.parent.name), path.stem), path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}-{path.stem}")

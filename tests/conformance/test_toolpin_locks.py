@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.lock import lockfile, mcp_lock_1
-from pinwarden.lock.conversion import from_neutral, to_neutral
-from pinwarden.lock.entry import Entry, InstallPlan, integrity_of, new_entry
+from pinwarden.lock import lockfile
+from pinwarden.lock.entry import Entry, integrity_of
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.relock import relock
 from pinwarden.lock.verification import verify
 from tests.conformance.vectors import load, vectors_dir
-from tests.support.locks import backwards
+from tests.support.locks import InstallPlan, backwards, new_entry
 
 SUFFIX = ".mcp-lock.json"
 
@@ -84,14 +83,6 @@ def test_locking_one_after_the_other_gives_the_file_that_as_many_commands_of_too
         lock = relock(lock, [locked_again(entry)], str(entry.locked_at), plain_v2=True)
     assert lock is not None
     assert lockfile.to_bytes(lock) == data
-
-
-@pytest.mark.parametrize("path", WRITTEN, ids=case)
-def test_a_lock_survives_the_way_to_the_neutral_format_and_back(path: Path) -> None:
-    data = path.read_bytes()
-    neutral = mcp_lock_1.parse(mcp_lock_1.to_bytes(to_neutral(lockfile.parse(data))))
-    assert mcp_lock_1.verify(neutral) == ()
-    assert lockfile.to_bytes(from_neutral(neutral)) == data
 
 
 @pytest.mark.parametrize("path", files("foreign"), ids=case)

@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError, canonicalize
-from pinwarden.core.javascript_json import to_javascript_file
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lockfile, server_entry
-from pinwarden.lock.fragments import fragment, fragment_text
+from pinwarden.lock.fragments import fragment
 from pinwarden.lock.plan import Installation, install_plan
 from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, verify_metadata
 from pinwarden.lock.trust_tiers import judge
 from pinwarden.lock.trust_verdict import verdict_of
 from pinwarden.lock.verification import verify
 from pinwarden.surface.foreign_digests import toolpin_hashes
-from pinwarden.surface.scan.scan import toolpin_scan
-from tests.conformance.test_toolpin_scan import as_toolpin
+from tests.conformance.test_toolpin_scan import scanned
+from tests.conformance.toolpin_world import assert_prints
 from tests.conformance.vectors import REPOSITORY, cases
 
 NOW = "2026-07-20T12:00:00.000Z"
@@ -35,9 +34,7 @@ def test_a_server_has_toolpins_trust_and_configurations_and_lock(case: dict[str,
     assert report.to_json() == case["info"]["trust"]
     assert verdict_of(report, now=NOW).to_json() == case["info"]["verdict"]
     for client, expected in case["configs"].items():
-        made = fragment(about, client)
-        text = fragment_text(made)
-        assert (to_javascript_file(made.config).decode() if text is None else text) == expected
+        assert_prints(fragment(about, client), expected)
     data = case["lock"].encode()
     lock = lockfile.parse(data)
     assert (lockfile.to_bytes(lock, plain_v2=True), verify(lock)) == (data, ())
@@ -90,6 +87,6 @@ def test_values_are_canonical_compared_and_scanned_as_toolpin_does() -> None:
     for case in MICRO["version-compare"]:
         assert compare_versions(case["a"], case["b"]) == case["cmp"]
     for case in MICRO["scan-strings"]:
-        assert as_toolpin(toolpin_scan([{"name": "t", "description": case["description"]}])) == case["findings"]
+        assert scanned([{"name": "t", "description": case["description"]}]) == case["findings"]
     for case in MICRO["scan-toolsets"]:
-        assert as_toolpin(toolpin_scan(case["tools"])) == case["scan"]["findings"]
+        assert scanned(case["tools"]) == case["scan"]["findings"]

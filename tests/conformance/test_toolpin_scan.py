@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from pinwarden.surface.scan.scan import Finding, toolpin_scan
+from pinwarden.lock.target_verification import tool_scan
 from tests.conformance.vectors import cases, load, vectors_dir
 
 SCANNED_SERVERS = sorted(path.stem for path in (vectors_dir() / "toolpin/scan").glob("*.json"))
 
 
-def as_toolpin(findings: list[Finding]) -> list[dict[str, str]]:
-    return [
-        {"severity": found.severity, "code": found.code, "subject": found.subject, "message": found.message}
-        for found in findings
-    ]
+def scanned(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    findings: list[dict[str, str]] = tool_scan(tools, now="")["findings"]
+    return findings
 
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/scan-strings.json"), label="description"))
 def test_description_earns_what_it_earned_from_toolpin(case: dict[str, Any]) -> None:
-    assert as_toolpin(toolpin_scan([{"name": "t", "description": case["description"]}])) == case["findings"]
+    assert scanned([{"name": "t", "description": case["description"]}]) == case["findings"]
 
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/scan-toolsets.json")))
 def test_tools_earn_what_they_earned_from_toolpin_in_its_order(case: dict[str, Any]) -> None:
     assert len(case["tools"]) == case["scan"]["scannedDescriptions"]
-    assert as_toolpin(toolpin_scan(case["tools"])) == case["scan"]["findings"]
+    assert scanned(case["tools"]) == case["scan"]["findings"]
 
 
 @pytest.mark.parametrize("server", SCANNED_SERVERS)
 def test_server_metadata_earns_what_it_earned_from_toolpin(server: str) -> None:
     entry = load(f"toolpin/servers/{server}.json")["server"]
     expected = load(f"toolpin/scan/{server}.json")
-    assert as_toolpin(toolpin_scan([entry], entity="server")) == expected["findings"]
+    assert [{**row, "subject": f"server:{entry['name']}"} for row in scanned([entry])] == expected["findings"]
 
 
 def test_live_tools_earn_what_they_earned_from_toolpin() -> None:
     manifest = load("toolpin/verify/live-stdio.live.json")["capabilityManifest"]
     tools = load("toolpin/tools-current.json")
     assert manifest["toolDescriptionScan"]["scannedDescriptions"] == len(tools)
-    assert as_toolpin(toolpin_scan(tools)) == manifest["toolDescriptionScan"]["findings"]
+    assert scanned(tools) == manifest["toolDescriptionScan"]["findings"]
 
 
 @pytest.mark.parametrize("folder", ["micro", "scan", "verify", "servers"])

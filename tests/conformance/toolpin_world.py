@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from pinwarden.core.javascript_json import to_javascript_file
 from pinwarden.lock import server_entry
+from pinwarden.lock.fragments import Fragment
 from pinwarden.lock.server_entry import ServerEntry
 from pinwarden.lock.target_verification import (
     SKIPPED,
@@ -42,7 +47,7 @@ def clock() -> str:
 
 @cache
 def entry(identifier: str) -> ServerEntry:
-    return server_entry.parse((folder() / "servers" / f"{identifier}.json").read_bytes())
+    return server_entry.from_value(json.loads((folder() / "servers" / f"{identifier}.json").read_bytes()))
 
 
 @cache
@@ -71,3 +76,17 @@ def verification(about: ServerEntry, kind: str, seen: dict[str, Any]) -> Verific
     issues = tuple(Issue(**row) for row in seen["issues"] if row["code"].startswith(ARTIFACT_ISSUES))
     fetched = ArtifactOutcome(evidence=rows, issues=issues) if rows else None
     return verify_metadata(about, now=clock(), live=live, artifact=fetched)
+
+
+def assert_prints(made: Fragment, expected: str) -> None:
+    """That ToolPin prints this configuration: as JSON byte for byte, as TOML and YAML with the same values."""
+    if made.client == "codex":  # ToolPin leaves out empty tables, and TOML has no null
+        servers = {
+            name: {member: value for member, value in server.items() if value not in (None, {})}
+            for name, server in made.config["mcp_servers"].items()
+        }
+        assert tomllib.loads(expected) == {"mcp_servers": servers}
+    elif made.client == "continue":
+        assert yaml.safe_load(expected) == made.config
+    else:
+        assert to_javascript_file(made.config).decode() == expected

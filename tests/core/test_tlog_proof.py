@@ -7,12 +7,13 @@ from base64 import b64encode
 import pytest
 
 from pinwarden import PinwardenError, PrivateKey
-from pinwarden.core.cosignature import Cosigned, WitnessKey, cosign, cosigned_by
+from pinwarden.core.cosignature import Cosigned, WitnessKey, cosigned_by
 from pinwarden.core.note import Checkpoint, Note
 from pinwarden.core.record import replace
 from pinwarden.core.tlog import inclusion_proof, leaf_hash, root_hash
 from pinwarden.core.tlog_proof import TlogProof
 from tests.core.node_store import NodeStore
+from tests.support.witnesses import cosign
 
 KEY = PrivateKey.from_seed(b"l" * 32)
 WITNESS = PrivateKey.from_seed(b"w" * 32)

@@ -189,11 +189,6 @@ def secret(world: World) -> None:
     world.write(".vscode/mcp.json", {"inputs": [{"id": "t", "password": True, "default": "hunter2"}], "servers": {}})
 
 
-def neutral(world: World) -> None:
-    configured(world)
-    world.done("lock", "convert", "--to", "mcp-lock/1", "-o", "neutral.json")
-
-
 def listings(world: World) -> None:
     world.write("a.json", {"tools": [TOOL]})
     world.write("b.json", {"tools": [POISONED, {"name": "n", "x": 10**400}, {"title": "no name"}]})
@@ -404,7 +399,6 @@ CASES = (
     case("digest", "b.json", on=listings, code=1),
     case("digest", "twice.json", on=listings, code=3, errs=True),
     case("lock digest", on=configured),
-    case("lock digest", "--file neutral.json", on=neutral),
     case("lock digest", on=tampered, code=1),
     case("lock digest", code=3, errs=True),
     case("lock sign", "--key key", on=key),
@@ -414,10 +408,6 @@ CASES = (
     case("lock verify-signature", "--public-key me=key.pub", on=signed(), code=1),
     case("lock verify-signature", "--public-key key.pub --threshold 2", on=signed("--dsse"), code=1),
     case("lock verify-signature", on=configured, code=2, errs=True),
-    case("lock convert", "--to mcp-lock/1 -o new.json", on=configured),
-    case("lock convert", "--to mcp-lock/1", on=configured),
-    case("lock convert", "--to v2 --file neutral.json", on=neutral),
-    case("lock convert", "--to v2", on=configured, code=2, errs=True),
     case("keygen", "key"),
     case("keygen", "key", on=key, code=1, errs=True),
     case("bundle pack", "server", on=packed),
@@ -587,7 +577,6 @@ def test_a_member_that_no_schema_names_is_not_valid(command: str) -> None:
         "manifest",
         "record",
         "lock",
-        "neutral",
         "entry",
         "trust",
         "seal",

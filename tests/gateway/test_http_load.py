@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.audit.chain import audit_schema, entries, verify
+from pinwarden.gateway.audit.chain import audit_schema, entries
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog
 from pinwarden.gateway.event import BLOCKED
 from pinwarden.gateway.http.access import Client
@@ -27,6 +27,7 @@ from pinwarden.surface.surface import from_listing
 from pinwarden.system.database import open_database
 from tests.gateway.http_world import Behind, Gateway, gateway, guard, modern
 from tests.servers import talking
+from tests.support.audit import verify
 
 TOOLS = [{**tool, "description": "Tells nothing."} if tool["name"] == "note" else tool for tool in talking.TOOLS]
 APPROVED = from_listing(

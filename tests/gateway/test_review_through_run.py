@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.audit.chain import lines, verify
+from pinwarden.gateway.audit.chain import lines
 from pinwarden.gateway.audit.entry import parse
 from pinwarden.gateway.state import GatewayState
 from tests.cli.run import pinwarden
 from tests.gateway.review_world import CHANGED, SEARCH, ReviewWorld
 from tests.servers.turning import TURN
+from tests.support.audit import verify
 from tests.support.postgres import Cluster
 
 TURNING = Path(__file__).parents[1] / "servers" / "turning.py"

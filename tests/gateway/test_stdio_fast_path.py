@@ -16,9 +16,10 @@ import pytest
 
 from benchmarks import echo_server
 from benchmarks.relaying import SPELLINGS
-from pinwarden.gateway.audit.chain import audit_schema, entries, verify
+from pinwarden.gateway.audit.chain import audit_schema, entries
 from pinwarden.gateway.audit.log import recover
 from pinwarden.system.database import open_database
+from tests.support.audit import verify
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo","arguments":{"text":"x"}}}\n'
 ANSWER = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"hi"}]}}\n'

@@ -12,7 +12,7 @@ from pinwarden.bundle import trust_store
 from pinwarden.bundle.trust import TrustedKey
 from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.cli.main import main
-from pinwarden.core.cosignature import WitnessKey, cosign
+from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.note import Note, NoteKey
@@ -21,6 +21,7 @@ from pinwarden.registry.export import export
 from pinwarden.registry.log_following import verified_head
 from tests.install.world import CHECKPOINT, User, showing
 from tests.registry.world import REGISTRY_KEY, LiveFiles, bundle
+from tests.support.witnesses import cosign
 
 WENDY, WILL = (PrivateKey.from_seed(letter * 32) for letter in (b"1", b"2"))
 WITNESSES = tuple(

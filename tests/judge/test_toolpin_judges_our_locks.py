@@ -13,7 +13,7 @@ import pytest
 from pinwarden import PinwardenError, PrivateKey
 from pinwarden.lock import lockfile
 from pinwarden.lock import signature as lock_signature
-from pinwarden.lock.entry import Entry, InstallPlan, integrity_of, new_entry
+from pinwarden.lock.entry import Entry, integrity_of
 from pinwarden.lock.extension import extended
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.record import extension_of
@@ -21,7 +21,7 @@ from pinwarden.lock.relock import relock, without
 from pinwarden.lock.verification import verify
 from tests.conformance.vectors import vectors_dir
 from tests.judge.toolpin import ToolPin
-from tests.support.locks import LATER, NOON, backwards, deep_copy, record
+from tests.support.locks import LATER, NOON, InstallPlan, backwards, deep_copy, new_entry, record
 
 WHOLE = vectors_dir() / "toolpin/locks/whole.mcp-lock.json"
 

@@ -1,14 +1,13 @@
-"""Configuration fragments: ToolPin's dialect, today's dialect, and their text."""
+"""Configuration fragments: ToolPin's dialect, today's dialect."""
 
 from __future__ import annotations
 
-import tomllib
 from typing import Any
 
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.lock.fragments import fragment, fragment_text
+from pinwarden.lock.fragments import fragment
 from pinwarden.lock.launch_choice import choose_target
 from pinwarden.lock.shape import LOCK_CLIENTS
 from tests.support.lock_entries import entry, package, remote
@@ -116,44 +115,3 @@ def test_every_modern_difference_is_explained_in_a_sentence(client: str, about: 
     if modern.config != fragment(about, client).config:
         assert modern.differences
     assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in modern.differences)
-
-
-def test_codex_text_is_toml_with_the_same_values() -> None:
-    made = fragment(LOCAL, "codex")
-    text = fragment_text(made)
-    assert text is not None
-    assert tomllib.loads(text) == made.config
-
-
-@pytest.mark.parametrize(
-    ("argument", "written"),
-    [
-        ("plain", "plain"),
-        ("true", '"true"'),
-        ("1.0", '"1.0"'),
-        ("1.0.0", "1.0.0"),
-        ("", '""'),
-        ("-", '"-"'),
-        ("-y", "-y"),
-        ("a: b", '"a: b"'),
-        ("a:b", "a:b"),
-        ("it's", "it's"),
-        ('"q"', "'\"q\"'"),
-        ("@scope/p", '"@scope/p"'),
-        ("\x07", '"\\a"'),
-        ("one\ntwo", "|-\n        one\n        two"),
-        (
-            "word " * 15 + "end",
-            "word word word word word word word word word word word word word word\n        word end",
-        ),
-        ("@" + "x" * 80, '"@' + "x" * 69 + "\\\n        " + "x" * 11 + '"'),
-    ],
-)
-def test_continue_text_is_quoted_and_folded_as_the_yaml_package_does(argument: str, written: str) -> None:
-    text = fragment_text(fragment(entry(package(packageArguments=[argument])), "continue"))
-    assert text is not None
-    assert f"\n      - {written}\n" in text
-
-
-def test_clients_with_json_files_have_no_other_text() -> None:
-    assert fragment_text(fragment(LOCAL, "claude")) is None

@@ -10,7 +10,7 @@ import pytest
 from pinwarden import PinwardenError
 from pinwarden.core.remote_address import remote_address
 from pinwarden.lock import server_entry
-from pinwarden.lock.server_entry import OFFICIAL_META, from_value, parse
+from pinwarden.lock.server_entry import OFFICIAL_META, from_value
 
 FULL: dict[str, Any] = {
     "server": {
@@ -60,7 +60,7 @@ FULL: dict[str, Any] = {
 
 
 def test_an_entry_is_read_whole_and_kept_verbatim() -> None:
-    entry = parse(json.dumps(FULL).encode())
+    entry = from_value(FULL)
     package, remote = entry.packages[0], entry.remotes[0]
     assert entry.raw == FULL
     assert (entry.status, entry.status_message, entry.is_latest) == ("deprecated", "Use notes2.", True)

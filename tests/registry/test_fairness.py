@@ -18,12 +18,11 @@ import pytest
 from starlette.requests import Request as HttpRequest
 
 from pinwarden.core.record import replace as with_changes
-from pinwarden.registry.comparison import compare_versions
 from pinwarden.registry.http.app import RegistryApp
 from pinwarden.registry.http.comparisons import client_of
 from tests.registry.replica import Replica, replicas
 from tests.registry.test_serving import ask
-from tests.registry.world import World, bundle, open_world
+from tests.registry.world import World, bundle, compare_versions, open_world
 from tests.support.needs import needs
 
 TOOLS = 200

@@ -10,7 +10,7 @@ import pytest
 from pinwarden.bundle import log_event
 from pinwarden.bundle.signatures import signed
 from pinwarden.core import strict_json
-from pinwarden.core.cosignature import WitnessKey, cosign
+from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.note import Checkpoint, Note
@@ -35,6 +35,7 @@ from pinwarden.registry.log_state import LogState
 from pinwarden.registry.store import pointer_log, publications
 from pinwarden.registry.witnesses import take_cosignatures
 from tests.registry.world import MALLORY, REGISTRY_KEY, LiveFiles, World, bundle, open_world
+from tests.support.witnesses import cosign
 
 WITNESS = PrivateKey.from_seed(b"w" * 32)
 WITNESS_KEY = WitnessKey(name="witness.example", key=WITNESS.public_key)

@@ -21,7 +21,6 @@ from pinwarden.core.tlog_proof import TlogProof
 from pinwarden.registry import operator as operating
 from pinwarden.registry.authorization import caller_of
 from pinwarden.registry.changes import add_attestation, carry_out
-from pinwarden.registry.comparison import compare_versions
 from pinwarden.registry.http.errors import status_of
 from pinwarden.registry.log_client import Following, follow_log
 from pinwarden.registry.publish import keep_archive
@@ -29,7 +28,18 @@ from pinwarden.registry.registry import RegistryLimits
 from pinwarden.registry.search import search_tools
 from pinwarden.registry.setup import RegistrySettings, open_registry
 from pinwarden.registry.statement import KEYS, POINT, UNYANK, YANK
-from tests.registry.world import ACME, MALLORY, REGISTRY_KEY, SERVER, World, as_json, attested, bundle, open_world
+from tests.registry.world import (
+    ACME,
+    MALLORY,
+    REGISTRY_KEY,
+    SERVER,
+    World,
+    as_json,
+    attested,
+    bundle,
+    compare_versions,
+    open_world,
+)
 from tests.support.needs import needs
 
 needs_bwrap = needs("bwrap", install="apt-get install bubblewrap")
@@ -78,7 +88,7 @@ def test_a_pointer_is_signed_by_the_registry_and_its_event_is_proved_to_be_in_th
     proof = TlogProof.parse(files.get("pointers/acme.notes/stable.tlog-proof"))
     proof.checkpoint.verified_by([anywhere.registry.identity.note_key])
     assert (proof.index, proof.proves(entry).size) == (2, 3)
-    event = log_event.parse(entry)
+    event = log_event.of(json.loads(entry))
     assert (event.seq, event.new_root_cid) == (2, pointer["pointers"][0]["root_cid"])
     assert event.prev_root_cid == bundle(version="1.0.1").root_cid
 

@@ -13,12 +13,13 @@ from threading import Event
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
+from pinwarden.core.strict_json import parse
 from pinwarden.registry import operator as operating
 from pinwarden.registry.layout import manifest_path, version_path
 from pinwarden.registry.log_client import Following, consistency_checked, follow_log
 from pinwarden.registry.log_following import Head, verified_head
 from pinwarden.registry.setup import RegistrySettings, open_registry
-from pinwarden.registry.version import parse_version
+from pinwarden.registry.version import published_version
 from pinwarden.system.clock import now
 from tests.registry.replica import Remembered, Replica, identity_of, publish_over_http, reader, replicas, writer
 from tests.registry.world import ACME, Bundle, bundle
@@ -91,7 +92,7 @@ class Fleet:
         for number, index in indexes.items():
             made = version(number)
             tool, stated = made.descriptor["tool"]["name"], made.descriptor["tool"]["version"]
-            published = parse_version(files.get(version_path(tool, stated)))
+            published = published_version(parse(files.get(version_path(tool, stated))))
             assert (published.seq, published.root_cid) == (index, made.root_cid)
             assert files.get(manifest_path(made.root_cid, made.descriptor_cid))
             assert files.document(made.descriptor_cid)

@@ -23,6 +23,7 @@ from pinwarden.registry import operator as operating
 from pinwarden.registry import statement
 from pinwarden.registry.authorization import caller_of
 from pinwarden.registry.changes import Done, carry_out
+from pinwarden.registry.comparison import compare_pair, pair_of
 from pinwarden.registry.files import RegistryFiles
 from pinwarden.registry.publish import Published, keep_archive, publish
 from pinwarden.registry.read_api import find
@@ -214,3 +215,9 @@ def open_world(folder: Path, database: str | None = None, **settings: Any) -> Wo
 def as_json(data: bytes | None) -> Any:
     assert data is not None
     return json.loads(data)
+
+
+def compare_versions(registry: Registry, tool: str, before: str, after: str) -> dict[str, Any]:
+    """What changed between two published versions, as the registry answers it."""
+    changes = compare_pair(registry, pair_of(registry, tool, before, after))
+    return {"tool": tool, "before": before, "after": after, **changes}

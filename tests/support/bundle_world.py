@@ -15,7 +15,7 @@ from pinwarden.bundle.manifest import Entry
 from pinwarden.bundle.pointer import Constraints, Pointer
 from pinwarden.bundle.profile import default_profile
 from pinwarden.bundle.signatures import signed
-from pinwarden.bundle.trust import Trust, TrustedKey
+from pinwarden.bundle.trust import Trust, TrustedKey, key_value
 from pinwarden.core.cid import blob_cid, document_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
@@ -164,3 +164,11 @@ def documents(files: Mapping[str, bytes] = FILES) -> Documents:
     made.finish()
     made.link()
     return made
+
+
+def trust_value(trust: Trust) -> dict[str, Any]:
+    """The document that ``trust.parse`` reads."""
+    return {
+        "trusted_registry_keys": [key_value(known) for known in trust.registry_keys],
+        "known_keys": [key_value(known) for known in trust.known_keys],
+    }

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.contract.contract import ActionContract, ToolContract
-from pinwarden.contract.dialect import F5
+from pinwarden.contract.canonical import hex_of
+from pinwarden.contract.contract import ActionContract, SurfaceContract, ToolContract
+from pinwarden.contract.digests import required_fields_digest
 from pinwarden.contract.extension import Extension, ToolFacts, with_extension
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile
-from pinwarden.contract.materialize import DeclaredAction, DeclaredTool, tool_contract
 from pinwarden.core.record import replace
 from pinwarden.surface.surface import TOOL, Surface, from_listing
 
+FLAGS = ("filesystem", "network", "subprocess", "crypto", "codeEvaluation")
+"""The entitlements of a contract."""
 MADE_AT = "2026-05-01T10:00:00.000Z"
 
 
@@ -34,19 +36,20 @@ def contracts_of_surface(surface: Surface) -> dict[str, ToolContract]:
 def contract_of(tool: dict[str, Any]) -> ToolContract:
     """The contract of a tool with one operation."""
     hints = tool.get("annotations", {})
-    action = DeclaredAction(
-        key="default",
+    required = tuple(tool["inputSchema"].get("required", ()))
+    action = ActionContract(
         destructive=hints.get("destructiveHint") is True,
         read_only=hints.get("readOnlyHint") is True,
-        required_fields=tuple(tool["inputSchema"].get("required", ())),
+        required_fields=required,
+        input_schema_digest=required_fields_digest(required),
     )
-    declared = DeclaredTool(
+    surface = SurfaceContract(
         name=tool["name"],
         description=tool.get("description"),
-        input_schema=tool["inputSchema"],
-        actions=(action,),
+        actions={"default": action},
+        input_schema_digest=hex_of(tool["inputSchema"]),
     )
-    return tool_contract(declared, F5)
+    return ToolContract(surface=surface)
 
 
 def extension_of(told: dict[str, Any], **facts: ToolFacts) -> Extension:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinwarden.core.digest import Digest
-from pinwarden.lock.entry import Entry, InstallPlan, new_entry
+from pinwarden.core.pointer import pointer_step
+from pinwarden.core.record import Record
+from pinwarden.lock.entry import EXTENSION, LOCK_INTEGRITY_EVIDENCE, Entry, entry_key, in_order, with_integrity
 from pinwarden.lock.extension import (
     Approval,
     Artifact,
@@ -16,10 +18,20 @@ from pinwarden.lock.extension import (
     pin_surface,
     surface_path,
 )
+from pinwarden.lock.shape import check_shape
 from pinwarden.surface.surface import Surface, from_listing
 
 NOON = "2026-07-20T12:00:00.000Z"
 LATER = "2026-07-21T08:30:00.000Z"
+_TARGET_ORDER = ("kind", "registryType", "identifier", "version", "fileSha256", "transport", "type", "url")
+_TRUST_ORDER = (
+    *("score", "overallScore", "metadataCompleteness", "tier", "capReason", "vetoes", "gates", "gatedBy"),
+    *("verifiedProvenance", "pillars", "evidence", "badges", "issues"),
+)
+_MANIFEST_ORDER = (
+    *("version", "serverName", "serverVersion", "registrySource", "packageTypes", "transports", "remoteHosts"),
+    *("secrets", "generatedAt", "toolDescriptionHash", "toolSurfaceHash", "toolManifestHash", "toolDescriptionScan"),
+)
 
 SURFACE: Surface = from_listing(
     {
@@ -29,6 +41,51 @@ SURFACE: Surface = from_listing(
         "tools": [{"name": "add", "inputSchema": {"type": "object"}}, {"name": "list", "inputSchema": {}}],
     }
 )
+
+
+class InstallPlan(Record):
+    """What is to be locked, before it is written down."""
+
+    name: str
+    version: str
+    client: str
+    selected_target: Mapping[str, Any]
+    trust: Mapping[str, Any]
+    config: Any
+    notes: Sequence[str]
+    manifest: Mapping[str, Any]
+    source: str
+    resolved_at: str
+    scope: str = "project"
+
+
+def new_entry(plan: InstallPlan, locked_at: str) -> Entry:
+    """An entry with the member order, the copies and the integrity value that ToolPin writes."""
+    target = in_order(plan.selected_target, _TARGET_ORDER)
+    manifest = in_order(plan.manifest, _MANIFEST_ORDER)
+    copied = {member: value for member, value in manifest.items() if member != EXTENSION}
+    evidence = list(plan.trust.get("evidence", ()))
+    if not any(row.get("code") == LOCK_INTEGRITY_EVIDENCE["code"] for row in evidence):
+        evidence.append(dict(LOCK_INTEGRITY_EVIDENCE))
+    document = {
+        "name": plan.name,
+        "version": plan.version,
+        "client": plan.client,
+        "scope": plan.scope,
+        "selectedTarget": target,
+        "trust": in_order({**plan.trust, "evidence": evidence}, _TRUST_ORDER),
+        "config": plan.config,
+        "notes": list(plan.notes),
+        "capabilityManifest": manifest,
+        "resolvedAt": plan.resolved_at,
+        "lockedAt": locked_at,
+        "resolved": {"source": plan.source, "name": plan.name, "version": plan.version},
+        "original": {"name": plan.name, "version": plan.version, "client": plan.client},
+        "locked": {"selectedTarget": target, "config": plan.config, "capabilityManifest": copied},
+    }
+    key = entry_key(plan.name, plan.client)
+    check_shape(document, "/servers/" + pointer_step(key))
+    return with_integrity(Entry(key=key, document=document))
 
 
 def plan(name: str = "io.github.acme/notes", client: str = "claude", **changes: Any) -> InstallPlan:

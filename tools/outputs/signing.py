@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tools.document_schemas import lock_body, lock_definitions
 from tools.outputs.parts import DID, POINTER, output
 from tools.schema_words import (
     CODE,
     COUNT,
     FULL_TEXT,
-    OBJECT,
     SRI,
     TEXT,
     TRUTH,
     Schema,
     array,
     exactly,
-    members,
     one_of,
     or_null,
-    ref,
 )
 
 NAMED_PROBLEM: Schema = exactly(
     {"code": CODE, "path": POINTER, "message": TEXT, "server": or_null(TEXT), "client": or_null(TEXT)}
 )
-"""What is wrong with a lock of either form; those of the mcp-lock/1 draft have codes of their own."""
+"""A problem of a lockfile."""
 
 
 def lock_digest() -> Schema:
@@ -48,7 +44,7 @@ def lock_sign() -> Schema:
         {
             "file": FULL_TEXT,
             "signature": FULL_TEXT,
-            "form": one_of(("dsse", "dev.toolpin.lock-signature", "mcp-lock-signature")),
+            "form": one_of(("dsse", "dev.toolpin.lock-signature")),
             "digest": or_null(SRI),
             "policy_digest": or_null(SRI),
             "signed_at": FULL_TEXT,
@@ -75,21 +71,6 @@ def lock_verify_signature() -> Schema:
     return output("lock verify-signature", body)
 
 
-def lock_convert() -> Schema:
-    report = exactly(
-        {"to": one_of(("v2", "mcp-lock/1")), "entries": COUNT, "digest": or_null(SRI), "set_aside": array(TEXT)}
-    )
-    neutral = members({"specVersion": {"const": 1}, "entries": array(OBJECT)})
-    return output(
-        "lock convert",
-        {"oneOf": [report, ref("lock"), ref("neutral")]},
-        "With --output, what was converted; without it, the converted lockfile itself.",
-        lock=lock_body(),
-        neutral=neutral,
-        **lock_definitions(),
-    )
-
-
 def keygen() -> Schema:
     body = exactly(
         {"private_key": FULL_TEXT, "public_key": FULL_TEXT, "did": DID, "fingerprint": SRI, "encrypted": TRUTH}
@@ -101,6 +82,5 @@ BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "lock digest": lock_digest,
     "lock sign": lock_sign,
     "lock verify-signature": lock_verify_signature,
-    "lock convert": lock_convert,
     "keygen": keygen,
 }

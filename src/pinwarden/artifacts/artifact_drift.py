@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pinwarden.artifacts.artifact import ArtifactFacts
 from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.lock.extension import PUBLISHER, Artifact, Extension, ImagePin
-from pinwarden.lock.verification import same_json
 from pinwarden.surface.drift.changes import ABSENT, Change
 
 ARTIFACT_KINDS: Kinds = kind_table(
@@ -30,13 +27,8 @@ ARTIFACT_KINDS: Kinds = kind_table(
         ("publisher_changed", "Somebody else published it."),
         ("scripts_added", "The package would now run scripts on installation."),
         ("file_gone", "A file that was locked is no longer offered."),
-        ("detail_changed", "Something else about the artifact is different."),
     ),
-    info=(
-        ("platform_added", "The image is offered for one more platform."),
-        ("evidence_gained", "The artifact now has a signature or a provenance, where it had none."),
-        ("scripts_gone", "The package would no longer run scripts on installation."),
-    ),
+    info=(("platform_added", "The image is offered for one more platform."),),
 )
 """By kind. The single source for severities and for the reasons people read."""
 
@@ -116,95 +108,6 @@ def _image(server: str, pinned: ImagePin, found: ArtifactFacts) -> Iterator[Chan
             yield _change("platform_changed", server, platform, str(digest), after)
     for platform in image.platforms.keys() - pinned.platforms.keys():
         yield _change("platform_added", server, platform, ABSENT, str(image.platforms[platform].digest))
-
-
-# Records of artifacts in whatever words
-
-
-_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("bytes_changed", ("integrity", "sha", "digest", "hash", "checksum", "bytes", "size", "file", "md5", "depend")),
-    ("provenance_changed", ("provenance", "attest", "signer", "issuer", "workflow", "repo", "builder", "ref=")),
-    ("registry_changed", ("registry", "index", "source", "host", "url", "tarball", "resolved")),
-    ("signature_lost", ("signature", "signed")),
-    ("publisher_changed", ("publisher", "maintainer", "author", "owner", "uploader")),
-    ("scripts_added", ("script",)),
-    ("tag_moved", ("tag",)),
-    ("release_changed", ("version",)),
-    ("platform_changed", ("platform", "manifest")),
-    ("artifact_kind_changed", ("name", "type", "kind", "ecosystem", "package", "image", "purl", "identifier")),
-)
-"""What members are about, by how the words in their names begin; ``=`` stands for the whole word."""
-
-_WHEN_GAINED = {"provenance_changed": "evidence_gained", "signature_lost": "evidence_gained"}
-_WHEN_GONE = {"scripts_added": "scripts_gone"}
-_NOTHING: tuple[Any, ...] = (None, False, "", [], {})
-_NAMES = ("name", "identifier", "package", "image", "purl", "server")
-_COLLECTIONS = ("artifacts", "artifact", "packages", "package", "servers")
-
-
-def compare_artifacts(before: Any, after: Any) -> tuple[Change, ...]:
-    """Two records of an artifact, or two collections of them: a list, or an object by name."""
-    old, new = _by_name(before), _by_name(after)
-    if len(old) == len(new) == 1:
-        ((name, was),), ((_, now),) = old.items(), new.items()
-        return compare_records(name, was, now)
-    found: list[Change] = []
-    for name in dict.fromkeys((*old, *new)):
-        if name in old and name in new:
-            found += compare_records(name, old[name], new[name])
-        else:
-            sides = old.get(name, ABSENT), new.get(name, ABSENT)
-            found.append(_change("file_gone" if name in old else "detail_changed", name, "artifact", *sides))
-    return tuple(found)
-
-
-def _by_name(value: Any) -> dict[str, Mapping[str, Any]]:
-    rows = value
-    if isinstance(value, Mapping) and len(value) == 1:
-        rows = next((value[member] for member in _COLLECTIONS if member in value), value)
-    if isinstance(rows, Mapping) and rows and all(isinstance(row, Mapping) for row in rows.values()):
-        return dict(rows)
-    listed = [rows] if isinstance(rows, Mapping) else rows if isinstance(rows, list) else []
-    return {_name_of(row): row for row in listed if isinstance(row, Mapping)}
-
-
-def _name_of(record: Mapping[str, Any]) -> str:
-    return next((record[member] for member in _NAMES if isinstance(record.get(member), str)), "")
-
-
-def compare_records(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Every member in which two records of one artifact differ, judged by what the member is about."""
-    found: list[Change] = []
-    for member in dict.fromkeys((*before, *after)):
-        old, new = before.get(member, ABSENT), after.get(member, ABSENT)
-        if not same_json(_unordered(old), _unordered(new)):
-            found.append(_change(_kind_of(member, old, new), name, member, old, new))
-    return tuple(found)
-
-
-def _unordered(value: Any) -> Any:
-    """A list of records, such as the files of a release, whichever of them was told first."""
-    if isinstance(value, list) and all(isinstance(row, Mapping) for row in value):
-        return sorted(value, key=lambda row: json.dumps(row, sort_keys=True))
-    return value
-
-
-def _kind_of(member: str, old: Any, new: Any) -> str:
-    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", member)]
-    for kind, beginnings in _WORDS:
-        if any(_begins(word, each) for word in words for each in beginnings):
-            if _is_nothing(old):
-                return _WHEN_GAINED.get(kind, kind)
-            return _WHEN_GONE.get(kind, kind) if _is_nothing(new) else kind
-    return "detail_changed"
-
-
-def _begins(word: str, beginning: str) -> bool:
-    return word == beginning[:-1] if beginning.endswith("=") else word.startswith(beginning)
-
-
-def _is_nothing(value: Any) -> bool:
-    return value is ABSENT or any(same_json(value, each) for each in _NOTHING)
 
 
 def _change(kind: str, server: str, field: str, before: Any, after: Any) -> Change:

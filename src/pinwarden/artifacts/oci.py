@@ -43,7 +43,7 @@ from pinwarden.artifacts.oci_manifest import (
 )
 from pinwarden.artifacts.oci_reference import Reference, parse_reference
 from pinwarden.artifacts.oci_referrers import Found, attestations
-from pinwarden.artifacts.oci_registry import Document, Registry, Tokens
+from pinwarden.artifacts.oci_registry import Document, Registry
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -126,16 +126,6 @@ def image_facts(
         attestations=about.attestations,
         problems=tuple(walk.problems),
     )
-
-
-def resolve(reference: Reference, fetcher: Fetcher, endpoint: Endpoint, *, tokens: Tokens | None = None) -> Digest:
-    """The digest of what the registry gives out for a reference now. One request, where it asks for no login."""
-    document = Registry(reference, fetcher, endpoint, tokens).document(
-        reference.digest if reference.digest is not None else reference.asked
-    )
-    if document is None:
-        raise unfetched("status", f"the registry has no image {reference}", 404)
-    return document.digest
 
 
 def save_layout(registry: Registry, digest: Digest, folder: Path, *, platforms: tuple[str, ...] = ()) -> None:

@@ -45,15 +45,5 @@ def of(document: Any) -> InstallerPolicy:
     return InstallerPolicy(**document)
 
 
-def to_value(policy: InstallerPolicy) -> dict[str, Any]:
-    """The document."""
-    return {
-        "network": policy.network,
-        "filesystem": policy.filesystem,
-        "exec": policy.exec,
-        "allow_legacy": policy.allow_legacy,
-    }
-
-
 def _invalid(why: str) -> NoReturn:
     raise PinwardenError("POLICY_INVALID", why)

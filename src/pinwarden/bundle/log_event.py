@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.bundle.profile import profile_in
-from pinwarden.bundle.shape import Shape, read
+from pinwarden.bundle.shape import Shape
 from pinwarden.bundle.signatures import Signature, signatures_in
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.record import Record, field
@@ -48,11 +48,6 @@ class LogEvent(Record):
     signatures: tuple[Signature, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """All of it, with what is not known here."""
-
-
-def parse(data: bytes) -> LogEvent:
-    """An event; its signatures are not checked here."""
-    return of(read(data))
 
 
 def of(document: Any) -> LogEvent:

@@ -100,13 +100,5 @@ def key_value(trusted: TrustedKey) -> dict[str, Any]:
     }
 
 
-def to_value(trust: Trust) -> dict[str, Any]:
-    """The document."""
-    return {
-        "trusted_registry_keys": [key_value(each) for each in trust.registry_keys],
-        "known_keys": [key_value(each) for each in trust.known_keys],
-    }
-
-
 def _invalid(why: str) -> NoReturn:
     raise PinwardenError("TRUST_INVALID", why)

@@ -46,7 +46,6 @@ COMMANDS = {
     "lock digest": "print the digest of a whole lockfile",
     "lock sign": "sign a lockfile",
     "lock verify-signature": "tell whether enough known keys signed a lockfile",
-    "lock convert": "convert a lockfile between lockfileVersion 2 and mcp-lock/1",
     "keygen": "make an Ed25519 key pair for signing",
     "bundle pack": "pack a server's folder into a bundle, the same bytes on every machine",
     "bundle inspect": "tell what a bundle says of itself",

@@ -12,11 +12,10 @@ from typing import Any
 
 from pinwarden.clients.config import ConfiguredServer, configured_server
 from pinwarden.clients.entry_dialects import fields_of
-from pinwarden.clients.findings import settings_changes
 from pinwarden.clients.kinds import CONFIG_KINDS
 from pinwarden.clients.launch.launched import DANGERS, Launched, what_runs
 from pinwarden.clients.near_names import near_name
-from pinwarden.clients.table import CLIENTS, Client, client_of
+from pinwarden.clients.table import Client, client_of
 from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
 from pinwarden.surface.drift.changes import ABSENT, Change, in_order
@@ -37,19 +36,6 @@ _REFERRED = pattern(
 )
 """Clients put a variable in wherever such a thing stands in a value."""
 _COMPARED = ("command", "args", "env", "cwd", "url", "headers", "transport", "disabled")
-
-
-def compare_configs(before: Any, after: Any, client: Client = CLIENTS["generic"]) -> tuple[Change, ...]:
-    """All changes between two whole configurations of one client, servers matched by name."""
-    approved, current = _entries(before, client), _entries(after, client)
-    changes: list[Change] = []
-    for name, entry in current.items():
-        if name in approved:
-            changes += compare_entries(name, approved[name], entry, client)
-        else:
-            changes.append(unknown_entry(configured_server(name, entry, client), approved, _packages(approved, client)))
-    changes += [_removed(name, entry, client) for name, entry in approved.items() if name not in current]
-    return in_order([*changes, *settings_changes(before, after)])
 
 
 def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple[Change, ...]:
@@ -382,33 +368,6 @@ def _consented(value: Any) -> frozenset[str]:
     if type(value) is list:
         return frozenset(str(item) for item in value)
     return frozenset({"*"}) if value is True else frozenset()
-
-
-def _removed(name: str, entry: Any, client: Client) -> Change:
-    shown = shown_server(configured_server(name, entry, client))
-    return _Row(name=name, field="removed").change("entry_removed", shown, ABSENT)
-
-
-def _entries(config: Any, client: Client) -> dict[str, Any]:
-    """The servers of a configuration by name, under the client's own member or, failing that, any that is usual."""
-    document = config if type(config) is dict else {}
-    found: dict[str, Any] = {}
-    for root in dict.fromkeys((client.root, *(other.root for other in CLIENTS.values()))):
-        entries: Any = document
-        for member in root:
-            entries = entries.get(member) if type(entries) is dict else None
-        if type(entries) is list:
-            named = [entry for entry in entries if type(entry) is dict and type(entry.get("name")) is str]
-            entries = {entry["name"]: entry for entry in named}
-        if type(entries) is dict:
-            found = {**entries, **found}
-    return found
-
-
-def _packages(entries: Mapping[str, Any], client: Client) -> list[str]:
-    return [
-        name for name in (package_of(configured_server(key, entry, client)) for key, entry in entries.items()) if name
-    ]
 
 
 def package_of(server: ConfiguredServer) -> str | None:

@@ -179,13 +179,8 @@ def config_edits() -> Iterator[ConfigEdits]:
         raise
 
 
-def exchange_entry(server: ConfiguredServer, entry: dict[str, Any]) -> Action:
-    """Exchange the entry of a server where it stands, by itself."""
-    return ConfigEdits().exchange(server, entry)
-
-
 def refuse_uneditable(server: ConfiguredServer, entry: dict[str, Any]) -> None:
-    """Fail as ``exchange_entry`` would, for those who write something else first; nothing is written here."""
+    """Raise if the entry of a server cannot be exchanged in place. Writes nothing."""
     _exchanged(server, entry)
 
 

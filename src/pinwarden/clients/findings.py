@@ -16,8 +16,8 @@ from pinwarden.clients.switches import switches_in
 from pinwarden.clients.table import client_of
 from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import Record
-from pinwarden.surface.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change
-from pinwarden.surface.drift.json_values import same, step
+from pinwarden.surface.drift.changes import INFO
+from pinwarden.surface.drift.json_values import step
 from pinwarden.system.masking import shown_name
 from pinwarden.system.redirecting_variables import redirects
 
@@ -126,51 +126,6 @@ def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:
             yield _of_server(server, "calls_unasked", member)
 
 
-def settings_changes(before: Any, after: Any) -> tuple[Change, ...]:
-    """How the settings that decide about servers differ between two versions of a settings file."""
-    old = before if type(before) is dict else {}
-    new = after if type(after) is dict else {}
-    found: list[Change] = []
-    for member in _SETTINGS:
-        if same(old.get(member), new.get(member)):
-            continue
-        codes = [code for code, pointer, _ in _settings(new, "project") if pointer.split("/")[1] == member]
-        gone = not codes
-        severity = INFO if gone else min((FINDING_KINDS[code].severity for code in codes), key=_rank)
-        reason = (
-            FINDING_KINDS[codes[0]].reason if codes else "A setting that decides about servers is gone or different."
-        )
-        found.append(
-            Change(
-                entity="config",
-                name="",
-                field=member,
-                path=step("", member),
-                kind=codes[0] if codes else "setting_changed",
-                severity=severity,
-                before=_kind_of_setting(old.get(member, ABSENT)),
-                after=_kind_of_setting(new.get(member, ABSENT)),
-                reason=reason,
-            )
-        )
-    return tuple(found)
-
-
-_SETTINGS = (
-    "enableAllProjectMcpServers",
-    "enabledMcpjsonServers",
-    "disabledMcpjsonServers",
-    "env",
-    "hooks",
-    "permissions",
-    "enabledPlugins",
-    "extraKnownMarketplaces",
-    "apiKeyHelper",
-    "awsAuthRefresh",
-    "awsCredentialExport",
-    "otelHeadersHelper",
-    "statusLine",
-)
 _COMMAND_SETTINGS = ("apiKeyHelper", "awsAuthRefresh", "awsCredentialExport", "otelHeadersHelper", "statusLine")
 _ANSWERING = ("_BASE_URL", "_API_BASE", "_ENDPOINT")
 
@@ -243,15 +198,6 @@ def _member_at(value: Any, path: tuple[str, ...]) -> Any:
     return value
 
 
-def _kind_of_setting(value: Any) -> Any:
-    """Flags and lists of names are shown; commands and variables can hold secrets."""
-    if value is ABSENT or type(value) is bool:
-        return value
-    if type(value) is list and all(type(item) is str for item in value):
-        return value
-    return sorted(value) if type(value) is dict else type(value).__name__
-
-
 _DECIDED_BY_USER = frozenset({"permissions_bypassed", "hooks", "plugins_enabled", "calls_allowed", "command_setting"})
 
 
@@ -293,7 +239,3 @@ def _of_server(server: ConfiguredServer, code: str, detail: str = "") -> ConfigF
 
 def _sentence(reason: str, detail: str) -> str:
     return f"{reason} ({detail})" if detail else reason
-
-
-def _rank(severity: str) -> int:
-    return (CRITICAL, REVIEW, INFO).index(severity)

@@ -49,7 +49,6 @@ CONFIG_KINDS: Kinds = kind_table(
         ("placeholder_filled", "A placeholder was replaced by a value."),
         ("consent_narrowed", "Fewer calls pass without asking the user."),
         ("entry_disabled", "The approved entry is switched off."),
-        ("entry_removed", "The approved entry is no longer configured."),
     ),
 )
 """By kind. The single source for severities and for the reasons people read."""

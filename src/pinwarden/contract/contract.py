@@ -15,8 +15,6 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
 RISKS = ("low", "medium", "high", "critical")
-FLAGS = ("filesystem", "network", "subprocess", "crypto", "codeEvaluation")
-"""The entitlements that the format knows, in its order."""
 
 
 class ActionContract(Record):
@@ -197,11 +195,6 @@ def contracts_from_json(value: Any, where: str = "contracts") -> dict[str, ToolC
     if not isinstance(value, Mapping):
         _malformed(where, "an object")
     return {name: tool_contract_from_json(each, f"{where}.{name}") for name, each in value.items()}
-
-
-def contracts_to_json(contracts: Contracts) -> dict[str, Any]:
-    """A map of contracts, ready for JSON."""
-    return {name: contract.to_json() for name, contract in contracts.items()}
 
 
 def _surface_from(read: _Reader) -> SurfaceContract:

@@ -29,11 +29,7 @@ class Dialect(Record):
     """The name in messages."""
     code_evaluation: bool
     """Whether the fifth entitlement is in the body and in the digest."""
-    rules: str
-    """What the rules fingerprint is made of: ``schema-keys``, ``gated`` or ``rules``."""
     one_prompt_per_name: bool
-    scans_handlers: bool
-    """Whether handlers were really scanned; before, all entitlements were always false."""
 
 
 F5 = Dialect(
@@ -45,13 +41,11 @@ F5 = Dialect(
     framework_version="1.1.0",
     title="MCP Fusion",
     code_evaluation=True,
-    rules="rules",
     one_prompt_per_name=True,
-    scans_handlers=True,
 )
-F4 = replace(F5, name="F4", releases="mcp-fusion 3.1.14 to 3.1.21", scans_handlers=False)
-F3 = replace(F4, name="F3", releases="mcp-fusion 3.1.9 to 3.1.13", rules="gated")
-F2 = replace(F3, name="F2", releases="mcp-fusion 2.8.1 to 3.1.8", rules="schema-keys", one_prompt_per_name=False)
+F4 = replace(F5, name="F4", releases="mcp-fusion 3.1.14 to 3.1.21")
+F3 = replace(F4, name="F3", releases="mcp-fusion 3.1.9 to 3.1.13")
+F2 = replace(F3, name="F2", releases="mcp-fusion 2.8.1 to 3.1.8", one_prompt_per_name=False)
 F1 = replace(F2, name="F1", releases="mcp-fusion 2.8.0", code_evaluation=False)
 V = replace(
     F5,

@@ -7,7 +7,7 @@ knows is written as null or absent, and marked ``unknown``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pinwarden.contract.canonical import hex_of, hex_of_text, utf16_sorted
@@ -24,8 +24,7 @@ from pinwarden.contract.contract import (
 )
 from pinwarden.contract.digests import required_fields_digest
 from pinwarden.contract.extension import IN_MEMORY, LIVE, SOURCE, UNKNOWN
-from pinwarden.contract.materialize import egress_schema_digest, token_contract
-from pinwarden.core.record import Record, field, replace
+from pinwarden.core.record import Record, field
 from pinwarden.surface.surface import PROMPT, TOOL, Surface
 
 _DEFAULT_ACTION = "default"
@@ -102,7 +101,7 @@ def _tool(wire: Mapping[str, Any], known: KnownTool) -> ToolContract:
             input_schema_digest=hex_of(schema),
         ),
         behavior=BehaviorContract(
-            egress_schema_digest=egress_schema_digest(fields),
+            egress_schema_digest=_egress_schema_digest(fields),
             system_rules_fingerprint=rules,
             agent_limit_max=limit if type(limit) is int else None,
             egress_max_bytes=known.egress_max_bytes,
@@ -119,10 +118,16 @@ def _economics(output: Mapping[str, Any], field_count: int, rules: str) -> Token
     The original takes every answer with a field for unbounded, and no list of plain values.
     """
     unbounded = _is_unbounded(output, output, iter(range(_MOST_PARTS)))
-    plain = token_contract(field_count, rules, bounded=True)
-    if not unbounded:
-        return plain
-    return replace(plain, unbounded_collection=True, inflation_risk="critical" if field_count > 10 else "high")
+    if unbounded:
+        risk = "critical" if field_count > 10 else "high"
+    else:
+        risk = "medium" if field_count > 20 else "low"
+    return TokenContract(
+        schema_field_count=field_count,
+        unbounded_collection=unbounded,
+        base_overhead_tokens=0 if rules == "none" else 50,
+        inflation_risk=risk,
+    )
 
 
 def _is_unbounded(schema: Mapping[str, Any], whole: Mapping[str, Any], budget: Iterator[int], depth: int = 0) -> bool:
@@ -204,6 +209,12 @@ def _field_names(schema: Mapping[str, Any]) -> tuple[str, ...]:
     if schema.get("type") == "array":
         schema = _resolved(schema.get("items"), schema)
     return tuple(_member(schema, "properties"))
+
+
+def _egress_schema_digest(names: Iterable[str]) -> str | None:
+    """The original digests the names of the output's fields and not their types; None if there are none."""
+    distinct = set(names)
+    return hex_of_text(",".join(utf16_sorted(distinct))) if distinct else None
 
 
 def _rules_fingerprint(rules: Any) -> str:

@@ -13,8 +13,8 @@ from hashlib import sha256
 from typing import NoReturn
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PrivateKey, PublicKey
-from pinwarden.core.note import Note, NoteSignature
+from pinwarden.core.keys import PublicKey
+from pinwarden.core.note import Note
 from pinwarden.core.record import Record
 
 _COSIGNATURE_V1 = b"\x04"
@@ -74,13 +74,6 @@ def cosigned_by(note: Note, witnesses: Iterable[WitnessKey]) -> tuple[Cosigned, 
             raise PinwardenError("SIGNATURE_INVALID", f"the cosignature of {witness.name} does not verify")
         found.setdefault(witness, Cosigned(witness=witness, time=time))
     return tuple(found.values())
-
-
-def cosign(note: Note, name: str, key: PrivateKey, time: int) -> NoteSignature:
-    """A witness's signature line for a checkpoint."""
-    holder = WitnessKey(name=name, key=key.public_key)
-    signature = time.to_bytes(8, "big") + key.sign(_message(note, time))
-    return NoteSignature(name=name, key_id=holder.key_id, signature=signature)
 
 
 def _message(note: Note, time: int) -> bytes:

@@ -473,7 +473,7 @@ CODES: Mapping[str, ErrorCode] = _table(
         "LOCK_VERSION_UNSUPPORTED",
         EXIT_UNCHECKED,
         "The lockfile has a version that is not read here.",
-        "Read are lockfileVersion 2 (mcp-lock.json) and specVersion 1 (mcp-lock/1). Lock the servers again.",
+        "Supported versions: lockfileVersion 2. Lock the servers again.",
     ),
     ErrorCode(
         "LOCK_TAMPERED",
@@ -492,12 +492,6 @@ CODES: Mapping[str, ErrorCode] = _table(
         EXIT_UNCHECKED,
         "A file that should hold the contracts of a server, or a part of one, cannot be understood.",
         "The message names the member. Make the file again; nothing was compared.",
-    ),
-    ErrorCode(
-        "CONTRACT_MISMATCH",
-        EXIT_REFUSED,
-        "A server does not keep the contract that was pinned for it: its digest is another.",
-        "Do not start it; see what changed with pinwarden contract check.",
     ),
     ErrorCode(
         "SERVER_ENTRY_INVALID",

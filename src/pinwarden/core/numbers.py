@@ -33,10 +33,3 @@ def ecmascript_number(value: float) -> str:
     if count == 1:
         return sign + significant + tail
     return sign + significant[0] + "." + significant[1:] + tail
-
-
-def ecmascript_fixed(value: float, digits: int) -> str:
-    """``Number.prototype.toFixed``: of two texts that are equally near, the larger; Python takes the even one."""
-    from decimal import ROUND_HALF_UP, Decimal
-
-    return str(Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))

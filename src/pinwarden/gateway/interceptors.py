@@ -1,12 +1,12 @@
-"""Interceptors as SEP-2624 (once SEP-1763) describes them: listed, invoked one by one, or applied one after another.
+"""Interceptors as SEP-2624 (formerly SEP-1763) describes them.
 
-``Host`` answers ``interceptors/list`` and ``interceptor/invoke``. ``apply`` is the invoker's side, which has no method
-on the wire. What the gateway's own gates offer in this form is in ``gateway/own_interceptor.py``.
+``Host`` answers ``interceptors/list`` and ``interceptor/invoke``. What the gateway's own gates offer in this form is in
+``gateway/own_interceptor.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
@@ -68,14 +68,6 @@ class InterceptorError(Exception):
         self.data = data
 
 
-class Applied(Record):
-    """What came of a message after all interceptors."""
-
-    allowed: bool
-    payload: Any
-    results: tuple[Mapping[str, Any], ...]
-
-
 class Host:
     """The interceptors of one server, in the order in which they were registered."""
 
@@ -101,45 +93,6 @@ class Host:
             }
             raise InterceptorError(INVALID_PARAMS, "the interceptor does not look at this event", data)
         return _ran(found, event, phase, params.get("payload"))
-
-    def apply(self, event: str, phase: str, payload: Any) -> Applied:
-        """Send a message through all interceptors of its event, as a client does.
-
-        A request is changed, then judged; a response is judged, then changed. Nothing is changed if anything blocks.
-        """
-        chosen = [each for each in self._all.values() if each.hooks(event, phase)]
-        judges = [each for each in chosen if each.kind == VALIDATION]
-        changers = sorted(
-            (each for each in chosen if each.kind == MUTATION), key=lambda each: (each.priority, each.name)
-        )
-        results: list[Mapping[str, Any]] = []
-        made: Any = payload
-        passes = (changers, judges) if phase == REQUEST else (judges, changers)
-        for interceptors in passes:
-            allowed, made = _pass(interceptors, event, phase, made, results)
-            if not allowed:
-                return Applied(allowed=False, payload=payload, results=tuple(results))
-        return Applied(allowed=True, payload=made, results=tuple(results))
-
-
-def _pass(
-    interceptors: Sequence[Interceptor], event: str, phase: str, payload: Any, results: list[Mapping[str, Any]]
-) -> tuple[bool, Any]:
-    allowed = True
-    for each in interceptors:
-        try:
-            result = _ran(each, event, phase, payload)
-        except InterceptorError:
-            allowed = allowed and (each.fail_open or each.mode == "audit")
-            continue
-        results.append(result)
-        if each.mode == "audit":
-            continue
-        if each.kind == MUTATION:
-            payload = result["payload"]
-        elif not result["valid"] and result.get("severity", "error") == "error":
-            allowed = False
-    return allowed, payload
 
 
 def _words(params: Any) -> tuple[str, str, str]:

@@ -6,15 +6,14 @@ only, defaults filled in. ``integrity_payload`` is that view, ``uncovered`` says
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.limits import Limits
-from pinwarden.core.pointer import pointer_step
 from pinwarden.core.record import Record
-from pinwarden.lock.shape import LOCK_CLIENTS, TOOL_HASHES, all_text, check_shape, is_manifest
+from pinwarden.lock.shape import LOCK_CLIENTS, TOOL_HASHES, all_text, is_manifest
 
 EXTENSION = "pinwarden"
 """Our member of ``capabilityManifest``: the one place in an entry that ToolPin neither hashes nor drops."""
@@ -52,7 +51,6 @@ _ENTRY_ORDER = (
     "locked",
     "integrity",
 )
-_TARGET_ORDER = ("kind", "registryType", "identifier", "version", "fileSha256", "transport", "type", "url")
 _SCORES = ("score", "overallScore", "metadataCompleteness", "tier", "capReason")
 _TRUST_ORDER = (
     *_SCORES,
@@ -178,48 +176,6 @@ class Entry(Record):
 def entry_key(name: str, client: str) -> str:
     """The key that an entry must stand under."""
     return f"{name}:{client}"
-
-
-class InstallPlan(Record):
-    """What is to be locked: everything that an entry says, before it is written down."""
-
-    name: str
-    version: str
-    client: str
-    selected_target: Mapping[str, Any]
-    trust: Mapping[str, Any]
-    config: Any
-    notes: Sequence[str]
-    manifest: Mapping[str, Any]
-    source: str
-    resolved_at: str
-    scope: str = "project"
-
-
-def new_entry(plan: InstallPlan, locked_at: str) -> Entry:
-    """A fresh entry with the member order, the copies and the integrity value that ToolPin would write."""
-    target = in_order(plan.selected_target, _TARGET_ORDER)
-    manifest = in_order(plan.manifest, _MANIFEST_ORDER)
-    copied = {member: value for member, value in manifest.items() if member != EXTENSION}
-    document = {
-        "name": plan.name,
-        "version": plan.version,
-        "client": plan.client,
-        "scope": plan.scope,
-        "selectedTarget": target,
-        "trust": in_order(_with_lock_evidence(plan.trust), _TRUST_ORDER),
-        "config": plan.config,
-        "notes": list(plan.notes),
-        "capabilityManifest": manifest,
-        "resolvedAt": plan.resolved_at,
-        "lockedAt": locked_at,
-        "resolved": {"source": plan.source, "name": plan.name, "version": plan.version},
-        "original": {"name": plan.name, "version": plan.version, "client": plan.client},
-        "locked": {"selectedTarget": target, "config": plan.config, "capabilityManifest": copied},
-    }
-    key = entry_key(plan.name, plan.client)
-    check_shape(document, "/servers/" + pointer_step(key))
-    return with_integrity(Entry(key=key, document=document))
 
 
 def with_integrity(entry: Entry) -> Entry:
@@ -356,13 +312,6 @@ def in_order(value: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
     """The members that ``order`` names, in that order, then the others as they come."""
     known = {member: value[member] for member in order if member in value}
     return {**known, **{member: inner for member, inner in value.items() if member not in known}}
-
-
-def _with_lock_evidence(trust: Mapping[str, Any]) -> dict[str, Any]:
-    evidence = list(trust.get("evidence", ()))
-    if not any(row.get("code") == LOCK_INTEGRITY_EVIDENCE["code"] for row in evidence):
-        evidence.append(dict(LOCK_INTEGRITY_EVIDENCE))
-    return {**trust, "evidence": evidence}
 
 
 def _hashed_trust(trust: Mapping[str, Any]) -> dict[str, Any]:

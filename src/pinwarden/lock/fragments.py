@@ -14,7 +14,6 @@ from pinwarden.clients.config import config_with, nested
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.lock.fragment_text import codex_toml, continue_yaml
 from pinwarden.lock.launch_choice import (
     REMOTE_NOTE,
     Command,
@@ -68,15 +67,6 @@ def fragment(
         notes=(body.note,),
         differences=body.differences,
     )
-
-
-def fragment_text(made: Fragment) -> str | None:
-    """The text of a fragment for the clients whose files are not JSON, as ToolPin prints it; None for the others."""
-    if made.client == "codex":
-        return codex_toml(made.config)
-    if made.client == "continue":
-        return continue_yaml(made.config)
-    return None
 
 
 def toolpin_placeholder(client: str) -> Callable[[str], str]:

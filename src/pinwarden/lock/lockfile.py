@@ -86,12 +86,9 @@ def _check_version(document: Mapping[str, Any]) -> None:
     version = document.get("lockfileVersion")
     if isinstance(version, int | float) and not isinstance(version, bool) and version == VERSION:
         return
-    if "lockfileVersion" not in document and "specVersion" in document:
-        hint = "This is the mcp-lock/1 draft: convert it with pinwarden lock convert."
-    elif version == 1:
-        hint = "Version 1 said too little to be trusted. Lock the servers again; nothing of the old file is needed."
-    else:
-        hint = None
+    hint = None
+    if version == 1:
+        hint = "Version 1 records too little to be trusted. Lock the servers again; the old file is not needed."
     told = f"is {str(version)[:40]!a}, not {VERSION}" if "lockfileVersion" in document else "is missing"
     raise PinwardenError("LOCK_VERSION_UNSUPPORTED", f"lockfileVersion {told}", hint=hint)
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
-from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 from pinwarden.core.locale_order import locale_sorted
 from pinwarden.core.record import Record
 
@@ -172,11 +170,6 @@ class ServerEntry(Record):
 
     def _headers(self) -> Iterable[Input]:
         return (each for remote in self.remotes for each in remote.headers)
-
-
-def parse(data: bytes, *, source: str | None = None, limits: Limits = DEFAULT_LIMITS) -> ServerEntry:
-    """Read one entry ``{"server": ..., "_meta": ..., "source": ...}`` from JSON text."""
-    return from_value(strict_json.parse(data, limits), source=source)
 
 
 def from_value(value: Any, *, source: str | None = None) -> ServerEntry:

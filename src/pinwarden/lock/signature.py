@@ -1,16 +1,14 @@
-"""Who stands behind a lockfile: detached signatures in three forms, and how many of them are enough.
+"""Detached signatures of a lockfile: two envelope formats, and whether enough required signers signed.
 
-=====================================  ==========================================  ===============================
-envelope                               what is signed                              what that leaves out
-=====================================  ==========================================  ===============================
-``dev.toolpin.lock-signature`` v2      ToolPin's whole-lock digest                 all that v2 does not hash: our
-                                                                                   record, the file's timestamps
-``mcp-lock-signature`` v1              the digest of an ``mcp-lock/1`` document    the file's timestamps
-DSSE with an in-toto statement         the bytes of the file                       nothing
-=====================================  ==========================================  ===============================
+=================================  ===========================  =================================================
+envelope                           what is signed               not covered
+=================================  ===========================  =================================================
+``dev.toolpin.lock-signature`` v2  ToolPin's whole-lock digest  Pinwarden's extension and the file's timestamps
+DSSE with an in-toto statement     the bytes of the file        nothing
+=================================  ===========================  =================================================
 
-All are Ed25519, and only Ed25519: ToolPin itself takes any key under that name. A DSSE envelope holds any number
-of signatures, and one can be added later.
+Both accept Ed25519 keys only; ToolPin itself accepts any key type under that name. A DSSE envelope can hold several
+signatures, and more can be added later.
 """
 
 from __future__ import annotations
@@ -27,32 +25,20 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript_json import to_javascript_file
 from pinwarden.core.keys import PrivateKey, PublicKey
-from pinwarden.core.record import Record, field
+from pinwarden.core.record import Record
 from pinwarden.core.signing import dsse_preimage, dsse_sign, dsse_verify
 from pinwarden.core.timestamps import moment_of
-from pinwarden.lock import lockfile, mcp_lock_1
+from pinwarden.lock import lockfile
 from pinwarden.lock.entry import LOCK_LIMITS
 
-FILE_NAME = "mcp-lock.sig"
 STATEMENT_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE = "urn:pinwarden:lock-approval:1"
 _IN_TOTO = "https://in-toto.io/Statement/v1"
 
 
-class Scheme(Record):
-    """One of the two envelopes that carry one signature over a digest."""
-
-    schema: str
-    version: int
-    canonical: str
-    """The canonical form that is signed."""
-    closed: bool
-    """Whether members that the format does not know are outside the signature, and so are refused."""
-
-
-TOOLPIN = Scheme(schema="dev.toolpin.lock-signature", version=2, canonical="toolpin", closed=True)
-NEUTRAL = Scheme(schema="mcp-lock-signature", version=1, canonical="jcs", closed=False)
-_SCHEMES = {scheme.schema: scheme for scheme in (TOOLPIN, NEUTRAL)}
+ENVELOPE_SCHEMA, ENVELOPE_VERSION = "dev.toolpin.lock-signature", 2
+_CANONICAL = "toolpin"
+"""The canonical form that ToolPin signs."""
 _MEMBERS = (
     "schema",
     "version",
@@ -66,32 +52,26 @@ _MEMBERS = (
 
 
 class Envelope(Record):
-    """A detached signature with one key."""
+    """ToolPin's envelope: one key's signature over the lock's digest."""
 
-    scheme: Scheme
     lock_digest: str
     policy_digest: str | None
     fingerprint: str
     signed_at: str
     signature: bytes
-    others: Mapping[str, Any] = field(default_factory=dict)
 
 
-def sign(
-    lock_digest: str, key: PrivateKey, signed_at: str, *, policy_digest: str | None = None, scheme: Scheme = TOOLPIN
-) -> Envelope:
+def sign(lock_digest: str, key: PrivateKey, signed_at: str, *, policy_digest: str | None = None) -> Envelope:
     """Sign a whole-lock digest, and with it the policy that it was reviewed under."""
     draft = Envelope(
-        scheme=scheme,
         lock_digest=lock_digest,
         policy_digest=policy_digest,
         fingerprint=key.public_key.fingerprint,
         signed_at=signed_at,
         signature=b"",
     )
-    signed = key.sign(canonicalize(_payload(draft), scheme.canonical))
+    signed = key.sign(canonicalize(_payload(draft), _CANONICAL))
     return Envelope(
-        scheme=scheme,
         lock_digest=lock_digest,
         policy_digest=policy_digest,
         fingerprint=draft.fingerprint,
@@ -109,7 +89,7 @@ def verify(envelope: Envelope, lock_digest: str, key: PublicKey, *, policy_diges
         return f"the signature is over the policy {theirs}, and this one is {ours}"
     if envelope.fingerprint != key.fingerprint:
         return f"the signature is by the key {envelope.fingerprint}, and this one is {key.fingerprint}"
-    if not key.verifies(canonicalize(_payload(envelope), envelope.scheme.canonical), envelope.signature):
+    if not key.verifies(canonicalize(_payload(envelope), _CANONICAL), envelope.signature):
         return "the signature was not made by that key over this envelope"
     return None
 
@@ -121,45 +101,41 @@ def to_bytes(envelope: Envelope) -> bytes:
 
 def _payload(envelope: Envelope) -> dict[str, Any]:
     return {
-        "schema": envelope.scheme.schema,
-        "version": envelope.scheme.version,
+        "schema": ENVELOPE_SCHEMA,
+        "version": ENVELOPE_VERSION,
         "algorithm": "ed25519",
         "lockfileDigest": envelope.lock_digest,
         **({} if envelope.policy_digest is None else {"policyDigest": envelope.policy_digest}),
         "publicKeyFingerprint": envelope.fingerprint,
         "signedAt": envelope.signed_at,
-        **envelope.others,
     }
 
 
 def parse(data: bytes) -> Envelope | dict[str, Any]:
-    """Read an envelope of any of the three forms; a DSSE envelope is returned as it is."""
+    """Read an envelope of either format; a DSSE envelope is returned as it is."""
     value = strict_json.parse(data, LOCK_LIMITS)
     if not isinstance(value, dict):
         _malformed("it is not an object")
     if "payloadType" in value:
         return value
-    schema = value.get("schema")
-    scheme = _SCHEMES.get(schema) if isinstance(schema, str) else None
-    if scheme is None or type(value.get("version")) is not int or value["version"] != scheme.version:
+    version = value.get("version")
+    if value.get("schema") != ENVELOPE_SCHEMA or type(version) is not int or version != ENVELOPE_VERSION:
         _malformed("its schema and version are not known")
     if value.get("algorithm") != "ed25519":
         _malformed("its algorithm is not ed25519")
-    others = {member: inner for member, inner in value.items() if member not in _MEMBERS}
-    if others and scheme.closed:
-        _malformed(f"it holds {next(iter(others))[:40]!a}, which the signature does not cover")
+    unsigned = next((member for member in value if member not in _MEMBERS), None)
+    if unsigned is not None:
+        _malformed(f"it holds {unsigned[:40]!a}, which the signature does not cover")
     for member in ("lockfileDigest", "publicKeyFingerprint", *(["policyDigest"] if "policyDigest" in value else [])):
         _check_digest(value.get(member), member)
     if not isinstance(value.get("signedAt"), str):
         _malformed("signedAt is not text")
     return Envelope(
-        scheme=scheme,
         lock_digest=value["lockfileDigest"],
         policy_digest=value.get("policyDigest"),
         fingerprint=value["publicKeyFingerprint"],
         signed_at=value["signedAt"],
         signature=_decoded(value.get("signature")),
-        others=others,
     )
 
 
@@ -285,14 +261,10 @@ def _signers(
     key = next((key for key in known_keys.values() if key.fingerprint == envelope.fingerprint), None)
     if key is None:
         _malformed(f"no known key has the fingerprint {envelope.fingerprint}")
-    if envelope.scheme is NEUTRAL:
-        digest = mcp_lock_1.digest(mcp_lock_1.parse(lock_bytes))
-    else:
-        lock = lockfile.parse(lock_bytes)
-        if lock.is_extended and not required.accept_partial:
-            _malformed("it covers only the v2 part of a lock that has more; sign the whole file (DSSE)")
-        digest = lockfile.digest(lock)
-    problem = verify(envelope, digest, key, policy_digest=policy_digest)
+    lock = lockfile.parse(lock_bytes)
+    if lock.is_extended and not required.accept_partial:
+        _malformed("it covers only the v2 part of a lock that has more; sign the whole file (DSSE)")
+    problem = verify(envelope, lockfile.digest(lock), key, policy_digest=policy_digest)
     if problem:
         _malformed(problem)
     _check_moment(envelope.signed_at, required)
@@ -327,7 +299,7 @@ def newest_signature(envelopes: Iterable[bytes], known_keys: Mapping[str, Public
 
 def _signed_at(envelope: Envelope | dict[str, Any], known_keys: Mapping[str, PublicKey]) -> Any:
     if isinstance(envelope, Envelope):
-        signed = canonicalize(_payload(envelope), envelope.scheme.canonical)
+        signed = canonicalize(_payload(envelope), _CANONICAL)
         known = any(key.verifies(signed, envelope.signature) for key in known_keys.values())
         return envelope.signed_at if known else None
     payload, signers = dsse_verify(envelope, STATEMENT_TYPE, known_keys.values())

@@ -19,7 +19,7 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.locked_config import LockedConfig, locked_config
 from pinwarden.lock.lockfile import Lock
 from pinwarden.project.config_diagnosis import DoctorIssue, IssueKind, Stranger, diagnose, repeated, strangers
-from pinwarden.project.lock_documents import LockDocument, read_v2
+from pinwarden.project.lock_documents import LockDocument, read_lock
 from pinwarden.surface.drift.changes import INFO
 from pinwarden.system.masking import lockable_entry
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Policies, Project
     from pinwarden.surface.drift.changes import Change
 
-SCOPES = ("all", "project", "global")
 
 
 class FoundEntry(Record):
@@ -70,7 +69,8 @@ def view_configs(project: Project, scope: str = "all") -> ConfigView:
     document: LockDocument | None = None
     entries: tuple[Entry, ...] = ()
     if project.lock.exists() or project.lock.is_symlink():
-        lock, document = read_v2(project.lock)
+        document = read_lock(project.lock)
+        lock = document.lock
         entries = tuple(entry for entry in lock.entries if scope in ("all", entry.scope))
     return view_of(project, entries, project.configs(), document, scope)
 

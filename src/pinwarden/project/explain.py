@@ -24,8 +24,8 @@ from pinwarden.lock.trust_report import Issue, Pillars, TierCap, TrustReport
 from pinwarden.lock.trust_tiers import gated, judge
 from pinwarden.lock.trust_verdict import verdict_of
 from pinwarden.lock.verification import PROBLEMS
-from pinwarden.project.lock_documents import LockDocument, entries_named, problem_facts, problem_rows, read_v2
-from pinwarden.system.masking import shown_address, shown_text
+from pinwarden.project.entry_text import config_in_words, release_of, target_in_words
+from pinwarden.project.lock_documents import LockDocument, entries_named, problem_facts, problem_rows, read_lock
 
 if TYPE_CHECKING:
     from pinwarden.lock.extension import Extension
@@ -48,7 +48,8 @@ class Section(Record):
 
 def explain_locked(project: Project, server: str, *, now: str) -> Report:
     """The report of ``pinwarden explain``: every entry of the server, or the one for the client that was named."""
-    lock, document = read_v2(project.lock)
+    document = read_lock(project.lock)
+    lock = document.lock
     entries = entries_named(lock, server)
     explained = [_Locked(entry, document, now) for entry in entries]
     tiers = ", ".join(f"{each.entry.client}: {each.today.tier}" for each in explained)
@@ -345,7 +346,8 @@ def _only_gate(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def list_locked(project: Project) -> Report:
     """The report of ``pinwarden list``. A lock that is not whole is listed as it lies, and refused."""
-    lock, document = read_v2(project.lock)
+    document = read_lock(project.lock)
+    lock = document.lock
     servers = len({entry.name for entry in lock.entries})
     counted = (
         f"{servers} server{'' if servers == 1 else 's'} in "

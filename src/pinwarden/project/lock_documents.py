@@ -1,4 +1,4 @@
-"""A lockfile of either format, read and judged once, and what is wrong with it as rows and facts of a report."""
+"""A lockfile read and verified once, and its problems as rows and facts of a report."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from pinwarden.lock.verification import Problem, critical, file_pins, verify, ve
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pinwarden.lock.mcp_lock_1 import NeutralLock
-
 
 class LockDocument(Record):
     """A lockfile as it lies there: its bytes, what they say, and every problem with them."""
@@ -26,7 +24,7 @@ class LockDocument(Record):
     name: str
     """The name of the file."""
     data: bytes = field(repr=False)
-    lock: Lock | NeutralLock
+    lock: Lock
     problems: tuple[Problem, ...]
     """All that is wrong with it, down to what is information."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
@@ -39,23 +37,15 @@ class LockDocument(Record):
 
 
 def read_lock(path: Path) -> LockDocument:
-    """A lockfile of lockfileVersion 2 or mcp-lock/1, verified together with its approved texts."""
-    data = lock_store.read_bytes(path)
-    with lock_store.told_of(path):
-        lock = _parse(data)
-    if isinstance(lock, Lock):
-        return _judged(path, data, lock)
-    from pinwarden.lock import mcp_lock_1
-
-    return LockDocument(name=path.name, data=data, lock=lock, problems=mcp_lock_1.verify(lock, enforce=True))
-
-
-def read_v2(path: Path) -> tuple[Lock, LockDocument]:
-    """A lockfile of lockfileVersion 2, where nothing else will do."""
+    """Read a lockfile and verify it together with the approved texts beside it."""
     data = lock_store.read_bytes(path)
     with lock_store.told_of(path):
         lock = lockfile.parse(data)
-    return lock, _judged(path, data, lock)
+    files: dict[str, bytes] = {}
+    if any(True for _ in file_pins(lock)):
+        _, files = lock_store.read_with_files(path)
+    problems = (*verify(lock), *verify_files(lock, files))
+    return LockDocument(name=path.name, data=data, lock=lock, problems=problems, files=files)
 
 
 def entries_named(lock: Lock, text: str) -> tuple[Entry, ...]:
@@ -68,12 +58,8 @@ def entries_named(lock: Lock, text: str) -> tuple[Entry, ...]:
     raise not_locked(lock.entries, text)
 
 
-def digest_of(lock: Lock | NeutralLock) -> str | None:
-    """The whole-lock digest in the way of the file's format; None if two keys have the same canonical form."""
-    if not isinstance(lock, Lock):
-        from pinwarden.lock import mcp_lock_1
-
-        return mcp_lock_1.digest(lock)
+def digest_of(lock: Lock) -> str | None:
+    """ToolPin's whole-lock digest; None if two keys have the same canonical form."""
     try:
         return lockfile.digest(lock)
     except PinwardenError as err:
@@ -119,27 +105,7 @@ def problem_facts(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     ]
 
 
-def _judged(path: Path, data: bytes, lock: Lock) -> LockDocument:
-    files: dict[str, bytes] = {}
-    if any(True for _ in file_pins(lock)):
-        _, files = lock_store.read_with_files(path)
-    problems = (*verify(lock), *verify_files(lock, files))
-    return LockDocument(name=path.name, data=data, lock=lock, problems=problems, files=files)
-
-
-def _parse(data: bytes) -> Lock | NeutralLock:
-    try:
-        return lockfile.parse(data)
-    except PinwardenError as err:
-        if err.code != "LOCK_VERSION_UNSUPPORTED" or b'"specVersion"' not in data:
-            raise
-    from pinwarden.lock import mcp_lock_1
-
-    return mcp_lock_1.parse(data)
-
-
-def seal_of_file(lock: Lock | NeutralLock) -> str | None:
+def seal_of_file(lock: Lock) -> str | None:
     """The integrity of our seal, which covers the whole file; None in a file without one."""
-    seal = lock.seal if isinstance(lock, Lock) else None
-    integrity = seal.get("integrity") if seal is not None else None
+    integrity = lock.seal.get("integrity") if lock.seal is not None else None
     return integrity if isinstance(integrity, str) else None

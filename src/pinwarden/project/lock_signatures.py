@@ -13,8 +13,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row
 from pinwarden.lock import signature as lock_signature
 from pinwarden.lock.entry import LOCK_LIMITS
-from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.signature import NEUTRAL, TOOLPIN, RequiredSigners, SignatureReport
+from pinwarden.lock.signature import ENVELOPE_SCHEMA, RequiredSigners, SignatureReport
 from pinwarden.lock.verification import PROBLEMS, refuse_if_tampered
 from pinwarden.project.lock_documents import LockDocument, digest_of, problem_facts, problem_rows, read_lock
 from pinwarden.project.policies import policy_digest
@@ -60,11 +59,10 @@ def sign_lock(signing: Signing) -> Report:
 def _with_one_key(document: LockDocument, signing: Signing, policy: str | None) -> bytes:
     if len(signing.keys) != 1 or signing.add:
         raise PinwardenError("USAGE", "this envelope holds one signature", hint="Sign with --dsse to have several.")
-    scheme = TOOLPIN if isinstance(document.lock, Lock) else NEUTRAL
     digest = digest_of(document.lock)
     if digest is None:
         raise PinwardenError("LOCK_INVALID", "the lock has no digest, because two keys are written the same")
-    envelope = lock_signature.sign(digest, signing.keys[0], signing.now, policy_digest=policy, scheme=scheme)
+    envelope = lock_signature.sign(digest, signing.keys[0], signing.now, policy_digest=policy)
     return lock_signature.to_bytes(envelope)
 
 
@@ -81,7 +79,7 @@ def _dsse(data: bytes, signing: Signing, policy: str | None) -> dict[str, Any]:
 
 def _signed(document: LockDocument, signing: Signing, policy: str | None) -> Report:
     notes: list[str] = []
-    if not signing.dsse and isinstance(document.lock, Lock) and document.lock.is_extended:
+    if not signing.dsse and document.lock.is_extended:
         notes.append(
             "this envelope leaves out what Pinwarden recorded beside v2 (surfaces, approvals); --dsse covers all of it"
         )
@@ -97,7 +95,7 @@ def _signed(document: LockDocument, signing: Signing, policy: str | None) -> Rep
         facts={
             "file": str(signing.lock),
             "signature": str(signing.output),
-            "form": "dsse" if signing.dsse else (TOOLPIN if isinstance(document.lock, Lock) else NEUTRAL).schema,
+            "form": "dsse" if signing.dsse else ENVELOPE_SCHEMA,
             "digest": digest_of(document.lock),
             "policy_digest": policy,
             "signed_at": signing.now,

@@ -22,7 +22,7 @@ from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.verification import file_pins, refuse_if_tampered
-from pinwarden.project.lock_documents import read_v2
+from pinwarden.project.lock_documents import read_lock
 from pinwarden.project.project import Project
 from pinwarden.project.run import is_bundle
 from pinwarden.system.masking import shown_address
@@ -50,7 +50,8 @@ _KNOWN: Mapping[str, Literal["npm", "pypi", "nuget", "cargo"]] = {
 
 def look_up(project: Project, export: Path) -> Report:
     """The report of ``pinwarden advisories``. A lock that is not whole is refused."""
-    lock, document = read_v2(project.lock)
+    document = read_lock(project.lock)
+    lock = document.lock
     refuse_if_tampered(document.problems)
     packages = locked_packages(lock, document.files)
     found = vulnerable_packages(read_export(export), packages)
@@ -189,7 +190,8 @@ _MISSING_OF_SCRIPT = "it is a program of this machine, so nobody can list what i
 
 def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) -> BillOfMaterials:
     """The bytes and the report of ``pinwarden sbom``. A lock that is not whole is refused."""
-    lock, document = read_v2(lock_path)
+    document = read_lock(lock_path)
+    lock = document.lock
     refuse_if_tampered(document.problems)
     closures = {
         pin.path: closure_document.parse(document.files[pin.path])
@@ -199,7 +201,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
     bill = bill_of(lock, closures, shown_address)
     bundled = {each.name for each in lock.entries if is_bundle(each)}  # a bundle brings everything along
     packaged = {each.name for each in lock.entries if each.selected_target.get("registryType") in _PROVED}
-    writer = cyclonedx if kind == "cyclonedx" else spdx
+    to_bytes = cyclonedx.to_bytes if kind == "cyclonedx" else spdx.to_bytes
     rows = tuple(
         Row(
             code=NO_CLOSURE,
@@ -227,4 +229,4 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
         },
         rule_texts=reasons_of(BILL_KINDS),
     )
-    return BillOfMaterials(data=writer.to_bytes(bill, lock_path.name, now, tool_version), report=report)
+    return BillOfMaterials(data=to_bytes(bill, lock_path.name, now, tool_version), report=report)

@@ -157,9 +157,10 @@ def digest_policy(project: Project, named: Path | None = None) -> Report:
 def check_policy(project: Project, policies: Policies, *, now: str, server: str | None = None) -> Report:
     """The report of ``pinwarden policy check``. A lock that is not whole is not judged."""
     from pinwarden.lock.verification import refuse_if_tampered
-    from pinwarden.project.lock_documents import entries_named, read_v2
+    from pinwarden.project.lock_documents import entries_named, read_lock
 
-    lock, document = read_v2(project.lock)
+    document = read_lock(project.lock)
+    lock = document.lock
     refuse_if_tampered(document.problems)
     entries = lock.entries if server is None else entries_named(lock, server)
     # Nothing is proved here, and no signature is looked at.

@@ -57,12 +57,6 @@ def compare_pair(registry: Registry, pair: Pair) -> dict[str, Any]:
     }
 
 
-def compare_versions(registry: Registry, tool: str, before: str, after: str) -> dict[str, Any]:
-    """Both steps: the differences as a value."""
-    found = compare_pair(registry, pair_of(registry, tool, before, after))
-    return {"tool": tool, "before": before, "after": after, **found}
-
-
 def _digests(version: PublishedVersion) -> tuple[str, ...]:
     surface = (version.surface_cid or "", version.api_surface or "")
     return (version.root_cid, version.descriptor_cid, *surface)

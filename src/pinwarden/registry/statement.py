@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pinwarden.bundle.shape import Shape, read, refuse
+from pinwarden.bundle.shape import Shape, refuse
 from pinwarden.bundle.signatures import signatures_in
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -48,11 +48,6 @@ class Statement(Record):
     def shape(self) -> Shape:
         """What is asked for, to be read member by member."""
         return Shape(self.body, "statement/body")
-
-
-def parse(data: bytes) -> Statement:
-    """A request whose one signature is good. Whether its signer may ask for this is another question."""
-    return of(read(data))
 
 
 def of(document: Any) -> Statement:

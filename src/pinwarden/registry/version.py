@@ -89,11 +89,6 @@ def parse_signed_version(data: bytes, key: PublicKey) -> PublishedVersion:
     raise PinwardenError("SIGNATURE_INVALID", f"{key.did} did not sign what is said of this version")
 
 
-def parse_version(data: bytes) -> PublishedVersion:
-    """What somebody says of a version: claims, each of which is checked where it matters."""
-    return published_version(read(data))
-
-
 def published_version(document: Any) -> PublishedVersion:
     """The same, of a value that was read strictly."""
     return _version(Shape.of(document, VERSION_SCHEMA))

@@ -15,20 +15,13 @@ from time import monotonic
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.chain import (
-    append,
-    audit_schema,
-    head_of,
-    lines,
-    moment_text,
-    newest,
-    verify,
-)
+from pinwarden.gateway.audit.chain import append, audit_schema, head_of, lines, moment_text, newest
 from pinwarden.gateway.audit.entry import EMPTY, Entry, Head, encode, hash_of, parse
 from pinwarden.gateway.audit.journal import Batch, Journal, Noted, pack, unpack
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover
 from pinwarden.gateway.event import Fact
 from pinwarden.system.database import Database, DatabaseLimits, Schema, open_database
+from tests.support.audit import verify
 from tests.support.postgres import Cluster, hurried
 
 QUICK = AuditLimits(retry=0.02, longest_retry=0.05, wait=60.0)

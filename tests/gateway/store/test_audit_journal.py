@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.chain import audit_schema, lines, verify
+from pinwarden.gateway.audit.chain import audit_schema, lines
 from pinwarden.gateway.audit.entry import Entry, parse
 from pinwarden.gateway.audit.journal import Journal, left_behind, pack, text_call
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover
 from pinwarden.gateway.event import Fact
 from pinwarden.system.database import Database, open_database
+from tests.support.audit import verify
 
 FORM = Fact(kind="called", server="50% %d \\ \x1f ü", session="s", call="s/", item="echo", expected=("a", "b"))
 CALM = AuditLimits(wait=60.0)

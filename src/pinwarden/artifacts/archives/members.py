@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from pinwarden.artifacts.archives.limits import DEFAULT_LIMITS, ArchiveLimits
-from pinwarden.artifacts.archives.tar import tar_stream
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.system.files import open_regular
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
 _BROKEN = (
@@ -43,13 +41,6 @@ class Member(Record):
     """With forward slashes, relative, and without steps back."""
     executable: bool
     data: bytes = field(repr=False)
-
-
-def tar_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[Member]:
-    """The files of a tarball, compressed or not, in their order."""
-    with open_regular(path) as stream:
-        for file in tar_stream(stream, limits):
-            yield Member(path=file.path, executable=file.executable, data=bytes(file.read()))
 
 
 def zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[Member]:

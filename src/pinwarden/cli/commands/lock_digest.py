@@ -1,7 +1,6 @@
 """Print the digest of a whole lockfile, as ToolPin computes it, after checking that the file is whole.
 
-A lockfile of the mcp-lock/1 draft has the digest that the draft defines. Exit code 1 if anything in the file, or an
-approved surface beside it, is not what was approved.
+Exit code 1 if anything in the file, or an approved surface beside it, is not what was approved.
 """
 
 from __future__ import annotations

@@ -31,26 +31,17 @@ _KINDS = {
 """What a registration is for, and whether its function serves all of them."""
 
 
-def entitlements_of(
-    sources: Mapping[str, Source],
-    handlers: Iterable[Handler] | None = None,
-    packages: Mapping[str, Source] | None = None,
-) -> Mapping[str, Entitlements]:
-    """What each handler can do, by the name of its tool.
-
-    ``sources`` are the server's own modules by their dotted name. ``handlers`` are those that the source registers,
-    unless they are given. ``packages`` are modules of third-party packages to look into where the maintained table
-    knows nothing about them; only its ``get`` is used, so it may read lazily.
-    """
-    return analyse(sources, handlers, packages).handlers
-
-
 def analyse(
     sources: Mapping[str, Source],
     handlers: Iterable[Handler] | None = None,
     packages: Mapping[str, Source] | None = None,
 ) -> Analysis:
-    """As ``entitlements_of``, with what the server does while it is imported."""
+    """What each handler can do, by the name of its tool, and what the server does while it is imported.
+
+    ``sources`` are the server's own modules by their dotted name. ``handlers`` defaults to those that the source
+    registers. ``packages`` are modules of third-party packages to follow where the catalogue has no entry; only its
+    ``get`` is used, so it may read lazily.
+    """
     engine = Engine(sources, packages)
     wanted = _registered(engine) if handlers is None else tuple(handlers)
     begun = engine.follow(wanted)

@@ -13,7 +13,6 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.gateway.audit.entry import EMPTY, Entry, Head, encode, hash_of, parse
 from pinwarden.gateway.audit.journal import Batch, Noted
-from pinwarden.gateway.audit.verification import ChainCheck, Verified
 from pinwarden.gateway.event import Fact
 from pinwarden.system.database import Database, Schema, Transaction, schema_of
 
@@ -148,14 +147,6 @@ def _pattern(name: str, text: str) -> str:
     written = canonicalize(text).decode("utf-8", "replace")[1:-1]
     plain = "".join(each if each.isascii() and (each.isalnum() or each in " .:@/-") else "_" for each in written)
     return f'%"{name}":"{plain}"%'
-
-
-def verify(database: Database, heads: Sequence[Head] = ()) -> Verified:
-    """Follow the whole chain."""
-    check = ChainCheck(heads)
-    for number, line, filed in rows(database):
-        check.follow(number, line, filed)
-    return check.outcome()
 
 
 def rows(database: Database) -> Iterator[tuple[int, bytes, tuple[str, int]]]:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from pinwarden.core.locale_order import locale_sorted
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.scan import toolpin
 from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, Words, find_cues, may_hold_cues
@@ -60,26 +59,6 @@ class Finding(Record):
     def subject(self) -> str:
         """How ToolPin names what a finding is about."""
         return f"{self.entity}:{self.name}"
-
-
-def toolpin_scan(tools: Sequence[Mapping[str, Any]], entity: str = "tool") -> list[Finding]:
-    """What ToolPin 0.5.4 finds in these tools, in its order: names and descriptions only."""
-    findings: list[Finding] = []
-    names = [_text(tool.get("name")) for tool in tools]
-    siblings = toolpin.ToolNames(names)
-    for tool, name in zip(tools, names, strict=True):
-        description = _text(tool.get("description"))
-        both = f"{name}\n{description}"
-        facts = [_advised(advisory, both[start:end]) for advisory, start, end in toolpin.advisories_of(both)]
-        facts += [
-            _advised(toolpin.cross_tool(sibling), description[start:end])
-            for sibling, start, end in siblings.commanded_in(description)
-            if sibling != name
-        ]
-        findings += [fact.found(entity, name, "/description") for fact in facts]
-    findings += _duplicates(Counter(names), entity)
-    ordered, _ = locale_sorted(findings, lambda finding: f"{finding.subject}:{finding.code}:{finding.message}")
-    return ordered
 
 
 def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tuple[Finding, ...]:
@@ -226,7 +205,3 @@ def _alike(names: Iterable[str]) -> Iterator[Finding]:
             yield _Fact(code="lookalike_name", severity="warning", message=message, excerpt=name).found(
                 "tool", name, "/name"
             )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
