@@ -22,6 +22,7 @@ from pinwarden.project.gate.report import LIVE_KINDS
 from pinwarden.project.gate.repository import COVERAGE_KINDS
 from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.project.install_scripts import SCRIPT_KINDS
+from pinwarden.project.installed_bundles import YANK_KINDS
 from pinwarden.project.lock_signatures import SIGNATURE_KINDS
 from pinwarden.project.locked_packages import BILL_KINDS, VULNERABILITY_KINDS
 from pinwarden.project.newer_releases import DEPENDENCY_KINDS

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.report import Report
-from pinwarden.project.gate.check import check_project
-from pinwarden.project.gate.options import Gate
+from pinwarden.project.gate.check import Gate, check_project
 from pinwarden.project.gate.report import gate_report
 from pinwarden.project.project import Policies, Project
 from tests.cli.run import Outcome, pinwarden

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pinwarden.surface.drift.changes import Change
 
 
-
 class FoundEntry(Record):
     """A locked server that was found in a configuration, and where."""
 

@@ -24,8 +24,8 @@ from pinwarden.lock.trust_report import Issue, Pillars, TierCap, TrustReport
 from pinwarden.lock.trust_tiers import gated, judge
 from pinwarden.lock.trust_verdict import verdict_of
 from pinwarden.lock.verification import PROBLEMS
-from pinwarden.project.entry_text import config_in_words, release_of, target_in_words
 from pinwarden.project.lock_documents import LockDocument, entries_named, problem_facts, problem_rows, read_lock
+from pinwarden.system.masking import shown_address, shown_text
 
 if TYPE_CHECKING:
     from pinwarden.lock.extension import Extension

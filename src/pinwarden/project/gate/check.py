@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
-from pinwarden.core.record import replace
+from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row, counted, is_grave
 from pinwarden.lock import lock_store
 from pinwarden.lock.configured import INSTALLED
@@ -24,10 +24,8 @@ from pinwarden.project.gate.integrity import (
     signature_rows_of,
     stripped_rows,
 )
-from pinwarden.project.gate.registry import registry_rows
-from pinwarden.project.gate.report import CHECKS, Checked, checked_project, has_closures
-from pinwarden.project.gate.unreviewed import unread_rows
-from pinwarden.project.policy_rules import ONLY_RECORDED, broken_rules, counts_records
+from pinwarden.project.gate.report import CHECKS, Checked, checked_project, has_closures, unread_rows
+from pinwarden.project.policies import ONLY_RECORDED, broken_rules, counts_records
 from pinwarden.project.project import OWN_POLICY
 
 if TYPE_CHECKING:
