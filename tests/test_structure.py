@@ -199,7 +199,7 @@ def _expected(tree: ast.Module) -> Iterator[str]:
 
 _STARTS = {
     # who may call it: the one step before every start, and programs that are not servers of a project
-    "sandboxed": {"project/server_start.py", "surface/probe/probe.py", "artifacts/environments/scripts.py"},
+    "sandboxed": {"project/server_start.py", "surface/probe/probe.py", "artifacts/environments/node.py"},
     "PreparedStart": {"project/server_start.py"},
     "Command": {"gateway/server_process.py"},
     "start": {"gateway/running.py", "gateway/http/child.py"},

@@ -73,7 +73,7 @@ class TestJudging:
             {
                 "code": "npm_integrity_verified",
                 "status": "passed",
-                "message": f"The bytes of npm:notes@1.0.0 were fetched and hashed here: {FILE}.",
+                "message": f"The bytes of npm:notes@1.0.0 were fetched and hashed: {FILE}.",
                 "source": "npm-registry",
                 "claim": GOOD_512.sri,
                 "verificationMethod": "npm-packument-sri",
@@ -98,7 +98,6 @@ class TestJudging:
             ("mcpb", "https://attacker.example/github.com/notes.mcpb", False),
             ("mcpb", "https://github.com@attacker.example/notes.mcpb", False),
             ("mcpb", "/home/user/notes.mcpb", False),
-            ("archive", "https://attacker.example/notes.tar.gz", False),
         ],
     )
     def test_bytes_from_a_place_of_the_attackers_choice_are_no_anchor(

@@ -24,12 +24,12 @@ FIRST, MIDDLE, LAST = "d0/f0.js", "d3/f1050.js", "d6/f2099.js"
 LOOK = """
 import json, os, signal, sys, threading
 from pathlib import Path
-from pinwarden.artifacts.environments import many_hashes
+from pinwarden.artifacts.environments import tree
 from pinwarden.artifacts.environments.tree import problem_of
 
 folder, digest, how = Path(sys.argv[1]), bytes.fromhex(sys.argv[2]), sys.argv[3]
 anchors = {"files": frozenset([digest])}
-here, fork, hash_some, started = os.getpid(), os.fork, many_hashes._hash_some, []
+here, fork, hash_some, started = os.getpid(), os.fork, tree._hash_some, []
 
 def noted():
     number = fork()
@@ -43,7 +43,7 @@ def only_here(root, paths):
 
 os.fork = noted
 if how == "killed":
-    many_hashes._hash_some = only_here
+    tree._hash_some = only_here
 done = threading.Event()
 if how == "threads":
     threading.Thread(target=done.wait).start()
@@ -164,6 +164,6 @@ def test_attack_what_a_process_that_was_killed_did_not_hash_is_hashed_here(tree:
 def test_attack_a_manifest_that_fits_a_changed_file_is_not_what_was_locked(tree: Tree) -> None:
     _anew(tree.place / FIRST, b"?")
     write_manifest(tree.folder, {SECTION: rows_in(tree.place).values()})
-    assert f"its manifest of '{SECTION}' is not what was locked" in (tree.problem or "")
+    assert f"its manifest of '{SECTION}' is not the one locked" in (tree.problem or "")
     (tree.folder / MANIFEST).unlink()
     assert "cannot be read" in (tree.problem or "")

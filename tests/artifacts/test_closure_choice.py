@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.tags import Tag
 
-from pinwarden.artifacts.closure_choice import best_wheel, choose_wheels, marker_applies
+from pinwarden.artifacts.python_package import best_wheel, choose_wheels, marker_applies
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.lock.closure import ClosureFile, ClosurePackage

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from pinwarden.artifacts import cms
 from pinwarden.artifacts.artifact import FileSignature
-from pinwarden.artifacts.certificate_path import load_anchors
-from pinwarden.artifacts.signed_data import parse
+from pinwarden.artifacts.cms import load_anchors
+from pinwarden.artifacts.cms_signed_data import parse
 from pinwarden.core import der
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError

@@ -14,9 +14,9 @@ import pytest
 from pinwarden import PinwardenError
 from pinwarden.artifacts.endpoints.docker import HelperLimits, registry_endpoint
 from pinwarden.artifacts.oci_reference import parse_reference
+from pinwarden.artifacts.oci_registry import Registry
 from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
-from tests.support.images import resolve
 from tests.support.registries import scripted
 
 SECRET = "s3cr3t:with colon"
@@ -229,11 +229,11 @@ def test_attack_an_image_that_a_repository_names_does_not_lead_to_a_service_of_t
     fetcher = Fetcher(FetchRules(limits=FetchLimits(attempts=1)))
     with scripted() as server:
         reference = parse_reference(f"{server.host}/a/b:v1")
+        endpoint = registry_endpoint(reference, settings(tmp_path), said_by="project")
         with pytest.raises(PinwardenError) as caught:
-            resolve(reference, fetcher, registry_endpoint(reference, settings(tmp_path), said_by="project"))
+            Registry(reference, fetcher, endpoint).document(reference.asked)
         assert (caught.value.code, caught.value.data) == ("ADDRESS_REFUSED", {"reason": "private"})
         assert server.asked == []
-        with pytest.raises(PinwardenError) as caught:
-            resolve(reference, fetcher, registry_endpoint(reference, settings(tmp_path), said_by="argument"))
-        assert caught.value.data == {"reason": "status", "status": 404}
+        endpoint = registry_endpoint(reference, settings(tmp_path), said_by="argument")
+        assert Registry(reference, fetcher, endpoint).document(reference.asked) is None
     fetcher.close()

@@ -17,7 +17,7 @@ import pytest
 
 from pinwarden.artifacts import mcpb
 from pinwarden.artifacts.artifact import ArtifactFacts, PackageName
-from pinwarden.artifacts.certificate_path import load_anchors
+from pinwarden.artifacts.cms import load_anchors
 from pinwarden.artifacts.environments import mcpb as environment
 from pinwarden.artifacts.environments.mcpb import Runtimes
 from pinwarden.artifacts.environments.python import Interpreter
@@ -327,7 +327,7 @@ class World:
 
     def output(self, **settings: str | tuple[str, ...]) -> str:
         place = self.built()
-        start = environment.start_command(place, RUNTIMES, settings, places={"HOME": "/home/somebody"})
+        start = environment.start_command(place, RUNTIMES, settings, folders={"HOME": "/home/somebody"})
         done = subprocess.run(start.command, env=dict(start.env), capture_output=True, text=True, check=True)
         assert environment.audit(place, self.tree) is None
         return done.stdout
@@ -373,7 +373,7 @@ class TestEnvironment:
         with pytest.raises(PinwardenError) as caught:
             world.output()
         assert (caught.value.code, caught.value.data) == ("VARIABLE_MISSING", {"variable": "key"})
-        shown = repr(environment.start_command(world.built(), RUNTIMES, {"key": "s3cret"}, places={"HOME": "/h"}))
+        shown = repr(environment.start_command(world.built(), RUNTIMES, {"key": "s3cret"}, folders={"HOME": "/h"}))
         assert "s3cret" not in shown
 
     def test_a_python_server_finds_its_libraries_and_leaves_no_trace(self, tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ class TestEnvironment:
         with pytest.raises(PinwardenError) as caught:
             world.output()
         assert caught.value.code == "NOTHING_TO_RUN"
-        assert "would fetch" in caught.value.message
+        assert "would download" in caught.value.message
 
     @pytest.mark.parametrize("command", ["npx", "/bin/sh", "bash", "../../bin/sh", "${__dirname}/../../x", "python"])
     def test_attack_a_program_of_this_machine_is_not_started(self, tmp_path: Path, command: str) -> None:

@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.artifacts.mcpb_manifest import MAX_SIGNATURE, BundleManifest, Parts, parse_manifest, split
-from pinwarden.artifacts.mcpb_start import FilledStart, Given, fill
+from pinwarden.artifacts.mcpb_manifest import (
+    MAX_SIGNATURE,
+    BundleManifest,
+    FilledStart,
+    Given,
+    Parts,
+    fill,
+    parse_manifest,
+    split,
+)
 from pinwarden.core.errors import PinwardenError
 from tests.support.bundles import FOOTER, HEADER, block, manifest
 

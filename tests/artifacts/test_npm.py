@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from pinwarden.artifacts import npm
-from pinwarden.artifacts.archives.limits import ArchiveLimits
+from pinwarden.artifacts.archives.package_tarball import read_manifest
+from pinwarden.artifacts.archives.rules import ArchiveLimits
 from pinwarden.artifacts.artifact import ArtifactFacts, Attestation, PackageName, Problem, RegistrySignature
 from pinwarden.artifacts.endpoints.npm import default_registry, registry_for
-from pinwarden.artifacts.npm_tarball import read_manifest
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
@@ -336,7 +336,7 @@ class TestTarballAddresses:
 
 
 def mismatch(*what: str) -> tuple[Problem, ...]:
-    message = f"the registry's document and the package.json in the tarball differ: {', '.join(what)}"
+    message = f"the packument and the tarball's package.json differ in: {', '.join(what)}"
     return (Problem(code=npm.MANIFEST_MISMATCH, message=message),)
 
 

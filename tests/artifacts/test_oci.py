@@ -179,7 +179,9 @@ def test_an_index_has_its_own_digest_beside_those_of_its_platforms(
     assert image_of(only).platforms == {"linux/arm64/v8": shown(built["linux/arm64/v8"])}
     assert only.files == (hashed(built["linux/arm64/v8"].config),)
     none = all_facts(f"{registry.host}/{name}:v1", fetcher, platforms=("linux/s390x",))
-    assert none.problems == (Problem(code="oci_platform_missing", message="the image is not for 'linux/s390x'"),)
+    assert none.problems == (
+        Problem(code="oci_platform_missing", message="the image does not support the platform 'linux/s390x'"),
+    )
 
 
 @needs_registry
@@ -187,8 +189,6 @@ def test_an_image_or_tag_that_is_not_there_is_missing(registry: DockerRegistry, 
     push(registry, name, "v1", image("one"))
     assert all_facts(f"{registry.host}/{name}:v2", fetcher).missing == "version"
     assert all_facts(f"{registry.host}/{name}/none:v1", fetcher).missing == "package"
-    error = refused(lambda: resolve_text(f"{registry.host}/{name}:v2", fetcher))
-    assert (error.code, error.data) == ("FETCH_FAILED", {"reason": "status", "status": 404})
 
 
 def resolve_text(reference: str, fetcher: Fetcher) -> Digest:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pinwarden import Digest, PinwardenError
-from pinwarden.artifacts.oci_challenge import Challenge, may_answer_to, parse_challenges
+from pinwarden.artifacts.oci_auth import Challenge, may_answer_to, parse_challenges
 from pinwarden.artifacts.oci_manifest import (
     Descriptor,
     ImageIndex,

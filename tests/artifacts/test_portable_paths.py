@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinwarden import PinwardenError
-from pinwarden.artifacts.portable_paths import PathSet, check_all_portable, check_portable
+from pinwarden.artifacts.archives.rules import PathSet, check_all_portable, check_portable
 
 PIECES = [
     "a",

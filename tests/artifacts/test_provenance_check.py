@@ -29,7 +29,7 @@ from pinwarden.artifacts.provenance import (
     to_json,
 )
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier
-from pinwarden.artifacts.provenance_pep740 import parse_provenance
+from pinwarden.artifacts.pypi_index import parse_provenance
 from pinwarden.core import record
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError

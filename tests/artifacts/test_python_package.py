@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.artifacts.python_index import ReleaseFile
-from pinwarden.artifacts.python_json_api import JsonRelease, parse_json_release, source_repository
+from pinwarden.artifacts.pypi_index import (
+    JsonRelease,
+    ReleaseFile,
+    SimplePage,
+    parse_json_release,
+    parse_simple_page,
+    source_repository,
+)
 from pinwarden.artifacts.python_package import (
     belongs_to,
     exact_version,
@@ -18,7 +24,6 @@ from pinwarden.artifacts.python_package import (
     normalized_name,
     same_version,
 )
-from pinwarden.artifacts.python_simple_page import SimplePage, parse_simple_page
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.tags import Tag
 
 from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ListedFile, PackageName
-from pinwarden.artifacts.release_files import ReleaseFinding, compare_release
+from pinwarden.artifacts.artifact_drift import ReleaseFinding, compare_release
 from pinwarden.core.digest import Digest
 
 LONG_AGO, NOW = "2024-01-01T00:00:00Z", "2026-11-16T00:00:00Z"
@@ -52,7 +52,8 @@ def test_attack_a_wheel_added_to_an_old_release_that_the_installer_would_prefer_
             kind="file_added",
             severity="critical",
             file=FAST,
-            message=f"{FAST} was added to the release; an installer here would take it instead of what was locked",
+            message=f"{FAST} was added to the release; "
+            "an installer on this platform would choose it over the locked files",
         ),
     )
 

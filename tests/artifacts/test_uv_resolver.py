@@ -18,10 +18,10 @@ import pytest
 from packaging.markers import default_environment
 from packaging.tags import sys_tags
 
-from pinwarden.artifacts.closure_choice import best_wheel, marker_applies
 from pinwarden.artifacts.endpoints.pypi import indexes
 from pinwarden.artifacts.pylock import PylockFile, PylockPackage, parse_pylock
-from pinwarden.artifacts.resolvers.uv import find_uv, resolve, uv_version
+from pinwarden.artifacts.python_package import best_wheel, marker_applies
+from pinwarden.artifacts.resolvers import find_uv, resolve, uv_version
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.endpoint import Endpoint, Origin, Settings

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.artifact import PackageName
-from pinwarden.artifacts.osv import OsvRecord, parse_osv
-from pinwarden.artifacts.vulnerabilities import Vulnerable, vulnerable_packages
+from pinwarden.artifacts.osv import OsvRecord, Vulnerable, parse_osv, vulnerable_packages
 
 # Written by hand from the advisory: command injection through a server's authorization_endpoint.
 MCP_REMOTE = {

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from pinwarden import PinwardenError
-from pinwarden.artifacts.archives.limits import DEFAULT_LIMITS
+from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS
 from pinwarden.artifacts.archives.tar import tar_in_memory
 from pinwarden.bundle.acceptance.bundle import check_documents
 from pinwarden.bundle.acceptance.verdict import BundleDocuments

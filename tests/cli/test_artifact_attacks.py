@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.resolvers.npm import WantedPackage, resolve_npm
+from pinwarden.artifacts.resolvers import WantedPackage, resolve_npm
 from pinwarden.project.client_install import with_fresh_start
 from pinwarden.system.net.endpoint import Endpoint
 from tests.cli.artifact_world import User, npm_library, npm_server, python_server

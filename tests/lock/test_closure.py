@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.npm_lock import parse_npm_lock, strongest
+from pinwarden.artifacts.npm_package import parse_npm_lock, strongest
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pinwarden.artifacts.archives.limits import DEFAULT_LIMITS, ArchiveLimits
-from pinwarden.artifacts.archives.members import Member
+from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS, ArchiveLimits
 from pinwarden.artifacts.archives.tar import tar_stream
+from pinwarden.artifacts.archives.zip import Member
 from pinwarden.system.files import open_regular
 
 
 def tar_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[Member]:
-    """The files of a tarball, compressed or not, in their order."""
+    """The files of a gzipped tarball, in their order."""
     with open_regular(path) as stream:
         for file in tar_stream(stream, limits):
             yield Member(path=file.path, executable=file.executable, data=bytes(file.read()))

@@ -1,11 +1,12 @@
-"""What was found out about an artifact: the bytes as they were hashed here, beside what the registry claims of them.
+"""The facts about an artifact: digests computed here, next to what the registry claims.
 
-An adapter fills these values and judges nothing. Whether the facts agree with each other, with the metadata of a server
-and with what was locked is for :mod:`pinwarden.artifacts.evidence` to say.
+The adapters (``npm.py``, ``pypi.py``, ``oci.py`` ...) fill these records and judge nothing.
+:mod:`pinwarden.artifacts.evidence` decides whether the facts agree with each other and with the server's metadata.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -13,14 +14,14 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
-Ecosystem = Literal["npm", "pypi", "oci", "mcpb", "nuget", "cargo", "archive"]
+Ecosystem = Literal["npm", "pypi", "oci", "mcpb", "nuget", "cargo"]
 Missing = Literal["package", "version"]
 
 
 class PackageName(Record):
-    """What is looked for: a name in an ecosystem, and the exact version where the ecosystem has versions.
+    """A package in an ecosystem, with its exact version if the ecosystem has versions.
 
-    For ``oci`` the name is the whole reference, for ``mcpb`` and ``archive`` the address or path of the file.
+    For ``oci`` the name is the complete image reference, for ``mcpb`` the URL or path of the bundle.
     """
 
     ecosystem: Ecosystem
@@ -37,30 +38,30 @@ class ArtifactFile(Record):
     name: str
     size: int
     digests: tuple[Digest, ...]
-    """Computed here from the bytes: sha256 always, others where the registry speaks of them."""
+    """Computed from the bytes: always sha256, plus every algorithm the registry gives a digest for."""
     claims: tuple[Digest, ...] = ()
-    """What the registry says they are."""
+    """The digests that the registry states."""
     uploaded_at: str | None = None
     host: str | None = None
-    """Where the registry's metadata said that it is, if that is another host than the registry's. A claim."""
+    """The host that serves the file, if the registry's metadata names another host than the registry. Unverified."""
     content: Digest | None = None
-    """SHA-256 of the content alone, where the file ends with a signature block that can come and go."""
+    """SHA-256 without the signature block that MCPB bundles may end with."""
 
     @property
     def sha256(self) -> Digest:
-        """The digest that is pinned."""
+        """The digest that gets pinned."""
         return self.digest("sha256")
 
     def digest(self, algorithm: str) -> Digest:
-        """The digest of the bytes by one algorithm."""
-        for each in self.digests:
-            if each.algorithm == algorithm:
-                return each
+        """The digest with one algorithm; ``DIGEST_INVALID`` if the file was not hashed with it."""
+        for digest in self.digests:
+            if digest.algorithm == algorithm:
+                return digest
         raise PinwardenError("DIGEST_INVALID", f"{self.name[:120]!a} was not hashed with {algorithm}")
 
 
 class ListedFile(Record):
-    """One file that the registry lists and that was not downloaded: nothing about it was checked here."""
+    """A file that the registry lists and that was not downloaded, so nothing about it was verified."""
 
     name: str
     claims: tuple[Digest, ...] = ()
@@ -69,43 +70,43 @@ class ListedFile(Record):
 
 
 class RegistrySignature(Record):
-    """A signature by the registry itself over a package, checked here against the registry's key."""
+    """A registry's signature over a package, verified with the registry's key."""
 
     key_id: str
     state: Literal["valid", "invalid", "unknown-key", "expired-key"]
 
 
 class FileSignature(Record):
-    """A publisher's signature inside a file, checked here."""
+    """A publisher's signature inside a file."""
 
     state: Literal["valid", "valid-untrusted", "invalid", "unsigned"]
-    """``valid-untrusted``: a good signature by somebody for whom no trusted authority vouches."""
+    """``valid-untrusted``: the signature is correct, but no trusted authority issued the signer's certificate."""
     reason: str = ""
-    """Why it is not ``valid``, for people."""
+    """Why the state is not ``valid``, for display."""
     subject: str = ""
-    """The signer's name. Only in a ``valid`` signature somebody else vouches for it."""
+    """The signer's name. Verified only if the state is ``valid``."""
     issuer: str = ""
     fingerprint: Digest | None = None
     """SHA-256 of the signer's certificate."""
     signed_at: str | None = None
-    """What the signer says. A claim."""
+    """The signing time that the signer states. Unverified."""
 
 
 class Attestation(Record):
-    """A statement about an artifact that came with it, unverified."""
+    """An attestation published with an artifact, not yet verified."""
 
     kind: str
-    """Its predicate type, or what else names the kind of statement."""
+    """The predicate type, or the media type if there is none."""
     bundle: bytes = field(repr=False)
-    """A sigstore bundle, as the registry sent it."""
+    """The Sigstore bundle as the registry sent it."""
     file: str = ""
-    """The file that it is about, where there are several."""
+    """The file it is about, in releases with several files."""
     source: bytes = field(default=b"", repr=False)
-    """The registry's own document, where the bundle had to be made from it."""
+    """The registry's document, if the bundle was built from one (PEP 740)."""
 
 
 class Manifest(Record):
-    """One document of a container image, fetched and hashed: the index, or the manifest of one platform."""
+    """An image index or platform manifest, fetched and hashed here."""
 
     media_type: str
     digest: Digest
@@ -113,52 +114,72 @@ class Manifest(Record):
 
 
 class Image(Record):
-    """A container image: what its tag points to now, its index if it has one, and a manifest for each platform."""
+    """A container image: what its tag points to now, its index if any, and one manifest per platform."""
 
     reference: str
     root: Digest
-    """What a client that asks by this reference gets: the index, or the only manifest."""
+    """The digest a client gets for this reference: of the index, or of the only manifest."""
     index: Manifest | None
     platforms: Mapping[str, Manifest]
     """By ``os/architecture[/variant]``."""
     tag_digest: Digest | None = None
-    """What the tag points to, where the reference has one."""
+    """What the tag points to now, if the reference has a tag."""
     mismatches: tuple[str, ...] = ()
-    """Documents and blobs whose bytes are not what their digest says, by that digest."""
+    """Digests of documents and blobs whose bytes do not match."""
 
 
 class ArtifactFacts(Record):
-    """All that was found out about one artifact, at one moment."""
+    """Everything learned about one artifact at one point in time."""
 
     package: PackageName
     registry: str
-    """The endpoint that answered, without credentials."""
+    """The registry's URL, without credentials."""
     checked_at: str
     missing: Missing | None = None
-    """The registry says that there is no such package or version."""
+    """The registry has no such package or version."""
     files: tuple[ArtifactFile, ...] = ()
     listed: tuple[ListedFile, ...] = ()
-    """What belongs to the release, too, and was left where it is."""
+    """Files of the release that were not downloaded."""
     image: Image | None = None
     published_at: str | None = None
     publisher: str | None = None
-    """Who uploaded it, where the registry says so. A claim."""
+    """Who uploaded it, according to the registry. Unverified."""
     repository: str | None = None
-    """The source repository that the metadata names. A claim."""
+    """The source repository named in the metadata. Unverified."""
     withdrawn: str | None = None
-    """Yanked, deprecated or unlisted, with the reason given."""
+    """Why it was yanked, deprecated or unlisted."""
     install_scripts: tuple[str, ...] = ()
-    """Names of scripts that an ordinary client would run on installation."""
+    """Names of scripts that a normal installation would run."""
     signatures: tuple[RegistrySignature, ...] = ()
     signer: FileSignature | None = None
-    """The signature inside the file, for the kinds that can have one."""
+    """The signature inside the file, for formats that support one."""
     attestations: tuple[Attestation, ...] = ()
     problems: tuple[Problem, ...] = ()
-    """What is wrong with the bytes themselves, apart from any comparison."""
+    """Problems with the bytes themselves, independent of any lock."""
 
 
 class Problem(Record):
-    """Something that makes an artifact unacceptable by itself: an unsafe archive, a false signature, a false name."""
+    """A reason to reject an artifact by itself: an unsafe archive, an invalid signature, a wrong name."""
 
     code: str
     message: str
+
+
+_CONTENT_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def parse_content_hash(text: str) -> Digest:
+    """Parse ``sha256:<hex>``, the only accepted form."""
+    if not isinstance(text, str) or not _CONTENT_HASH.fullmatch(text):
+        raise PinwardenError("DIGEST_INVALID", f"{str(text)[:100]!a} is not a content hash (sha256:<hex>)")
+    return Digest.parse(text)
+
+
+def check_content(actual: Digest, expected: Digest, name: str) -> None:
+    """Raise ``ARTIFACT_MISMATCH`` unless the content hash is the expected one."""
+    if actual != expected:
+        raise PinwardenError(
+            "ARTIFACT_MISMATCH",
+            f"{name[:200]} has the content hash {actual}; expected {expected}",
+            data={"found": str(actual), "wanted": str(expected)},
+        )

@@ -1,106 +1,115 @@
-"""What is pinned about an artifact against what is found now: other bytes, other places, other people."""
+"""Drift of artifacts: pins compared with current facts, releases with their locked files, closures with each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pinwarden.artifacts.artifact import ArtifactFacts
+from pinwarden.artifacts.python_package import best_wheel
+from pinwarden.core.digest import Digest
 from pinwarden.core.finding_kinds import Kinds, kind_table
+from pinwarden.core.record import Record
+from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.lock.extension import PUBLISHER, Artifact, Extension, ImagePin
-from pinwarden.surface.drift.changes import ABSENT, Change
+from pinwarden.surface.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change
+
+if TYPE_CHECKING:
+    from packaging.tags import Tag
 
 ARTIFACT_KINDS: Kinds = kind_table(
     critical=(
-        ("bytes_changed", "The same name and version now has other bytes."),
-        ("version_vanished", "The locked version is gone from its registry."),
-        ("registry_changed", "The package now comes from another registry than the one it was locked from."),
-        ("manifest_changed", "The image that was locked now has other content under its digest."),
-        ("provenance_changed", "Another builder or repository stands behind the package."),
-        ("artifact_kind_changed", "What was locked is now another kind of artifact, or another package."),
-        ("signature_lost", "The artifact was signed, and is not any more."),
+        ("bytes_changed", "The same name and version now has different bytes."),
+        ("version_vanished", "The locked version is no longer in its registry."),
+        ("registry_changed", "The package comes from another registry than the one it was locked from."),
+        ("manifest_changed", "The registry serves other content under the locked image digest."),
+        ("provenance_changed", "The package was built by another builder or from another repository."),
+        ("artifact_kind_changed", "The locked artifact is now of another kind, or another package."),
+        ("signature_lost", "The artifact was signed and no longer is."),
     ),
     review=(
         ("tag_moved", "The tag now points to another image than the locked one."),
         ("platform_changed", "The image has another manifest for a platform."),
-        ("release_changed", "Another release is named than was locked."),
-        ("publisher_changed", "Somebody else published it."),
+        ("release_changed", "The configured release is not the locked one."),
+        ("publisher_changed", "The publisher is another than before."),
         ("scripts_added", "The package would now run scripts on installation."),
-        ("file_gone", "A file that was locked is no longer offered."),
+        ("file_gone", "A locked file is no longer offered."),
     ),
-    info=(("platform_added", "The image is offered for one more platform."),),
+    info=(("platform_added", "The image supports one more platform."),),
 )
-"""By kind. The single source for severities and for the reasons people read."""
+"""Severity and explanation of each kind of change."""
 
 
-def compare_pins(server: str, pinned: Extension, found: ArtifactFacts) -> tuple[Change, ...]:
-    """Every way in which an artifact is not what was pinned. What was never pinned cannot have changed."""
-    return tuple(_differences(server, pinned, found))
+def compare_pins(server: str, pinned: Extension, facts: ArtifactFacts) -> tuple[Change, ...]:
+    """Every difference between an artifact and its pins. Properties that were not pinned are not compared."""
+    return tuple(_differences(server, pinned, facts))
 
 
 def compare_releases(server: str, before: ArtifactFacts, after: ArtifactFacts) -> tuple[Change, ...]:
-    """What a newer release has otherwise than the locked one, beside its bytes: its people, its place, its scripts."""
-    found: list[Change] = []
+    """How a newer release differs from the locked one apart from its bytes: publisher, name, install scripts."""
+    changes: list[Change] = []
     if after.missing is not None:
-        found.append(_change("version_vanished", server, "version", str(after.package), ABSENT))
+        changes.append(_change("version_vanished", server, "version", str(after.package), ABSENT))
     if before.package.name != after.package.name:
-        found.append(_change("artifact_kind_changed", server, "name", before.package.name, after.package.name))
+        changes.append(_change("artifact_kind_changed", server, "name", before.package.name, after.package.name))
     if before.publisher != after.publisher and (before.publisher or after.publisher):
         old, new = before.publisher or ABSENT, after.publisher or ABSENT
-        found.append(_change("publisher_changed", server, "publisher", old, new))
+        changes.append(_change("publisher_changed", server, "publisher", old, new))
     if set(after.install_scripts) - set(before.install_scripts):
         scripts = list(before.install_scripts), list(after.install_scripts)
-        found.append(_change("scripts_added", server, "scripts", *scripts))
-    return tuple(found)
+        changes.append(_change("scripts_added", server, "scripts", *scripts))
+    return tuple(changes)
 
 
 def registry_change(server: str, locked: str, asked: str) -> Change:
-    """The change to another registry, for whoever does not go on to ask that one."""
+    """The change to another registry, if that registry is not queried."""
     return _change("registry_changed", server, "registry", locked, asked)
 
 
-def _differences(server: str, pinned: Extension, found: ArtifactFacts) -> Iterator[Change]:
-    if found.missing is not None and (pinned.artifacts or pinned.image):
-        yield _change("version_vanished", server, "version", str(found.package), ABSENT)
+def _differences(server: str, pinned: Extension, facts: ArtifactFacts) -> Iterator[Change]:
+    if facts.missing is not None and (pinned.artifacts or pinned.image):
+        yield _change("version_vanished", server, "version", str(facts.package), ABSENT)
         return
-    if pinned.registry is not None and pinned.registry != found.registry:
-        yield registry_change(server, pinned.registry, found.registry)
+    if pinned.registry is not None and pinned.registry != facts.registry:
+        yield registry_change(server, pinned.registry, facts.registry)
     publisher = pinned.others.get(PUBLISHER)
-    if isinstance(publisher, str) and publisher != found.publisher:
-        yield _change("publisher_changed", server, "publisher", publisher, found.publisher or ABSENT)
-    yield from _files(server, pinned.artifacts, found)
-    if pinned.image is not None and found.image is not None:
-        yield from _image(server, pinned.image, found)
+    if isinstance(publisher, str) and publisher != facts.publisher:
+        yield _change("publisher_changed", server, "publisher", publisher, facts.publisher or ABSENT)
+    yield from _files(server, pinned.artifacts, facts)
+    if pinned.image is not None and facts.image is not None:
+        yield from _image(server, pinned.image, facts)
 
 
-def _files(server: str, artifacts: Iterable[Artifact], found: ArtifactFacts) -> Iterator[Change]:
-    now = {file.name: file for file in found.files}
-    listed = {file.name: file for file in found.listed}
+def _files(server: str, artifacts: Iterable[Artifact], facts: ArtifactFacts) -> Iterator[Change]:
+    downloaded = {file.name: file for file in facts.files}
+    listed = {file.name: file for file in facts.listed}
     for locked in artifacts:
-        here = now.get(locked.name)
-        if here is not None:
-            same = [each for each in here.digests if each.algorithm == locked.digest.algorithm]
+        file = downloaded.get(locked.name)
+        if file is not None:
+            same = [digest for digest in file.digests if digest.algorithm == locked.digest.algorithm]
             if locked.digest not in same:
-                after = str(same[0]) if same else str(here.sha256)
+                after = str(same[0]) if same else str(file.sha256)
                 yield _change("bytes_changed", server, locked.name, str(locked.digest), after)
         elif locked.name in listed:
-            claims = [each for each in listed[locked.name].claims if each.algorithm == locked.digest.algorithm]
+            claims = [claim for claim in listed[locked.name].claims if claim.algorithm == locked.digest.algorithm]
             if claims and locked.digest not in claims:
                 yield _change("bytes_changed", server, locked.name, str(locked.digest), str(claims[0]))
-        elif found.image is None:
+        elif facts.image is None:
             yield _change("file_gone", server, locked.name, str(locked.digest), ABSENT)
 
 
-def _image(server: str, pinned: ImagePin, found: ArtifactFacts) -> Iterator[Change]:
-    image = found.image
+def _image(server: str, pinned: ImagePin, facts: ArtifactFacts) -> Iterator[Change]:
+    image = facts.image
     if image is None:
         return
-    for named in image.mismatches:
-        yield _change("manifest_changed", server, "image", named, ABSENT)
+    for digest_text in image.mismatches:
+        yield _change("manifest_changed", server, "image", digest_text, ABSENT)
     roots = [pinned.index] if pinned.index is not None else list(pinned.platforms.values())
     if image.tag_digest is not None and image.tag_digest not in roots:
         yield _change("tag_moved", server, "tag", str(roots[0]) if roots else ABSENT, str(image.tag_digest))
-        return  # all else is about another image
+        return  # the rest would compare with another image
     for platform, digest in pinned.platforms.items():
         manifest = image.platforms.get(platform)
         if manifest is None or manifest.digest != digest:
@@ -123,3 +132,198 @@ def _change(kind: str, server: str, field: str, before: Any, after: Any) -> Chan
         before=before,
         after=after,
     )
+
+
+# Files of a release
+#
+# An index may let an owner add a file to a years-old release. Installers that go by name and version install it if
+# they prefer it to the locked files.
+
+
+STILL_FRESH = timedelta(days=3)
+"""Build farms upload a release's wheels within hours. A file added days later is unusual."""
+
+
+class ReleaseFinding(Record):
+    """One difference between a release and its locked files."""
+
+    kind: str
+    """``file_added``, ``file_changed``, ``file_removed`` or ``file_unchecked``."""
+    severity: str
+    file: str
+    message: str
+
+
+def compare_release(
+    locked: Mapping[str, Digest], facts: ArtifactFacts, *, now: str, tags: Sequence[Tag] = ()
+) -> tuple[ReleaseFinding, ...]:
+    """Compare a release with its locked files.
+
+    ``locked`` has the SHA-256 of each file by name. ``tags`` describes the platform, in order of preference. Without
+    tags it is unknown what an installer prefers, so an added wheel counts as preferred.
+    """
+    current = _current_digests(facts)
+    added = sorted(set(current) - set(locked))
+    findings = [_added(name, locked, added, tags, old=_is_old(facts.published_at, now)) for name in added]
+    for name in sorted(locked):
+        if name not in current:
+            findings.append(
+                ReleaseFinding(
+                    kind="file_removed", severity=REVIEW, file=name, message=f"{name} is no longer in the release"
+                )
+            )
+        else:
+            findings.extend(_same_name(name, locked[name], current[name]))
+    return tuple(findings)
+
+
+def _current_digests(facts: ArtifactFacts) -> dict[str, tuple[Digest, ...]]:
+    """The SHA-256 of each file: computed if it was downloaded, otherwise as stated by the index, if at all."""
+    current: dict[str, tuple[Digest, ...]] = {file.name: _sha256(file.digests) for file in facts.files}
+    for listed in facts.listed:
+        current.setdefault(listed.name, _sha256(listed.claims))
+    return current
+
+
+def _sha256(digests: Iterable[Digest]) -> tuple[Digest, ...]:
+    return tuple(digest for digest in digests if digest.algorithm == "sha256")
+
+
+def _same_name(name: str, locked: Digest, current: tuple[Digest, ...]) -> Iterable[ReleaseFinding]:
+    if not current:
+        message = f"{name} was not downloaded, and the index states no digest for it"
+        yield ReleaseFinding(kind="file_unchecked", severity=REVIEW, file=name, message=message)
+    elif any(digest != locked for digest in current):
+        message = f"{name} has other bytes than the locked ones: {current[0]} instead of {locked}"
+        yield ReleaseFinding(kind="file_changed", severity=CRITICAL, file=name, message=message)
+
+
+def _added(
+    name: str, locked: Mapping[str, Digest], added: Sequence[str], tags: Sequence[Tag], *, old: bool
+) -> ReleaseFinding:
+    if _preferred(name, (*locked, *added), tags):
+        severity, reason = CRITICAL, "an installer on this platform would choose it over the locked files"
+    elif old:
+        severity, reason = REVIEW, "the release is old, so an addition is unusual"
+    else:
+        severity, reason = INFO, "the release is recent, so its files may still be arriving"
+    return ReleaseFinding(
+        kind="file_added", severity=severity, file=name, message=f"{name} was added to the release; {reason}"
+    )
+
+
+def _preferred(name: str, names: Sequence[str], tags: Sequence[Tag]) -> bool:
+    if name.endswith(".whl"):
+        return not tags or best_wheel(names, tags) == name
+    # A source archive is built and installed if no wheel fits and there was no source archive before.
+    is_first_source = not any(other != name and not other.endswith(".whl") for other in names)
+    return bool(tags) and is_first_source and best_wheel(names, tags) is None
+
+
+def _is_old(published_at: str | None, now: str) -> bool:
+    """Whether the release should be complete by now. True if its date is unknown."""
+    published, today = _time(published_at or ""), _time(now)
+    return published is None or today is None or today - published > STILL_FRESH
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+# Dependency closures
+
+Kind = Literal["bytes", "scripts", "version", "files", "place", "added", "removed"]
+_ORDER: tuple[Kind, ...] = get_args(Kind)
+
+
+class ClosureChange(Record):
+    """One package that was added, removed or changed."""
+
+    kind: Kind
+    name: str
+    place: str
+    before: ClosurePackage | None
+    after: ClosurePackage | None
+
+    @property
+    def message(self) -> str:
+        """The change as a sentence."""
+        old = self.before.version if self.before else ""
+        new = self.after.version if self.after else ""
+        match self.kind:
+            case "added":
+                return f"{self.name} {new} was added"
+            case "removed":
+                return f"{self.name} {old} was removed"
+            case "version":
+                if self.before is not None and self.before.name != self.name:
+                    return f"{self.name} {new} replaces {self.before.name} {old}{self._moved}"
+                return f"{self.name} changed from {old} to {new}{self._moved}"
+            case "bytes":
+                return f"{self.name} {new} has different bytes under the same version"
+            case "scripts":
+                return f"{self.name} {new} now has scripts that a normal installation would run{self._moved}"
+            case "files":
+                return f"{self.name} {new} has different files under the same version: {self._files}"
+            case "place":
+                return f"{self.name} {new} comes from {_hosts(self.after)} instead of {_hosts(self.before)}"
+
+    @property
+    def _moved(self) -> str:
+        return "" if _hosts(self.before) == _hosts(self.after) else f" and comes from {_hosts(self.after)}"
+
+    @property
+    def _files(self) -> str:
+        old, new = ({file.name for file in side.files} if side else set() for side in (self.before, self.after))
+        changes = [f"{name} was added" for name in sorted(new - old)]
+        changes += [f"{name} was removed" for name in sorted(old - new)]
+        return ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if len(changes) > 5 else "")
+
+
+def compare_closures(before: Closure, after: Closure) -> tuple[ClosureChange, ...]:
+    """Every difference, most severe first: bytes, scripts, versions, files, hosts, additions, removals."""
+    return tuple(sorted(_changes(before, after), key=lambda change: (_ORDER.index(change.kind), change.name)))
+
+
+def _changes(before: Closure, after: Closure) -> Iterator[ClosureChange]:
+    old, new = ({_location(package): package for package in closure.packages} for closure in (before, after))
+    for location in {**old, **new}:
+        old_package, new_package = old.get(location), new.get(location)
+        name = (new_package or old_package or after.root).name
+        shown = location[0]
+        if old_package is None:
+            yield ClosureChange(kind="added", name=name, place=shown, before=None, after=new_package)
+        elif new_package is None:
+            yield ClosureChange(kind="removed", name=name, place=shown, before=old_package, after=None)
+        else:
+            kind = _kind(old_package, new_package)
+            if kind is not None:
+                yield ClosureChange(kind=kind, name=name, place=shown, before=old_package, after=new_package)
+
+
+def _location(package: ClosurePackage) -> tuple[str, str]:
+    return package.path or package.name, package.marker
+
+
+def _kind(old: ClosurePackage, new: ClosurePackage) -> Kind | None:
+    same = (old.name, old.version) == (new.name, new.version)
+    known = {file.name: file.digest for file in old.files}
+    if same and any(known.get(file.name, file.digest) != file.digest for file in new.files):
+        return "bytes"
+    if new.install_scripts and not old.install_scripts:
+        return "scripts"
+    if not same:
+        return "version"
+    if known.keys() != {file.name for file in new.files}:
+        return "files"
+    return None if _hosts(old) == _hosts(new) else "place"
+
+
+def _hosts(package: ClosurePackage | None) -> str:
+    """The hosts that serve a package's files, without credentials."""
+    files = package.files if package else ()
+    return ", ".join(sorted({urlsplit(file.url).netloc.rpartition("@")[2] for file in files}))

@@ -1,10 +1,11 @@
-"""Crates: the line of the registry's sparse index, and the bytes that it speaks of."""
+"""Crates: the entry in the registry's sparse index, and the ``.crate`` file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import IO, Any
 
+from pinwarden.artifacts.archives.package_tarball import read_files
 from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, PackageName, Problem
 from pinwarden.artifacts.cargo_package import (
     check_name,
@@ -15,7 +16,6 @@ from pinwarden.artifacts.cargo_package import (
     parse_manifest,
 )
 from pinwarden.artifacts.downloads import downloaded
-from pinwarden.artifacts.tarball_files import read_files
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -31,34 +31,25 @@ _MAX_INDEX = 32 * 1024 * 1024
 _FILES = frozenset({"Cargo.toml", "build.rs"})
 
 
-class _Content(Record):
-    """What was found in the bytes."""
-
-    repository: str | None = None
-    scripts: tuple[str, ...] = ()
-    """The program that is run before the crate is built."""
-    problems: tuple[Problem, ...] = ()
-
-
 def facts(
     package: PackageName, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
-    """What the index says about one version, and what its bytes are."""
+    """Fetch one version's index entry and crate, and hash the crate."""
     name, version = check_name(package.name), check_version(package.version)
-    # 1. Where the registry has its crates.
+    # 1. The registry's download URL template.
     template = _template(fetcher, endpoint)
-    # 2. What the index says.
+    # 2. The index entry.
     answer = fetcher.get(Wanted(endpoint=endpoint, url=f"{endpoint.url}{index_path(name)}"), max_bytes=_MAX_INDEX)
     if not answer.found:
         return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="package")
     try:
-        line = parse_index(answer.body, name, version)
+        entry = parse_index(answer.body, name, version)
     except PinwardenError as err:
-        raise unfetched("protocol", f"the index of {name} cannot be read: {err}") from err
-    if line is None:
+        raise unfetched("protocol", f"the index entry of {name} is invalid: {err}") from err
+    if entry is None:
         return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="version")
-    # 3. What the bytes are.
-    url = download_url(template, name, version, line.checksum)
+    # 3. The crate.
+    url = download_url(template, name, version, entry.checksum)
     host = _checked_host(url, endpoint)
     with downloaded(fetcher, Wanted(endpoint=endpoint, url=url), algorithms=("sha256",), into=into) as download:
         content = _content(download.stream, name, version)
@@ -67,8 +58,8 @@ def facts(
         name=f"{name}-{version}.crate",
         size=received.size,
         digests=received.digests,
-        claims=(line.checksum,),
-        uploaded_at=line.published_at,
+        claims=(entry.checksum,),
+        uploaded_at=entry.published_at,
         host=host,
     )
     return ArtifactFacts(
@@ -76,12 +67,19 @@ def facts(
         registry=endpoint.url,
         checked_at=now,
         files=(file,),
-        published_at=line.published_at,
+        published_at=entry.published_at,
         repository=content.repository,
-        withdrawn="yanked" if line.yanked else None,
+        withdrawn="yanked" if entry.yanked else None,
         install_scripts=content.scripts,
         problems=content.problems,
     )
+
+
+class _Content(Record):
+    repository: str | None = None
+    scripts: tuple[str, ...] = ()
+    """The build script, if the crate has one."""
+    problems: tuple[Problem, ...] = ()
 
 
 def _template(fetcher: Fetcher, endpoint: Endpoint) -> str:
@@ -91,22 +89,22 @@ def _template(fetcher: Fetcher, endpoint: Endpoint) -> str:
         try:
             config = strict_json.parse(answer.body)
         except PinwardenError as err:
-            raise unfetched("protocol", f"{answer.address} cannot be read: {err}") from err
+            raise unfetched("protocol", f"{answer.address} is not valid JSON: {err}") from err
     template = config.get("dl") if isinstance(config, dict) else None
     if not isinstance(template, str):
-        raise unfetched("protocol", f"{endpoint.address} is not the sparse index of a Cargo registry")
+        raise unfetched("protocol", f"{endpoint.address} is not a sparse Cargo index: its config.json has no dl URL")
     return template
 
 
 def _checked_host(url: str, endpoint: Endpoint) -> str | None:
-    """The host of a download, if it is another than the registry's. Plain http is for the registry's own host only."""
+    """The download host if it differs from the registry's. Plain HTTP is accepted only for the registry's own host."""
     try:
         address = Address.parse(url)
     except PinwardenError as err:
-        raise unfetched("protocol", "the registry's configuration names no web address for downloads") from err
+        raise unfetched("protocol", "the registry's config.json has a dl URL that is not a web address") from err
     base = endpoint.address
     if address.scheme != "https" and address.origin != base.origin:
-        message = f"{address} is not encrypted and not at the registry"
+        message = f"{address} uses plain HTTP and is not on the registry's host"
         raise PinwardenError("ADDRESS_REFUSED", message, data={"reason": "plain-http"})
     return None if address.host_header == base.host_header else address.host_header
 
@@ -119,7 +117,7 @@ def _content(stream: IO[bytes], name: str, version: str) -> _Content:
         return _Content(problems=(Problem(code=ARCHIVE_UNSAFE, message=err.message),))
     problems: tuple[Problem, ...] = ()
     if (manifest.name, manifest.version) != (name, version):
-        problems = (Problem(code=MANIFEST_MISMATCH, message="the crate is another one than the index says"),)
-    builds = "build.rs" in files if manifest.build is None else manifest.build
-    scripts = ("build.rs",) if builds else ()
+        problems = (Problem(code=MANIFEST_MISMATCH, message="the crate's Cargo.toml names another crate or version"),)
+    has_build_script = "build.rs" in files if manifest.build is None else manifest.build
+    scripts = ("build.rs",) if has_build_script else ()
     return _Content(repository=manifest.repository, scripts=scripts, problems=problems)

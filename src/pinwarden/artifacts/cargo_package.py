@@ -1,4 +1,4 @@
-"""What a Cargo registry says: names, lines of the sparse index, where crates are downloaded, and ``Cargo.toml``."""
+"""Cargo's formats: crate names, the sparse index, download URLs and ``Cargo.toml``."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LINE_LIMITS = Limits(max_bytes=1024 * 1024)
 _MAX_LINES = 20_000
 
 
-class IndexLine(Record):
-    """One version in the index."""
+class IndexEntry(Record):
+    """One version of a crate in the index."""
 
     checksum: Digest
     yanked: bool
@@ -35,50 +35,50 @@ class IndexLine(Record):
 
 
 class CrateManifest(Record):
-    """What ``Cargo.toml`` says."""
+    """The fields of a ``Cargo.toml`` that matter here."""
 
     name: str
     version: str
     repository: str | None
     build: bool | None
-    """Whether a program is run before building; None where the presence of ``build.rs`` decides."""
+    """Whether there is a build script; None if the presence of ``build.rs`` decides."""
 
 
 def check_name(text: str) -> str:
-    """The name of a crate. It may stand in an address or path afterwards."""
+    """Return a crate name unchanged if it is valid and safe in URLs and paths."""
     if not _NAME.fullmatch(text):
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not the name of a crate")
     return text
 
 
 def check_version(text: str) -> str:
-    """One exact version."""
+    """Return an exact version unchanged; ``PACKAGE_INVALID`` otherwise."""
     if len(text) > 256 or not _VERSION.fullmatch(text):
-        raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not one exact version of a crate")
+        raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not an exact crate version")
     return text
 
 
 def index_path(name: str) -> str:
-    """The file of a crate in the index."""
+    """The path of a crate's file in the index."""
     return f"{_prefix(name.lower())}/{name.lower()}"
 
 
-def parse_index(body: bytes, name: str, version: str) -> IndexLine | None:
-    """The line of one version; None if there is none. Every line must be about the crate that was asked for."""
+def parse_index(body: bytes, name: str, version: str) -> IndexEntry | None:
+    """One version's index entry; None if there is none. Every entry must be about the requested crate."""
     lines = body.split(b"\n", _MAX_LINES)
     if len(lines) > _MAX_LINES:
         _refuse(f"has more than {_MAX_LINES} versions")
     rows = [strict_json.parse(line, _LINE_LIMITS) for line in lines if line.strip()]
     if not all(isinstance(row, dict) and row.get("name") == name for row in rows):
-        _refuse("is not about the crate that was asked for")
-    found = [row for row in rows if row.get("vers") == version]
-    if len(found) > 1:
+        _refuse("is about another crate")
+    matching = [row for row in rows if row.get("vers") == version]
+    if len(matching) > 1:
         _refuse(f"has version {version} twice")
-    return _line(found[0]) if found else None
+    return _entry(matching[0]) if matching else None
 
 
 def download_url(template: str, name: str, version: str, checksum: Digest) -> str:
-    """Where a crate is, by the ``dl`` member of the registry's configuration."""
+    """The URL of a crate, from the ``dl`` template in the registry's config.json."""
     if not any(marker in template for marker in _MARKERS):
         template = f"{template.rstrip('/')}/{{crate}}/{{version}}/download"
     values = (name, quote(version, safe=""), _prefix(name), _prefix(name.lower()), checksum.hex)
@@ -88,14 +88,14 @@ def download_url(template: str, name: str, version: str, checksum: Digest) -> st
 
 
 def parse_manifest(data: bytes) -> CrateManifest:
-    """The package of a ``Cargo.toml`` as it is inside a published crate, with nothing inherited."""
+    """Parse the ``Cargo.toml`` of a published crate, where cargo has already resolved inherited fields."""
     try:
         document = tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as err:
-        raise PinwardenError("ARCHIVE_UNSAFE", "the Cargo.toml of the crate cannot be read") from err
+        raise PinwardenError("ARCHIVE_UNSAFE", "the crate's Cargo.toml is not valid TOML") from err
     package = document.get("package", document.get("project"))
     if not isinstance(package, dict):
-        raise PinwardenError("ARCHIVE_UNSAFE", "the Cargo.toml of the crate names no package")
+        raise PinwardenError("ARCHIVE_UNSAFE", "the crate's Cargo.toml has no [package] table")
     build = package.get("build")
     return CrateManifest(
         name=_text(package, "name") or "",
@@ -105,11 +105,11 @@ def parse_manifest(data: bytes) -> CrateManifest:
     )
 
 
-def _line(row: Mapping[str, Any]) -> IndexLine:
+def _entry(row: Mapping[str, Any]) -> IndexEntry:
     checksum = row.get("cksum")
     if not isinstance(checksum, str):
         _refuse("has no checksum")
-    return IndexLine(
+    return IndexEntry(
         checksum=Digest.parse(f"sha256:{checksum}"),
         yanked=row.get("yanked") is not False and row.get("yanked") is not None,
         published_at=_text(row, "pubtime"),
@@ -127,5 +127,5 @@ def _text(row: Mapping[str, Any], member: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _refuse(why: str) -> NoReturn:
-    raise PinwardenError("FETCH_FAILED", f"the registry's index {why}", data={"reason": "protocol"})
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("FETCH_FAILED", f"the registry's index {problem}", data={"reason": "protocol"})

@@ -1,23 +1,34 @@
-"""Downloaded files on their way: hashed while they come in, and kept under their own digest where that is wanted."""
+"""Download or copy one artifact to a temporary file, hashing it on the way."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, cast
+from urllib.parse import unquote
 
+from pinwarden.artifacts.artifact import ArtifactFile, PackageName
+from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.net.fetch import Fetcher, Received, Wanted
+from pinwarden.system.files import open_regular
+from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.fetch import Fetcher, FetchLimits, Received, Wanted
+from pinwarden.system.target import Address
+
+_MAX_BYTES = FetchLimits().file_bytes
+_CHUNK = 1 << 20
+_GONE = (404, 410)
 
 
 class Download(Record):
-    """A file that was downloaded whole."""
+    """A complete download."""
 
     stream: IO[bytes]
-    """Open for reading from its start, as long as the block lasts."""
+    """Positioned at the start; open until the ``with`` block ends."""
     received: Received
 
 
@@ -25,7 +36,7 @@ class Download(Record):
 def downloaded(
     fetcher: Fetcher, wanted: Wanted, *, algorithms: tuple[str, ...], into: Path | None
 ) -> Iterator[Download]:
-    """Fetch a file. When the block ends well it is in ``into``, named by its sha256 in hex; otherwise it is gone."""
+    """Download a file. If the block succeeds, the file is moved to ``into/<sha256 hex>``; otherwise it is deleted."""
     try:
         with NamedTemporaryFile(dir=into, prefix=".download-", delete=False) as temporary:
             path = Path(temporary.name)
@@ -36,9 +47,93 @@ def downloaded(
                 stream.seek(0)
                 yield Download(stream=stream, received=received)
                 if into is not None:
-                    named = next(each.hex for each in received.digests if each.algorithm == "sha256")
-                    path.replace(into / named)
+                    sha256 = next(digest.hex for digest in received.digests if digest.algorithm == "sha256")
+                    path.replace(into / sha256)
             finally:
                 path.unlink(missing_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"a download could not be kept: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"cannot store a download: {err.strerror or err}") from err
+
+
+class TakenIn(Record):
+    """A private copy of a file, so that the bytes that were hashed are the bytes that are read."""
+
+    path: Path
+    """Valid until the ``with`` block ends."""
+    file: ArtifactFile
+
+
+@contextmanager
+def taken_in(
+    package: PackageName, fetcher: Fetcher, endpoint: Endpoint | None, *, into: Path | None
+) -> Iterator[TakenIn | None]:
+    """Download or copy a file named by URL or path; None if it does not exist.
+
+    If the block succeeds and ``into`` is set, the copy is moved to ``into/<sha256 hex>``.
+    """
+    if not is_address(package.name):
+        with _copy_file(Path(package.name), into) as copy:
+            yield copy
+        return
+    address = Address.parse(package.name)
+    wanted = Wanted(endpoint=endpoint or endpoint_of(package.name), url=package.name)
+    with ExitStack() as stack:
+        try:
+            download = stack.enter_context(downloaded(fetcher, wanted, algorithms=("sha256",), into=into))
+        except PinwardenError as err:
+            if err.code != "FETCH_FAILED" or err.data.get("status") not in _GONE:
+                raise
+            download = None
+        if download is None:
+            yield None
+            return
+        received = download.received
+        host = None if received.address.host == address.host else received.address.host_header
+        name = unquote(address.path.partition("?")[0]).rpartition("/")[2] or "file"
+        file = ArtifactFile(name=name, size=received.size, digests=received.digests, host=host)
+        yield TakenIn(path=Path(download.stream.name), file=file)
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an http(s) URL and not a path."""
+    return name.lower().startswith(("https://", "http://"))
+
+
+def endpoint_of(url: str) -> Endpoint:
+    """The parent folder of a URL. It must be public, because the user's settings do not name it."""
+    address = Address.parse(url)
+    folder = address.path.partition("?")[0].rpartition("/")[0]
+    return Endpoint(url=f"{address.scheme}://{address.host_header}{folder}/", said_by="project")
+
+
+def registry_of(name: str) -> str:
+    """Where a file comes from, without credentials, for display."""
+    return str(Address.parse(name)) if is_address(name) else name
+
+
+@contextmanager
+def _copy_file(path: Path, into: Path | None) -> Iterator[TakenIn | None]:
+    if not path.exists():
+        yield None
+        return
+    try:
+        with NamedTemporaryFile(dir=into, prefix=".copy-", delete=False) as temporary:
+            copy = Path(temporary.name)
+            try:
+                hasher, size = hashlib.sha256(), 0
+                with open_regular(path) as stream:
+                    while data := stream.read(_CHUNK):
+                        size += len(data)
+                        if size > _MAX_BYTES:
+                            raise PinwardenError("FILE_UNREADABLE", f"{path} is larger than {_MAX_BYTES} bytes")
+                        hasher.update(data)
+                        temporary.write(data)
+                temporary.flush()
+                digest = Digest(hasher.digest())
+                yield TakenIn(path=copy, file=ArtifactFile(name=path.name, size=size, digests=(digest,)))
+                if into is not None:
+                    copy.replace(into / digest.hex)
+            finally:
+                copy.unlink(missing_ok=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"cannot copy {path}: {err.strerror or err}") from err

@@ -1,7 +1,7 @@
-"""What the facts about an artifact prove: rows of evidence, and what speaks against it.
+"""Turns the facts about an artifact into evidence rows and issues.
 
-``passed`` stands only over bytes that were hashed here: they are what the registry claims, what the server's metadata
-claims, and what an earlier lock recorded. A failure to look is ``unavailable``, and everything else ``failed``.
+``passed`` means: the bytes were hashed here and match what the registry and the server's metadata state. If the bytes
+could not be fetched, the status is ``unavailable``; in all other cases it is ``failed``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pinwarden.lock.metadata_evidence import Evidence
 from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, ArtifactOutcome, bundle_anchor, image_host
 from pinwarden.lock.trust_report import Issue
 
-# Per kind of artifact: the code of the evidence, where the bytes come from, how they are checked, what the issue about
-# other bytes is called. The first three are ToolPin's.
+# By ecosystem: evidence code, source of the bytes, verification method, and the issue code for other bytes. The first
+# three are ToolPin's.
 _KINDS = {
     "npm": ("npm_integrity_verified", "npm-registry", "npm-packument-sri", "npm_integrity_mismatch"),
     "oci": ("oci_digest_verified", "oci-registry", "registry-manifest-digest", "oci_digest_mismatch"),
@@ -24,19 +24,18 @@ _KINDS = {
     "pypi": ("pypi_sha256_verified", "python-index", "index-sha256", "pypi_sha256_mismatch"),
     "nuget": ("nuget_sha512_verified", "nuget-registry", "package-sha512", "nuget_sha512_mismatch"),
     "cargo": ("cargo_checksum_verified", "cargo-registry", "index-checksum", "cargo_checksum_mismatch"),
-    "archive": ("content_hash_verified", "source-archive", "sha256-bytes", "content_hash_mismatch"),
 }
 
 
 def judge_artifact(facts: ArtifactFacts, *, claim: Digest | None = None) -> ArtifactOutcome:
-    """What the facts prove. ``claim`` is the digest that the server's own metadata gives."""
+    """What the facts prove. ``claim`` is the digest in the server's own metadata."""
     code, source, method, mismatch = _KINDS[facts.package.ecosystem]
     issues = [*_missing(facts), *_mismatches(facts, claim, mismatch), *_problems(facts)]
     failed = [issue for issue in issues if issue.severity == "critical"]
     row: dict[str, Any] = {
         "code": code,
         "status": "failed" if failed else "passed",
-        "message": failed[0].message if failed else _said(facts),
+        "message": failed[0].message if failed else _summary(facts),
         "source": source,
         "claim": _claimed(facts, claim),
         "verificationMethod": method,
@@ -51,19 +50,19 @@ def judge_artifact(facts: ArtifactFacts, *, claim: Digest | None = None) -> Arti
 
 
 def _is_anchored(facts: ArtifactFacts) -> bool:
-    """Whether the place of the bytes is one that others watch: then to agree with it means something.
+    """Whether the bytes come from a place that others watch too, so that matching it means something.
 
-    Packages come from the registry that the user's own client asks. An image or a bundle comes from wherever its name
-    says, which may be its attacker's own place.
+    Packages come from the registry that the user's client is configured for. An image or a bundle comes from the host
+    in its name, which may belong to an attacker.
     """
     ecosystem, name = facts.package.ecosystem, facts.package.name
     if ecosystem == "oci":
         return image_host(name) in TRUSTED_IMAGE_HOSTS
-    return ecosystem not in ("mcpb", "archive") or bundle_anchor(name) is not None
+    return ecosystem != "mcpb" or bundle_anchor(name) is not None
 
 
 def unavailable_artifact(package: PackageName, registry: str, reason: str) -> ArtifactOutcome:
-    """The evidence about bytes that could not be fetched."""
+    """The evidence for bytes that could not be fetched."""
     code, source, method, _ = _KINDS[package.ecosystem]
     row = {
         "code": code,
@@ -89,36 +88,38 @@ def _missing(facts: ArtifactFacts) -> Iterator[Issue]:
 
 def _mismatches(facts: ArtifactFacts, claim: Digest | None, code: str) -> Iterator[Issue]:
     for file in facts.files:
-        lie = _contradicted(file)
-        if lie is not None:
-            message = f"{file.name} is not what its registry says: {_same_kind(file, lie)} instead of {lie}."
+        claimed = _contradicted(file)
+        if claimed is not None:
+            message = (
+                f"{file.name} does not match its registry's digest: {_same_kind(file, claimed)} instead of {claimed}."
+            )
             yield Issue(severity="critical", code=code, message=message)
     if facts.image is not None:
         for digest in facts.image.mismatches:
-            message = f"The registry serves other bytes than {digest} under that digest."
+            message = f"The registry serves other bytes under the digest {digest}."
             yield Issue(severity="critical", code=code, message=message)
     if claim is not None and facts.missing is None and not _is_claimed(facts, claim):
-        message = f"The bytes of {facts.package.name} are not those that the server's metadata names: {claim}."
+        message = f"The bytes of {facts.package.name} do not match the digest in the server's metadata: {claim}."
         yield Issue(severity="critical", code=code, message=message)
     if facts.missing is None and not facts.files and facts.image is None:
-        yield Issue(severity="critical", code=code, message=f"{facts.package} has no file whose bytes could be hashed.")
+        yield Issue(severity="critical", code=code, message=f"{facts.package} has no file that could be hashed.")
 
 
 def _contradicted(file: ArtifactFile) -> Digest | None:
-    """A claim of the strongest algorithm that the bytes do not have, where they have no other of that algorithm."""
-    strongest = max((each.algorithm for each in file.claims), default="")
-    claims = [each for each in file.claims if each.algorithm == strongest]
+    """A claim with the strongest algorithm, if the bytes match none of the claims with it."""
+    strongest = max((claim.algorithm for claim in file.claims), default="")
+    claims = [claim for claim in file.claims if claim.algorithm == strongest]
     return claims[0] if claims and not set(claims) & set(file.digests) else None
 
 
 def _same_kind(file: ArtifactFile, other: Digest) -> Digest:
-    return next((each for each in file.digests if each.algorithm == other.algorithm), file.sha256)
+    return next((digest for digest in file.digests if digest.algorithm == other.algorithm), file.sha256)
 
 
 def _is_claimed(facts: ArtifactFacts, claim: Digest) -> bool:
     if facts.image is not None:
         manifests = [facts.image.index, *facts.image.platforms.values()]
-        return claim == facts.image.root or claim in [each.digest for each in manifests if each is not None]
+        return claim == facts.image.root or claim in [manifest.digest for manifest in manifests if manifest is not None]
     return any(claim in file.digests for file in facts.files)
 
 
@@ -127,14 +128,14 @@ def _problems(facts: ArtifactFacts) -> Iterator[Issue]:
         yield Issue(severity="critical", code=problem.code, message=problem.message)
     for signature in facts.signatures:
         if signature.state == "invalid":
-            message = f"The registry's signature over {facts.package} is not valid (key {signature.key_id[:80]})."
+            message = f"The registry's signature over {facts.package} is invalid (key {signature.key_id[:80]})."
             yield Issue(severity="critical", code="registry_signature_invalid", message=message)
     if facts.withdrawn is not None:
         message = f"{facts.package} was withdrawn by its publisher: {facts.withdrawn[:200]}"
         yield Issue(severity="warning", code="withdrawn", message=message)
     if facts.install_scripts:
         names = ", ".join(facts.install_scripts[:5])
-        message = f"{facts.package} would run scripts on installation ({names}); they are not run here."
+        message = f"{facts.package} would run scripts on installation ({names}); Pinwarden does not run them."
         yield Issue(severity="warning", code="install_scripts", message=message)
 
 
@@ -157,7 +158,7 @@ def _signature_rows(facts: ArtifactFacts) -> Iterator[Evidence]:
 
 
 def _signer_rows(facts: ArtifactFacts) -> Iterator[Evidence]:
-    """The signature inside a bundle. A good one by somebody unknown proves nothing about who that is."""
+    """The signature inside a bundle. A correct one by an unknown signer does not prove who signed."""
     signer = facts.signer
     if signer is None or signer.state == "unsigned":
         return
@@ -165,7 +166,7 @@ def _signer_rows(facts: ArtifactFacts) -> Iterator[Evidence]:
     yield {
         "code": "bundle_signature_verified",
         "status": status,
-        "message": f"The signature of the bundle is {signer.state}: {signer.subject or 'nobody is named'}.",
+        "message": f"The signature of the bundle is {signer.state}: {signer.subject or 'no signer name'}.",
         "source": "http-artifact",
         "verificationMethod": "cms-signed-data",
         "verifiedByToolPin": status != "unavailable",
@@ -175,11 +176,11 @@ def _signer_rows(facts: ArtifactFacts) -> Iterator[Evidence]:
     }
 
 
-def _said(facts: ArtifactFacts) -> str:
+def _summary(facts: ArtifactFacts) -> str:
     if facts.image is not None:
-        return f"The image {facts.image.reference} was fetched and hashed here: {facts.image.root}."
+        return f"The image {facts.image.reference} was fetched and hashed: {facts.image.root}."
     count = f"{len(facts.files)} files" if len(facts.files) != 1 else facts.files[0].name
-    return f"The bytes of {facts.package} were fetched and hashed here: {count}."
+    return f"The bytes of {facts.package} were fetched and hashed: {count}."
 
 
 def _claimed(facts: ArtifactFacts, claim: Digest | None) -> str:

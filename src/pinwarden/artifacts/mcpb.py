@@ -1,4 +1,4 @@
-"""MCPB bundles: the bytes, the content without its signature, who signed it, and what the manifest says."""
+"""MCPB bundles: fetch one, hash it with and without its signature block, verify the signature, check the manifest."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pinwarden.artifacts import cms
-from pinwarden.artifacts.archives.mcpb_files import content_digest, content_of_bundle, manifest_of, parts_of
+from pinwarden.artifacts.archives.mcpb_archive import content_digest, content_of_bundle, manifest_of, parts_of
 from pinwarden.artifacts.artifact import ArtifactFacts, FileSignature, PackageName, Problem
-from pinwarden.artifacts.certificate_path import Certified
-from pinwarden.artifacts.local_files import registry_of, taken_in
+from pinwarden.artifacts.cms import Certified
+from pinwarden.artifacts.downloads import registry_of, taken_in
 from pinwarden.artifacts.mcpb_manifest import BundleManifest, Parts
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -24,56 +24,56 @@ SIGNATURE_UNTRUSTED = "mcpb_signature_untrusted"
 
 
 class BundleSettings(Record):
-    """What is known beforehand about a bundle."""
+    """What the user's settings and the policy say about a bundle."""
 
     endpoint: Endpoint | None = None
-    """Where the user's own settings name its host; otherwise it must be a public one."""
+    """Set if the user's own settings name the bundle's host; otherwise the host must be public."""
     manifest_name: str | None = None
-    """The name that its manifest must have."""
+    """The name the manifest must have."""
     anchors: tuple[Certified, ...] = ()
-    """Certificates that the policy trusts. If there are any, the bundle must be signed under one of them."""
+    """Certificates that the policy trusts. If there are any, one of them must have issued the signer's certificate."""
 
 
-_NOTHING_KNOWN = BundleSettings()
+_NO_SETTINGS = BundleSettings()
 
 
 def facts(
     package: PackageName,
     fetcher: Fetcher,
-    settings: BundleSettings = _NOTHING_KNOWN,
+    settings: BundleSettings = _NO_SETTINGS,
     *,
     now: str,
     into: Path | None = None,
 ) -> ArtifactFacts:
-    """What a bundle at an address or path is."""
-    blank = ArtifactFacts(package=package, registry=registry_of(package.name), checked_at=now)
-    with taken_in(package, fetcher, settings.endpoint, into=into) as taken:
-        if taken is None:
-            return replace(blank, missing="package")
-        # 1. Where the content ends and the signature begins.
+    """Fetch and check the bundle at a URL or path."""
+    empty = ArtifactFacts(package=package, registry=registry_of(package.name), checked_at=now)
+    with taken_in(package, fetcher, settings.endpoint, into=into) as staged:
+        if staged is None:
+            return replace(empty, missing="package")
+        # 1. Split the content from the signature block.
         try:
-            parts = parts_of(taken.path)
+            parts = parts_of(staged.path)
         except PinwardenError as err:
             broken = FileSignature(state="invalid", reason=err.message)
             problem = Problem(code=SIGNATURE_INVALID, message=err.message)
-            return replace(blank, files=(taken.file,), signer=broken, problems=(problem,))
-        file = replace(taken.file, content=content_digest(taken.path, parts.content_size))
-        # 2. Who signed it.
-        signer = signature_of(taken.path, parts, anchors=settings.anchors, now=now)
+            return replace(empty, files=(staged.file,), signer=broken, problems=(problem,))
+        file = replace(staged.file, content=content_digest(staged.path, parts.content_size))
+        # 2. Verify the signature.
+        signer = signature_of(staged.path, parts, anchors=settings.anchors, now=now)
         problems: list[Problem] = []
         if signer.state == "invalid":
             problems.append(Problem(code=SIGNATURE_INVALID, message=signer.reason))
         elif settings.anchors and signer.state != "valid":
-            why = signer.reason or "it has no signature"
-            message = f"the bundle is not signed under a certificate that the policy trusts: {why}"
+            reason = signer.reason or "it has no signature"
+            message = f"the bundle is not signed under a certificate that the policy trusts: {reason}"
             problems.append(Problem(code=SIGNATURE_UNTRUSTED, message=message))
-        # 3. What is in it.
-        manifest, unreadable = _manifest(taken.path, parts)
+        # 3. Check the manifest.
+        manifest, unreadable = _manifest(staged.path, parts)
         problems += unreadable
         if manifest is not None:
             problems += _mismatches(manifest, settings.manifest_name)
         return replace(
-            blank,
+            empty,
             files=(file,),
             signer=signer,
             publisher=manifest.author if manifest else None,
@@ -83,7 +83,7 @@ def facts(
 
 
 def signature_of(path: Path, parts: Parts, *, anchors: Sequence[Certified], now: str) -> FileSignature:
-    """Judge the signature of a bundle."""
+    """Verify the signature of a bundle."""
     if parts.signature is None:
         return FileSignature(state="unsigned")
     return cms.verify(

@@ -1,7 +1,7 @@
-"""npm packages: the registry's document, the tarball's bytes, the registry's signatures and the attestations.
+"""npm packages: the packument, the tarball, the registry's signatures and the attestations.
 
-Everything that decides about what is run is read twice, from the document and from the tarball: a registry takes both
-from the publisher and compares nothing ("manifest confusion").
+Name, version, dependencies, scripts and programs are read from both the packument and the tarball, because a registry
+accepts both from the publisher without comparing them ("manifest confusion").
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from pinwarden.artifacts.archives.package_tarball import TarballManifest, read_manifest
 from pinwarden.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
@@ -36,7 +37,6 @@ from pinwarden.artifacts.npm_package import (
     parse_packument,
     read_run_info,
 )
-from pinwarden.artifacts.npm_tarball import TarballManifest, read_manifest
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
@@ -54,8 +54,51 @@ ARCHIVE_UNSAFE = "npm_archive_unsafe"
 _PACKUMENT_LIMITS = Limits(max_bytes=64 * 1024 * 1024)  # some packages have thousands of versions
 _SMALL_LIMITS = Limits(max_bytes=8 * 1024 * 1024)
 _MAX_ATTESTATIONS = 20
-_ALWAYS = ("sha256", "sha512")
-_KEY_KIND = "ecdsa-sha2-nistp256"
+_ALGORITHMS = ("sha256", "sha512")
+_KEY_SCHEME = "ecdsa-sha2-nistp256"
+
+
+def facts(
+    package: PackageName, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
+) -> ArtifactFacts:
+    """Fetch one version's packument and tarball, hash the tarball, and verify the registry's signatures."""
+    registry = _Registry(
+        name=parse_name(package.name), version=check_version(package.version), endpoint=endpoint, fetcher=fetcher
+    )
+    # 1. The packument.
+    body = registry.document(registry.name.in_url, _PACKUMENT_LIMITS)
+    if body is None:
+        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="package")
+    release = parse_packument(_json(body, _PACKUMENT_LIMITS), registry.name, registry.version)
+    if release is None:
+        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="version")
+    # 2. The tarball.
+    tarball = _tarball(registry, release, into)
+    # 3. Signatures and attestations.
+    signatures = _signatures(registry, release, now)
+    attestations = _attestations(registry) if release.attested else ()
+    scripts = tarball.install_scripts | release.run_info.scripts.keys() | _announced_script(release, tarball)
+    return ArtifactFacts(
+        package=package,
+        registry=endpoint.url,
+        checked_at=now,
+        files=(tarball.file,),
+        published_at=release.published_at,
+        publisher=release.publisher,
+        repository=release.repository,
+        withdrawn=release.deprecated,
+        install_scripts=tuple(name for name in INSTALL_SCRIPTS if name in scripts),
+        signatures=signatures,
+        attestations=attestations,
+        problems=tarball.problems,
+    )
+
+
+def newest(package: PackageName, fetcher: Fetcher, endpoint: Endpoint) -> Newest | None:
+    """The release that npm would install today; None if the registry has no such package."""
+    registry = _Registry(name=parse_name(package.name), version="", endpoint=endpoint, fetcher=fetcher)
+    body = registry.document(registry.name.in_url, _PACKUMENT_LIMITS)
+    return None if body is None else newest_npm(_json(body, _PACKUMENT_LIMITS), registry.name)
 
 
 class _Registry(Record):
@@ -74,92 +117,47 @@ class _Registry(Record):
 
 
 class _Tarball(Record):
-    """What was found in the bytes."""
-
     file: ArtifactFile
     install_scripts: frozenset[str]
     problems: tuple[Problem, ...]
 
 
-def facts(
-    package: PackageName, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
-) -> ArtifactFacts:
-    """What the registry says about one version, and what its bytes are."""
-    registry = _Registry(
-        name=parse_name(package.name), version=check_version(package.version), endpoint=endpoint, fetcher=fetcher
-    )
-    # 1. What the registry says.
-    body = registry.document(registry.name.in_url, _PACKUMENT_LIMITS)
-    if body is None:
-        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="package")
-    told = parse_packument(_json(body, _PACKUMENT_LIMITS), registry.name, registry.version)
-    if told is None:
-        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="version")
-    # 2. What the bytes are.
-    tarball = _tarball(registry, told, into)
-    # 3. What was signed about them.
-    signatures = _signatures(registry, told, now)
-    attestations = _attestations(registry) if told.attested else ()
-    scripts = tarball.install_scripts | told.run_info.scripts.keys() | _unnamed_script(told, tarball)
-    return ArtifactFacts(
-        package=package,
-        registry=endpoint.url,
-        checked_at=now,
-        files=(tarball.file,),
-        published_at=told.published_at,
-        publisher=told.publisher,
-        repository=told.repository,
-        withdrawn=told.deprecated,
-        install_scripts=tuple(name for name in INSTALL_SCRIPTS if name in scripts),
-        signatures=signatures,
-        attestations=attestations,
-        problems=tarball.problems,
-    )
-
-
-def newest(package: PackageName, fetcher: Fetcher, endpoint: Endpoint) -> Newest | None:
-    """The release that npm would install today; None if the registry has no such package."""
-    registry = _Registry(name=parse_name(package.name), version="", endpoint=endpoint, fetcher=fetcher)
-    body = registry.document(registry.name.in_url, _PACKUMENT_LIMITS)
-    return None if body is None else newest_npm(_json(body, _PACKUMENT_LIMITS), registry.name)
-
-
-def _unnamed_script(told: VersionDocument, tarball: _Tarball) -> set[str]:
-    """The registry says that there is one, and nothing says which."""
-    named = told.run_info.scripts.keys() | tarball.install_scripts
-    return {"install"} if told.says_install_script and not named else set()
+def _announced_script(release: VersionDocument, tarball: _Tarball) -> set[str]:
+    """``install`` if the registry announces an install script that neither document names."""
+    named = release.run_info.scripts.keys() | tarball.install_scripts
+    return {"install"} if release.says_install_script and not named else set()
 
 
 # The tarball
 
 
-def tarball_url(told: VersionDocument, endpoint: Endpoint) -> str:
-    """Where the bytes are: where the registry says, or at the same path of a mirror of the default registry.
+def tarball_url(release: VersionDocument, endpoint: Endpoint) -> str:
+    """The URL of the tarball: the one in the packument, or the same path at a mirror of the default registry.
 
-    The latter is what npm does (``replace-registry-host``). Plain http is for the registry's own host only.
+    The latter follows npm's ``replace-registry-host``. Plain HTTP is accepted only for the registry's own host.
     """
     try:
-        address = Address.parse(told.tarball)
+        address = Address.parse(release.tarball)
     except PinwardenError as err:
-        raise unfetched("protocol", "the registry's document names a tarball without a web address") from err
+        raise unfetched("protocol", "the packument has a tarball URL that is not a web address") from err
     base = endpoint.address
     default = Address.parse(default_registry())
     if address.host == default.host and base.host != default.host:
         return f"{base.scheme}://{base.host_header}{address.path}"
     if address.scheme != "https" and address.origin != base.origin:
-        message = f"{address} is not encrypted and not at the registry"
+        message = f"{address} uses plain HTTP and is not on the registry's host"
         raise PinwardenError("ADDRESS_REFUSED", message, data={"reason": "plain-http"})
-    parts = urlsplit(told.tarball)
+    parts = urlsplit(release.tarball)
     return urlunsplit((parts.scheme, address.host_header, parts.path or "/", parts.query, ""))
 
 
-def _tarball(registry: _Registry, told: VersionDocument, into: Path | None) -> _Tarball:
-    claims = told.integrity.digests if told.integrity else ()
-    algorithms = tuple(dict.fromkeys((*_ALWAYS, *(claim.algorithm for claim in claims))))
-    wanted = Wanted(endpoint=registry.endpoint, url=tarball_url(told, registry.endpoint))
+def _tarball(registry: _Registry, release: VersionDocument, into: Path | None) -> _Tarball:
+    claims = release.integrity.digests if release.integrity else ()
+    algorithms = tuple(dict.fromkeys((*_ALGORITHMS, *(claim.algorithm for claim in claims))))
+    wanted = Wanted(endpoint=registry.endpoint, url=tarball_url(release, registry.endpoint))
     host = Address.parse(wanted.url).host_header
     with downloaded(registry.fetcher, wanted, algorithms=algorithms, into=into) as download:
-        problems = _sha1_problems(download.stream, told)
+        problems = _sha1_problems(download.stream, release)
         manifest, unreadable = _manifest(download.stream)
         received = download.received
     file = ArtifactFile(
@@ -167,17 +165,17 @@ def _tarball(registry: _Registry, told: VersionDocument, into: Path | None) -> _
         size=received.size,
         digests=received.digests,
         claims=claims,
-        uploaded_at=told.published_at,
+        uploaded_at=release.published_at,
         host=None if host == registry.endpoint.address.host_header else host,
     )
     if manifest is None:
         return _Tarball(file=file, install_scripts=frozenset(), problems=(*problems, *unreadable))
-    real = read_run_info(manifest.document, has_gyp=manifest.has_gyp)
-    wrong = differences(told.run_info, real)
-    if wrong:
-        message = f"the registry's document and the package.json in the tarball differ: {', '.join(wrong)}"
+    packed = read_run_info(manifest.document, has_gyp=manifest.has_gyp)
+    differing = differences(release.run_info, packed)
+    if differing:
+        message = f"the packument and the tarball's package.json differ in: {', '.join(differing)}"
         problems = (*problems, Problem(code=MANIFEST_MISMATCH, message=message))
-    return _Tarball(file=file, install_scripts=frozenset(real.scripts), problems=problems)
+    return _Tarball(file=file, install_scripts=frozenset(packed.scripts), problems=problems)
 
 
 def _manifest(stream: IO[bytes]) -> tuple[TarballManifest | None, tuple[Problem, ...]]:
@@ -188,38 +186,38 @@ def _manifest(stream: IO[bytes]) -> tuple[TarballManifest | None, tuple[Problem,
         return None, (Problem(code=ARCHIVE_UNSAFE, message=err.message),)
 
 
-def _sha1_problems(stream: IO[bytes], told: VersionDocument) -> tuple[Problem, ...]:
-    """SHA-1 proves nothing any more, but a registry whose own sum does not fit its file is not in order."""
-    claimed = {*(told.integrity.sha1 if told.integrity else ()), *([told.shasum] if told.shasum else [])}
+def _sha1_problems(stream: IO[bytes], release: VersionDocument) -> tuple[Problem, ...]:
+    """A wrong SHA-1 sum is reported although SHA-1 proves nothing: the registry contradicts its own file."""
+    claimed = {*(release.integrity.sha1 if release.integrity else ()), *([release.shasum] if release.shasum else [])}
     if not claimed:
         return ()
     stream.seek(0)
-    real = hashlib.file_digest(stream, lambda: hashlib.sha1(usedforsecurity=False)).digest()  # type: ignore[arg-type]
-    if claimed == {real}:
+    actual = hashlib.file_digest(stream, lambda: hashlib.sha1(usedforsecurity=False)).digest()  # type: ignore[arg-type]
+    if claimed == {actual}:
         return ()
-    return (Problem(code=SHASUM_MISMATCH, message="the bytes do not have the SHA-1 sum that the registry states"),)
+    return (Problem(code=SHASUM_MISMATCH, message="the tarball does not have the SHA-1 sum that the registry states"),)
 
 
-# Signatures of the registry
+# The registry's signatures
 
 
-def _signatures(registry: _Registry, told: VersionDocument, now: str) -> tuple[RegistrySignature, ...]:
-    if not told.signatures:
+def _signatures(registry: _Registry, release: VersionDocument, now: str) -> tuple[RegistrySignature, ...]:
+    if not release.signatures:
         return ()
     body = registry.document("-/npm/v1/keys", _SMALL_LIMITS)
     keys = _keys(_json(body, _SMALL_LIMITS)) if body is not None else {}
-    integrity = told.integrity.text if told.integrity else ""
+    integrity = release.integrity.text if release.integrity else ""
     message = f"{registry.name}@{registry.version}:{integrity}".encode()
-    when = told.published_at or now
-    return tuple(_signature(claim, keys.get(claim.key_id), message, when) for claim in told.signatures)
+    signed_at = release.published_at or now
+    return tuple(_signature(claim, keys.get(claim.key_id), message, signed_at) for claim in release.signatures)
 
 
-def _signature(claim: SignatureClaim, key: Any, message: bytes, when: str) -> RegistrySignature:
+def _signature(claim: SignatureClaim, key: Any, message: bytes, signed_at: str) -> RegistrySignature:
     if key is None:
         return RegistrySignature(key_id=claim.key_id, state="unknown-key")
     if not _is_signed(claim, key, message):
         return RegistrySignature(key_id=claim.key_id, state="invalid")
-    if key.get("expires") is not None and not _before(when, key["expires"]):
+    if key.get("expires") is not None and not _is_before(signed_at, key["expires"]):
         return RegistrySignature(key_id=claim.key_id, state="expired-key")
     return RegistrySignature(key_id=claim.key_id, state="valid")
 
@@ -227,7 +225,7 @@ def _signature(claim: SignatureClaim, key: Any, message: bytes, when: str) -> Re
 def _keys(document: Any) -> dict[str, dict[str, Any]]:
     rows = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(rows, list):
-        raise unfetched("protocol", "the registry's keys are not a list")
+        raise unfetched("protocol", "the registry's key document has no list of keys")
     usable = [row for row in rows if isinstance(row, dict) and isinstance(row.get("keyid"), str)]
     return {row["keyid"]: row for row in usable}
 
@@ -239,7 +237,7 @@ def _is_signed(claim: SignatureClaim, key: dict[str, Any], message: bytes) -> bo
     from cryptography.hazmat.primitives.serialization import load_der_public_key
 
     text = key.get("key")
-    if claim.signature is None or not isinstance(text, str) or key.get("scheme", _KEY_KIND) != _KEY_KIND:
+    if claim.signature is None or not isinstance(text, str) or key.get("scheme", _KEY_SCHEME) != _KEY_SCHEME:
         return False
     try:
         public = load_der_public_key(b64decode(text, validate=True))
@@ -251,13 +249,13 @@ def _is_signed(claim: SignatureClaim, key: dict[str, Any], message: bytes) -> bo
     return True
 
 
-def _before(one: Any, other: Any) -> bool:
-    """Whether one moment is certainly before another."""
+def _is_before(earlier: Any, later: Any) -> bool:
+    """Whether ``earlier`` is known to be before ``later``; False if either is not a timestamp."""
     try:
-        moments = [datetime.fromisoformat(text) for text in (one, other)]
+        times = [datetime.fromisoformat(text) for text in (earlier, later)]
     except (ValueError, TypeError):
         return False
-    first, second = (each if each.tzinfo else each.replace(tzinfo=UTC) for each in moments)
+    first, second = (time if time.tzinfo else time.replace(tzinfo=UTC) for time in times)
     return first <= second
 
 
@@ -265,25 +263,25 @@ def _before(one: Any, other: Any) -> bool:
 
 
 def _attestations(registry: _Registry) -> tuple[Attestation, ...]:
-    """The statements as they were sent. None is verified here."""
+    """The attestations as the registry sent them, unverified."""
     path = f"-/npm/v1/attestations/{registry.name.in_url}@{quote(registry.version, safe='')}"
     body = registry.document(path, _SMALL_LIMITS)
     if body is None:
         return ()
     if not isinstance(_json(body, _SMALL_LIMITS), dict):
-        raise unfetched("protocol", "the registry's attestations are not an object")
+        raise unfetched("protocol", "the registry's attestation document is not an object")
     members = dict(object_members(body))
-    rows = array_elements(members.get("attestations", b"[]"))
-    if len(rows) > _MAX_ATTESTATIONS:
+    attestations = array_elements(members.get("attestations", b"[]"))
+    if len(attestations) > _MAX_ATTESTATIONS:
         raise unfetched("protocol", f"the registry has more than {_MAX_ATTESTATIONS} attestations for one version")
-    return tuple(_attestation(row) for row in rows)
+    return tuple(_attestation(row) for row in attestations)
 
 
 def _attestation(row: bytes) -> Attestation:
     value = _json(row, _SMALL_LIMITS)
     kind = value.get("predicateType") if isinstance(value, dict) else None
     if not isinstance(kind, str) or not isinstance(value.get("bundle"), dict):
-        raise unfetched("protocol", "an attestation of the registry has no kind or no bundle")
+        raise unfetched("protocol", "an attestation from the registry has no predicateType or no bundle")
     return Attestation(kind=kind, bundle=dict(object_members(row))["bundle"])
 
 
@@ -291,4 +289,4 @@ def _json(body: bytes, limits: Limits) -> Any:
     try:
         return strict_json.parse(body, limits)
     except PinwardenError as err:
-        raise unfetched("protocol", f"the registry's document cannot be read: {err}") from err
+        raise unfetched("protocol", f"the registry sent invalid JSON: {err}") from err

@@ -1,6 +1,6 @@
-"""What npm's registry says about a package: names, integrity strings, and the document of one version.
+"""npm's formats: package names, integrity strings, packuments, ``package.json`` and ``package-lock.json``.
 
-Everything here comes from strangers. A document that does not speak of the package that was asked for is refused.
+All input is untrusted. A packument about another package than the requested one is rejected.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from posixpath import basename, normpath
 from typing import Any, NoReturn
 from urllib.parse import quote
 
+from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
+from pinwarden.lock.closure import LIMITS, is_node_path
 
 INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
-"""What npm runs for a package that it installs, in this order."""
+"""The scripts npm runs when it installs a package, in this order."""
 
-_GYP = "node-gyp rebuild"  # what npm writes into the metadata where a package has binding.gyp
+_GYP = "node-gyp rebuild"  # the install script npm assumes for packages with a binding.gyp
 
-# https://github.com/npm/validate-npm-package-name, for packages that exist: old names may have capitals.
+# https://github.com/npm/validate-npm-package-name, for existing packages: old names may have capitals.
 _PART = re.compile(r"[A-Za-z0-9~-][A-Za-z0-9._~-]*")
 _MAX_NAME = 214
 _FORBIDDEN = frozenset({"node_modules", "favicon.ico"})
-# https://semver.org, with the lengths that npm allows.
+# https://semver.org, with npm's length limits.
 _VERSION = re.compile(
     r"(?:0|[1-9]\d{0,15})\.(?:0|[1-9]\d{0,15})\.(?:0|[1-9]\d{0,15})"
     r"(?:-[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?",
@@ -38,10 +40,10 @@ _MAX_SIGNATURES = 20
 
 
 class NpmName(Record):
-    """The name of a package, taken apart and checked."""
+    """A package name, split and validated."""
 
     scope: str
-    """With its ``@``; empty for a package without one."""
+    """With its ``@``; empty if there is none."""
     bare: str
 
     def __str__(self) -> str:
@@ -49,48 +51,48 @@ class NpmName(Record):
 
     @property
     def in_url(self) -> str:
-        """As one step of a path."""
+        """The name as one URL path segment."""
         return quote(str(self), safe="@~")
 
 
 class Integrity(Record):
-    """What an integrity string says."""
+    """A parsed Subresource Integrity string."""
 
     text: str
     digests: tuple[Digest, ...]
     sha1: tuple[bytes, ...] = ()
-    """Collisions of SHA-1 can be made, so these prove nothing; that they disagree means something."""
+    """Proves nothing, because SHA-1 collisions can be made; used only to report a contradiction."""
 
 
 class SignatureClaim(Record):
-    """One signature of the registry as the document has it."""
+    """One of the registry's signatures as the packument has it, unverified."""
 
     key_id: str
     signature: bytes | None
-    """None where it is not base64."""
+    """None if it is not valid base64."""
 
 
 class RunInfo(Record):
-    """What decides about what is installed and run, in a form in which two spellings of the same thing are equal."""
+    """What decides what npm installs and runs, normalised so that equivalent documents compare equal."""
 
     name: str
     version: str
     dependencies: Mapping[str, str]
     scripts: Mapping[str, str]
-    """Only those that an installation runs."""
+    """Only the scripts that an installation runs."""
     programs: Mapping[str, str] | None
-    """By name; None where they are all files of a folder."""
+    """By name; None if the package declares a folder of programs instead."""
 
 
 class VersionDocument(Record):
-    """What the registry says about one version."""
+    """One version in a packument."""
 
     tarball: str
     integrity: Integrity | None
     shasum: bytes | None
     signatures: tuple[SignatureClaim, ...]
     attested: bool
-    """The document says that there are attestations."""
+    """The packument announces attestations."""
     published_at: str | None
     publisher: str | None
     repository: str | None
@@ -100,7 +102,7 @@ class VersionDocument(Record):
 
 
 def parse_name(text: str) -> NpmName:
-    """A name by npm's rules. It may stand in an address or path afterwards."""
+    """Parse a package name by npm's rules. The result is safe in URLs and paths."""
     scope, slash, bare = text.rpartition("/")
     parts = [scope[1:], bare] if slash else [bare]
     shaped = all(_PART.fullmatch(part) for part in parts) and (not slash or scope.startswith("@"))
@@ -110,14 +112,14 @@ def parse_name(text: str) -> NpmName:
 
 
 def check_version(text: str) -> str:
-    """One exact version."""
+    """Return an exact version unchanged; ``PACKAGE_INVALID`` for ranges and tags."""
     if len(text) > _MAX_VERSION or not _VERSION.fullmatch(text):
-        raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not one exact version of an npm package")
+        raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not an exact npm version")
     return text
 
 
 def parse_integrity(text: str) -> Integrity:
-    """Every digest of a Subresource Integrity string. Algorithms that nobody knows are left out, as npm does."""
+    """Every digest of a Subresource Integrity string. Unknown algorithms are ignored, as npm does."""
     digests: list[Digest] = []
     sha1: list[bytes] = []
     for word in text.split():
@@ -128,27 +130,27 @@ def parse_integrity(text: str) -> Integrity:
         elif algorithm == "sha1":
             sha1.append(_base64(rest, 20))
     if not digests and not sha1:
-        raise PinwardenError("DIGEST_INVALID", f"{text[:100]!a} holds no digest that is known here")
+        raise PinwardenError("DIGEST_INVALID", f"{text[:100]!a} has no digest with a supported algorithm")
     return Integrity(text=text, digests=tuple(dict.fromkeys(digests)), sha1=tuple(sha1))
 
 
 def parse_packument(document: Any, name: NpmName, version: str) -> VersionDocument | None:
-    """The document of one version, out of the document of the package; None if there is no such version."""
+    """One version's entry in a packument; None if there is no such version."""
     if not isinstance(document, dict) or document.get("name") != str(name):
-        _refuse("is not about the package that was asked for")
+        _refuse("is about another package")
     versions = document.get("versions", {})
     if not isinstance(versions, dict):
-        _refuse("has versions of the wrong kind")
+        _refuse("has no object of versions")
     if version not in versions:
         return None
-    found = versions[version]
-    if not isinstance(found, dict) or (found.get("name"), found.get("version")) != (str(name), version):
+    entry = versions[version]
+    if not isinstance(entry, dict) or (entry.get("name"), entry.get("version")) != (str(name), version):
         _refuse(f"has another package under version {version}")
-    return _version(found, _text(_object(document.get("time")).get(version)))
+    return _version(entry, _text(_object(document.get("time")).get(version)))
 
 
 def read_run_info(manifest: Any, *, has_gyp: bool = False) -> RunInfo:
-    """What a ``package.json``, or its copy at the registry, makes npm install and run."""
+    """What npm would install and run for a ``package.json`` or for a packument's copy of it."""
     document = _object(manifest)
     name = (_text(document.get("name")) or "").strip()
     scripts = _texts(document.get("scripts"))
@@ -164,32 +166,32 @@ def read_run_info(manifest: Any, *, has_gyp: bool = False) -> RunInfo:
     )
 
 
-def differences(told: RunInfo, real: RunInfo) -> tuple[str, ...]:
-    """In which respects the registry tells of something else than what is in the archive ("manifest confusion")."""
+def differences(published: RunInfo, packed: RunInfo) -> tuple[str, ...]:
+    """The fields in which the packument and the tarball's package.json differ ("manifest confusion")."""
     pairs = {
-        "name": (told.name, real.name),
-        "version": (told.version, real.version),
-        "dependencies": (dict(told.dependencies), dict(real.dependencies)),
-        "scripts": (_own_scripts(told), _own_scripts(real)),
+        "name": (published.name, packed.name),
+        "version": (published.version, packed.version),
+        "dependencies": (dict(published.dependencies), dict(packed.dependencies)),
+        "scripts": (_own_scripts(published), _own_scripts(packed)),
     }
-    if told.programs is not None and real.programs is not None:
-        pairs["bin"] = (dict(told.programs), dict(real.programs))
+    if published.programs is not None and packed.programs is not None:
+        pairs["bin"] = (dict(published.programs), dict(packed.programs))
     return tuple(what for what, (one, other) in pairs.items() if one != other)
 
 
 def _own_scripts(info: RunInfo) -> dict[str, str]:
-    """Without the one that follows from binding.gyp: some publishers write it down, others leave it to npm."""
+    """Scripts without the one implied by binding.gyp, which only some publishers write out."""
     return {name: text for name, text in info.scripts.items() if text != _GYP}
 
 
-def _version(found: dict[str, Any], published_at: str | None) -> VersionDocument:
-    dist = found.get("dist")
+def _version(entry: dict[str, Any], published_at: str | None) -> VersionDocument:
+    dist = entry.get("dist")
     if not isinstance(dist, dict) or not isinstance(dist.get("tarball"), str):
-        _refuse("does not say where the archive is")
+        _refuse("has no tarball URL")
     integrity, shasum = dist.get("integrity"), dist.get("shasum")
     if integrity is not None and not isinstance(integrity, str):
-        _refuse("has an integrity of the wrong kind")
-    repository = found.get("repository")
+        _refuse("has an integrity that is not a string")
+    repository = entry.get("repository")
     return VersionDocument(
         tarball=dist["tarball"],
         integrity=parse_integrity(integrity) if integrity else None,
@@ -197,11 +199,11 @@ def _version(found: dict[str, Any], published_at: str | None) -> VersionDocument
         signatures=_signatures(dist.get("signatures")),
         attested=bool(dist.get("attestations")),
         published_at=published_at,
-        publisher=_text(_object(found.get("_npmUser")).get("name")),
+        publisher=_text(_object(entry.get("_npmUser")).get("name")),
         repository=_text(repository) or _text(_object(repository).get("url")),
-        deprecated=_deprecated(found.get("deprecated")),
-        says_install_script=found.get("hasInstallScript") is True,
-        run_info=read_run_info(found, has_gyp=found.get("gypfile") is True),
+        deprecated=_deprecated(entry.get("deprecated")),
+        says_install_script=entry.get("hasInstallScript") is True,
+        run_info=read_run_info(entry, has_gyp=entry.get("gypfile") is True),
     )
 
 
@@ -215,39 +217,43 @@ def _signatures(value: Any) -> tuple[SignatureClaim, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > _MAX_SIGNATURES:
-        _refuse("has signatures of the wrong kind")
-    found = []
-    for each in map(_object, value):
-        key_id, text = _text(each.get("keyid")) or "", _text(each.get("sig")) or ""
+        _refuse("has signatures that are not a list, or too many")
+    claims = []
+    for signature_entry in map(_object, value):
+        key_id, text = _text(signature_entry.get("keyid")) or "", _text(signature_entry.get("sig")) or ""
         try:
             signature: bytes | None = b64decode(text, validate=True)
         except (BinasciiError, ValueError):
             signature = None
-        found.append(SignatureClaim(key_id=key_id, signature=signature))
-    return tuple(found)
+        claims.append(SignatureClaim(key_id=key_id, signature=signature))
+    return tuple(claims)
 
 
 def _programs(document: Mapping[str, Any], name: str) -> dict[str, str] | None:
-    """As npm lays them out: names without folders, paths from the root of the package."""
+    """Programs as npm links them: names without folders, paths relative to the package root."""
     value = document.get("bin")
     if not value and _object(document.get("directories")).get("bin"):
         return None
     if isinstance(value, str):
         value = {name.rpartition("/")[2]: value}
     elif isinstance(value, list):
-        value = {basename(each): each for each in value if isinstance(each, str)}
+        value = {basename(path): path for path in value if isinstance(path, str)}
     texts = _texts(value)
     return {basename(key.replace("\\", "/")): normpath(f"/{path}").lstrip("/") for key, path in texts.items() if path}
 
 
 def _ranges(value: Any) -> dict[str, str]:
-    if isinstance(value, list):  # an old spelling
-        value = {each.partition("@")[0]: each.partition("@")[2] for each in value if isinstance(each, str)}
+    if isinstance(value, list):  # an obsolete form
+        value = {
+            requirement.partition("@")[0]: requirement.partition("@")[2]
+            for requirement in value
+            if isinstance(requirement, str)
+        }
     return {name: text.strip() or "*" for name, text in _texts(value).items()}
 
 
 def _clean_version(text: str) -> str:
-    """As npm writes it on publishing: without a leading ``v`` and without build metadata."""
+    """The version as npm normalises it: no leading ``v``, no build metadata."""
     return text.strip().lstrip("=v").strip().partition("+")[0]
 
 
@@ -269,15 +275,101 @@ def _base64(text: str, size: int) -> bytes:
     except (BinasciiError, ValueError):
         raw = b""
     if len(raw) != size:
-        raise PinwardenError("DIGEST_INVALID", f"{text[:100]!a} is not a digest")
+        raise PinwardenError("DIGEST_INVALID", f"{text[:100]!a} is not a base64 digest of {size} bytes")
     return raw
 
 
 def _hex(text: Any, size: int) -> bytes:
     if not isinstance(text, str) or len(text) != 2 * size or not _HEX.fullmatch(text):
-        _refuse("has a shasum that is not one")
+        _refuse("has a shasum that is not a SHA-1 digest")
     return bytes.fromhex(text)
 
 
-def _refuse(why: str) -> NoReturn:
-    raise PinwardenError("FETCH_FAILED", f"the registry's document {why}", data={"reason": "protocol"})
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("FETCH_FAILED", f"the packument {problem}", data={"reason": "protocol"})
+
+
+# package-lock.json
+
+
+class ResolvedPackage(Record):
+    """One package in a package-lock.json: what npm would install into one folder."""
+
+    name: str
+    version: str
+    path: str
+    url: str
+    """Where npm would download it; empty if npm's settings omit it."""
+    integrity: tuple[Digest, ...]
+    """The registry's digests of the strongest algorithm; the bytes must match one of them."""
+    systems: tuple[str, ...] = ()
+    processors: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    optional: bool = False
+    install_scripts: bool = False
+
+
+def parse_npm_lock(data: bytes) -> tuple[ResolvedPackage, ...]:
+    """Every package that npm would install, sorted by folder."""
+    document = strict_json.parse(data, LIMITS)
+    packages = document.get("packages") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or document.get("lockfileVersion") != 3 or not isinstance(packages, dict):
+        _invalid("is not a package-lock.json of lockfileVersion 3")
+    # A bundled package is part of its parent's tarball and has no bytes of its own.
+    rows = [(path, row) for path, row in sorted(packages.items()) if path and not _get(row, "inBundle")]
+    return tuple(_resolved(path, row) for path, row in rows)
+
+
+def _resolved(path: str, row: Any) -> ResolvedPackage:
+    if not isinstance(row, dict) or not is_node_path(path):
+        _invalid(f"has a package at {path[:200]!a}")
+    if row.get("link"):
+        _invalid(f"links {path[:200]!a} to a local folder")
+    name = row.get("name") or path.rpartition("node_modules/")[2]
+    version, url, integrity = row.get("version"), row.get("resolved", ""), row.get("integrity")
+    if not isinstance(name, str) or not isinstance(version, str) or not isinstance(url, str):
+        _invalid(f"has no name, version or URL for {path[:200]!a}")
+    if url and not url.startswith(("https://", "http://")):
+        _invalid(f"does not take {name[:120]!a} from a registry")
+    if not isinstance(integrity, str) or not integrity:
+        _invalid(f"has no integrity value for {name[:120]!a}")
+    return ResolvedPackage(
+        name=name,
+        version=version,
+        path=path,
+        url=url,
+        integrity=strongest(integrity),
+        systems=_names(row, "os"),
+        processors=_names(row, "cpu"),
+        libraries=_names(row, "libc"),
+        optional=bool(row.get("optional") or row.get("devOptional")),
+        install_scripts=bool(row.get("hasInstallScript")),
+    )
+
+
+def strongest(integrity: str) -> tuple[Digest, ...]:
+    """The digests of a Subresource Integrity string that use its strongest algorithm. SHA-1 does not count."""
+    digests: list[Digest] = []
+    for word in integrity.split():
+        try:
+            digests.append(Digest.parse(word.partition("?")[0]))
+        except PinwardenError:
+            continue
+    best = max((digest.algorithm for digest in digests), default="")
+    return tuple(digest for digest in digests if digest.algorithm == best)
+
+
+def _get(row: Any, member: str) -> Any:
+    return row.get(member) if isinstance(row, dict) else None
+
+
+def _names(row: dict[str, Any], member: str) -> tuple[str, ...]:
+    value = row.get(member, [])
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        _invalid(f"has a {member} that is not a list of names")
+    return tuple(names)
+
+
+def _invalid(problem: str) -> NoReturn:
+    raise PinwardenError("CLOSURE_INVALID", f"npm's package-lock.json {problem}")

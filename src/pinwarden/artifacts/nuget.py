@@ -1,4 +1,7 @@
-"""NuGet packages: what a source says about one version, and the bytes of the ``.nupkg``."""
+"""NuGet packages: what a package source states about one version, and the ``.nupkg`` file.
+
+Both protocols are supported: V3 (JSON, found through a service index) and V2 (an OData feed).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ MANIFEST_MISMATCH = "nuget_manifest_mismatch"
 ARCHIVE_UNSAFE = "nuget_archive_unsafe"
 
 _CONTENT = ("PackageBaseAddress/3.0.0",)
-# Later types are sent compressed, whether asked for or not.
+# Later types are always sent compressed.
 _REGISTRATIONS = ("RegistrationsBaseUrl/3.0.0-rc", "RegistrationsBaseUrl/3.0.0-beta", "RegistrationsBaseUrl")
 _SIGNATURE = ".signature.p7s"
 _SCRIPTS = ("tools/init.ps1", "tools/install.ps1")
@@ -49,6 +52,47 @@ _MAX_DOCUMENT = 32 * 1024 * 1024
 _MAX_FILE = 4 * 1024 * 1024
 _MAX_MEMBERS = 100_000
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
+
+
+def facts(
+    package: PackageName, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
+) -> ArtifactFacts:
+    """Fetch one version's metadata and package, and hash the package. The endpoint is the service index's folder."""
+    source = _Source(
+        name=check_name(package.name), version=normal_version(package.version), endpoint=endpoint, fetcher=fetcher
+    )
+    # 1. The metadata, by protocol V3 if the source has a service index, otherwise by V2.
+    index = source.json(f"{endpoint.url}index.json")
+    listed = _v2_package(source) if index is None else _v3_package(source, index)
+    if isinstance(listed, str):
+        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing=listed)
+    # 2. The package.
+    address = source.check(listed.url)
+    wanted = Wanted(endpoint=endpoint, url=listed.url)
+    with downloaded(fetcher, wanted, algorithms=("sha256", "sha512"), into=into) as download:
+        content = _content(download.stream, source)
+        received = download.received
+    same_host = address.host_header == endpoint.address.host_header
+    file = ArtifactFile(
+        name=f"{source.name.lower()}.{source.version}.nupkg",
+        size=received.size,
+        digests=received.digests,
+        claims=listed.claims.digests,
+        uploaded_at=listed.claims.published_at,
+        host=None if same_host else address.host_header,
+    )
+    return ArtifactFacts(
+        package=package,
+        registry=endpoint.url,
+        checked_at=now,
+        files=(file,),
+        published_at=listed.claims.published_at,
+        repository=content.repository,
+        withdrawn=listed.claims.withdrawn,
+        install_scripts=content.scripts,
+        attestations=content.attestations,
+        problems=content.problems,
+    )
 
 
 class _Source(Record):
@@ -70,99 +114,54 @@ class _Source(Record):
         try:
             return None if body is None else strict_json.parse(body)
         except PinwardenError as err:
-            raise unfetched("protocol", f"a document of the source cannot be read: {err}") from err
+            raise unfetched("protocol", f"the package source sent invalid JSON: {err}") from err
 
     def check(self, url: str) -> Address:
-        """Documents of a source may lead to other hosts. Plain http is for its own host only."""
+        """Sources may point to other hosts. Plain HTTP is accepted only for the source's own host."""
         try:
             address = Address.parse(url)
         except PinwardenError as err:
-            raise unfetched("protocol", "the source names something that is not a web address") from err
+            raise unfetched("protocol", "the package source names a URL that is not a web address") from err
         if address.scheme != "https" and address.origin != self.endpoint.address.origin:
-            message = f"{address} is not encrypted and not at the source"
+            message = f"{address} uses plain HTTP and is not on the package source's host"
             raise PinwardenError("ADDRESS_REFUSED", message, data={"reason": "plain-http"})
         return address
 
 
-class _Found(Record):
-    """Where the bytes are, and what the source says about them."""
-
+class _ListedPackage(Record):
     url: str
     claims: NugetClaims
 
 
 class _Content(Record):
-    """What was found in the bytes."""
-
     repository: str | None = None
     scripts: tuple[str, ...] = ()
     attestations: tuple[Attestation, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
-def facts(
-    package: PackageName, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
-) -> ArtifactFacts:
-    """What a source says about one version, and what its bytes are. The endpoint is the folder of its service index."""
-    source = _Source(
-        name=check_name(package.name), version=normal_version(package.version), endpoint=endpoint, fetcher=fetcher
-    )
-    # 1. What the source says, in its third protocol if it has that, otherwise in its second.
-    index = source.json(f"{endpoint.url}index.json")
-    found = _second(source) if index is None else _third(source, index)
-    if isinstance(found, str):
-        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing=found)
-    # 2. What the bytes are.
-    address = source.check(found.url)
-    wanted = Wanted(endpoint=endpoint, url=found.url)
-    with downloaded(fetcher, wanted, algorithms=("sha256", "sha512"), into=into) as download:
-        content = _content(download.stream, source)
-        received = download.received
-    same_host = address.host_header == endpoint.address.host_header
-    file = ArtifactFile(
-        name=f"{source.name.lower()}.{source.version}.nupkg",
-        size=received.size,
-        digests=received.digests,
-        claims=found.claims.digests,
-        uploaded_at=found.claims.published_at,
-        host=None if same_host else address.host_header,
-    )
-    return ArtifactFacts(
-        package=package,
-        registry=endpoint.url,
-        checked_at=now,
-        files=(file,),
-        published_at=found.claims.published_at,
-        repository=content.repository,
-        withdrawn=found.claims.withdrawn,
-        install_scripts=content.scripts,
-        attestations=content.attestations,
-        problems=content.problems,
-    )
+# Protocol V3: https://learn.microsoft.com/nuget/api/overview
 
 
-# The third protocol: https://learn.microsoft.com/nuget/api/overview
-
-
-def _third(source: _Source, index: Any) -> _Found | Missing:
+def _v3_package(source: _Source, index: Any) -> _ListedPackage | Missing:
     base = resource(index, _CONTENT)
     if base is None:
-        raise unfetched("protocol", "the service index of the source names no place for packages")
+        raise unfetched("protocol", "the service index has no PackageBaseAddress")
     name = source.name.lower()
     listing = source.json(f"{base}{name}/index.json")
     if listing is None:
         return "package"
     versions = listing.get("versions") if isinstance(listing, dict) else None
     if not isinstance(versions, list):
-        raise unfetched("protocol", "the source's list of versions is not one")
-    if source.version not in [each.lower() for each in versions if isinstance(each, str)]:
+        raise unfetched("protocol", "the package source's version list is not a list")
+    if source.version not in [version.lower() for version in versions if isinstance(version, str)]:
         return "version"
     url = f"{base}{name}/{source.version}/{name}.{source.version}.nupkg"
-    return _Found(url=url, claims=_registered(source, resource(index, _REGISTRATIONS)))
+    return _ListedPackage(url=url, claims=_registered(source, resource(index, _REGISTRATIONS)))
 
 
 def _registered(source: _Source, base: str | None) -> NugetClaims:
-    """What the registration of a version, and the catalog entry that it leads to, say. Both may be absent."""
+    """What the version's registration and its catalog entry state. Both are optional."""
     leaf = source.json(f"{base}{source.name.lower()}/{source.version}.json") if base else None
     if not isinstance(leaf, dict):
         return NugetClaims()
@@ -172,13 +171,13 @@ def _registered(source: _Source, base: str | None) -> NugetClaims:
     try:
         return entry_claims({**leaf, **entry} if isinstance(entry, dict) else leaf)
     except PinwardenError as err:
-        raise unfetched("protocol", f"the source's entry of {source.name} cannot be read: {err}") from err
+        raise unfetched("protocol", f"the catalog entry of {source.name} is invalid: {err}") from err
 
 
-# The second protocol: an OData feed
+# Protocol V2: an OData feed
 
 
-def _second(source: _Source) -> _Found | Missing:
+def _v2_package(source: _Source) -> _ListedPackage | Missing:
     base = source.endpoint.url
     name, version = quote(source.name), quote(source.version)
     body = source.get(f"{base}Packages(Id='{name}',Version='{version}')", "application/atom+xml")
@@ -188,20 +187,20 @@ def _second(source: _Source) -> _Found | Missing:
         return "version" if root is not None and children(root, "entry") else "package"
     root = parse_xml(body)
     if root is None or root.tag.rpartition("}")[2] != "entry":
-        raise unfetched("protocol", "the source's entry is not one")
-    values = {each.tag.rpartition("}")[2]: each.text for part in children(root, "properties") for each in part}
+        raise unfetched("protocol", "the package source's feed has no entry element")
+    values = {field.tag.rpartition("}")[2]: field.text for part in children(root, "properties") for field in part}
     try:
         claimed = hash_claim(values.get("PackageHash"), values.get("PackageHashAlgorithm", "SHA512"))
     except PinwardenError as err:
-        raise unfetched("protocol", f"the source's entry of {source.name} cannot be read: {err}") from err
-    said = entry_claims({"published": values.get("Published"), "listed": values.get("Listed") != "false"})
+        raise unfetched("protocol", f"the feed entry of {source.name} is invalid: {err}") from err
+    entry = entry_claims({"published": values.get("Published"), "listed": values.get("Listed") != "false"})
     claims = NugetClaims(
-        digests=(claimed,) if claimed else (), published_at=said.published_at, withdrawn=said.withdrawn
+        digests=(claimed,) if claimed else (), published_at=entry.published_at, withdrawn=entry.withdrawn
     )
-    return _Found(url=f"{base}package/{name}/{version}", claims=claims)
+    return _ListedPackage(url=f"{base}package/{name}/{version}", claims=claims)
 
 
-# The bytes
+# The package
 
 
 def _content(stream: IO[bytes], source: _Source) -> _Content:
@@ -210,7 +209,7 @@ def _content(stream: IO[bytes], source: _Source) -> _Content:
     except PinwardenError as err:
         return _Content(problems=(Problem(code=ARCHIVE_UNSAFE, message=err.message),))
     except _BROKEN as err:
-        message = f"the package is not a whole archive: {type(err).__name__}"
+        message = f"the package is a damaged or incomplete archive: {type(err).__name__}"
         return _Content(problems=(Problem(code=ARCHIVE_UNSAFE, message=message),))
     attestations: tuple[Attestation, ...] = ()
     if signature is not None:
@@ -218,7 +217,7 @@ def _content(stream: IO[bytes], source: _Source) -> _Content:
     manifest = parse_nuspec(nuspec)
     problems: tuple[Problem, ...] = ()
     if manifest is None or not _is_same(manifest.name, manifest.version, source):
-        problems = (Problem(code=MANIFEST_MISMATCH, message="the package is another one than the source says"),)
+        problems = (Problem(code=MANIFEST_MISMATCH, message="the package's .nuspec names another package or version"),)
     return _Content(
         repository=manifest.repository if manifest else None,
         scripts=scripts,
@@ -235,7 +234,7 @@ def _is_same(name: str, version: str, source: _Source) -> bool:
 
 
 def _members(stream: IO[bytes]) -> tuple[bytes, bytes | None, tuple[str, ...]]:
-    """The ``.nuspec``, the signature, and the scripts of older clients. A name twice makes the package unusable."""
+    """The ``.nuspec``, the signature, and the install scripts of older clients. Duplicate names are rejected."""
     with zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
         if len(members) > _MAX_MEMBERS:
@@ -246,7 +245,7 @@ def _members(stream: IO[bytes]) -> tuple[bytes, bytes | None, tuple[str, ...]]:
             if name in by_name:
                 _refuse(f"has {name[:120]!a} twice")
             if name.startswith("/") or ".." in name.split("/") or "\0" in name:
-                _refuse(f"has a path that leads elsewhere: {name[:120]!a}")
+                _refuse(f"has a path that leaves the archive: {name[:120]!a}")
             by_name[name] = member
         manifests = [name for name in by_name if name.endswith(".nuspec") and "/" not in name]
         if len(manifests) != 1:
@@ -260,9 +259,9 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
     with archive.open(member) as content:
         data = content.read(_MAX_FILE + 1)
     if len(data) > _MAX_FILE:
-        _refuse(f"has a file {member.filename[:120]!a} of more than {_MAX_FILE} bytes")
+        _refuse(f"has a {member.filename[:120]!a} of more than {_MAX_FILE} bytes")
     return data
 
 
-def _refuse(why: str) -> NoReturn:
-    raise PinwardenError("ARCHIVE_UNSAFE", f"the package {why}")
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("ARCHIVE_UNSAFE", f"the package {problem}")

@@ -1,4 +1,4 @@
-"""What NuGet sources say: names, versions, the service index, hashes, and the ``.nuspec`` of a package."""
+"""NuGet's formats: names, versions, the service index, hashes and the ``.nuspec`` of a package."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _VERSION = re.compile(
     re.ASCII,
 )
 _SIZES = {"sha256": 32, "sha512": 64}
-_UNLISTED_YEAR = "1900"  # the date of publication that sources give to what they no longer list
+_UNLISTED_YEAR = "1900"  # sources give unlisted versions this publication date
 
-# The commitments of RFC 5126 that NuGet puts into a signature, as DER object identifiers.
+# The RFC 5126 commitment types in NuGet signatures, as DER object identifiers.
 _AUTHOR = bytes.fromhex("060b2a864886f70d0109100601")  # proof of origin
 _REPOSITORY = bytes.fromhex("060b2a864886f70d0109100602")  # proof of receipt
 
 
 class NugetClaims(Record):
-    """What a source says about one version."""
+    """What a package source states about one version. Unverified."""
 
     digests: tuple[Digest, ...] = ()
     published_at: str | None = None
@@ -36,7 +36,7 @@ class NugetClaims(Record):
 
 
 class Nuspec(Record):
-    """What the ``.nuspec`` inside a package says."""
+    """The fields of a ``.nuspec`` that matter here."""
 
     name: str
     version: str
@@ -44,48 +44,48 @@ class Nuspec(Record):
 
 
 def check_name(text: str) -> str:
-    """The name of a package. It may stand in an address or path afterwards."""
+    """Return a package name unchanged if it is valid and safe in URLs and paths."""
     if len(text) > 100 or not _NAME.fullmatch(text):
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not the name of a NuGet package")
     return text
 
 
 def normal_version(text: str) -> str:
-    """One exact version as NuGet writes it in addresses: three or four numbers, no build metadata, lower case."""
-    found = _VERSION.fullmatch(text)
-    if found is None or len(text) > 256:
-        raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not one exact version of a NuGet package")
-    numbers = [int(part or 0) for part in found.groups()[:4]]
+    """The normalised form of an exact version, as in URLs: 3 or 4 numbers, no build metadata, lower case."""
+    match = _VERSION.fullmatch(text)
+    if match is None or len(text) > 256:
+        raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not an exact NuGet version")
+    numbers = [int(part or 0) for part in match.groups()[:4]]
     shown = numbers if numbers[3] else numbers[:3]
-    return ".".join(map(str, shown)) + (found[5] or "").lower()
+    return ".".join(map(str, shown)) + (match[5] or "").lower()
 
 
 def parse_xml(data: bytes) -> Element | None:
-    """An XML document without any declarations of its own, in UTF-8; None if it is something else."""
+    """Parse a UTF-8 XML document without DOCTYPE or ENTITY declarations; None if it is anything else."""
     try:
         text = data.decode("utf-8-sig")
         if "<!doctype" in text.lower() or "<!entity" in text.lower():
             return None
-        return fromstring(text)  # noqa: S314 - what can be abused are declarations, and there are none
+        return fromstring(text)  # noqa: S314 - attacks need declarations, and there are none
     except (UnicodeDecodeError, ParseError, ValueError, RecursionError):
         return None
 
 
 def children(element: Element, name: str) -> list[Element]:
-    """The elements of a name, in whatever namespace."""
-    return [each for each in element if each.tag.rpartition("}")[2] == name]
+    """The child elements with this name in any namespace."""
+    return [child for child in element if child.tag.rpartition("}")[2] == name]
 
 
 def parse_nuspec(data: bytes) -> Nuspec | None:
-    """The metadata of a package; None if it cannot be read in only one way."""
+    """Parse a ``.nuspec``; None if it is invalid or ambiguous."""
     root = parse_xml(data)
-    found = children(root, "metadata") if root is not None else []
-    if len(found) != 1:
+    metadata = children(root, "metadata") if root is not None else []
+    if len(metadata) != 1:
         return None
-    names, versions = children(found[0], "id"), children(found[0], "version")
+    names, versions = children(metadata[0], "id"), children(metadata[0], "version")
     if len(names) != 1 or len(versions) != 1:
         return None
-    repositories = [each.get("url") for each in children(found[0], "repository")]
+    repositories = [element.get("url") for element in children(metadata[0], "repository")]
     return Nuspec(
         name=(names[0].text or "").strip(),
         version=(versions[0].text or "").strip(),
@@ -94,20 +94,20 @@ def parse_nuspec(data: bytes) -> Nuspec | None:
 
 
 def resource(index: Any, kinds: tuple[str, ...]) -> str | None:
-    """The address of the first resource of a service index that has one of those types, the best type first."""
+    """The URL of the service index's first resource with one of these types, preferred type first."""
     rows = index.get("resources") if isinstance(index, dict) else None
     usable = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     for kind in kinds:
         for row in usable:
-            said = row.get("@type")
-            if kind in (said if isinstance(said, list) else [said]) and isinstance(row.get("@id"), str):
+            types = row.get("@type")
+            if kind in (types if isinstance(types, list) else [types]) and isinstance(row.get("@id"), str):
                 address: str = row["@id"]
                 return address if address.endswith("/") else f"{address}/"
     return None
 
 
 def entry_claims(entry: Mapping[str, Any]) -> NugetClaims:
-    """What a catalog entry, or a registration that holds one, says."""
+    """What a catalog entry, or a registration that contains one, states."""
     published = entry.get("published")
     deprecation = entry.get("deprecation")
     withdrawn = None
@@ -125,7 +125,7 @@ def entry_claims(entry: Mapping[str, Any]) -> NugetClaims:
 
 
 def hash_claim(text: Any, algorithm: Any) -> Digest | None:
-    """A hash in base64; None where none is given. One that is not a hash is an error."""
+    """A base64 hash; None if there is none. ``DIGEST_INVALID`` if it is malformed."""
     if text is None or text == "":
         return None
     name = algorithm.lower().replace("-", "") if isinstance(algorithm, str) else ""
@@ -134,11 +134,11 @@ def hash_claim(text: Any, algorithm: Any) -> Digest | None:
     except (BinasciiError, ValueError, TypeError):
         raw = b""
     if _SIZES.get(name) != len(raw):
-        raise PinwardenError("DIGEST_INVALID", "the source states a package hash that is not one")
+        raise PinwardenError("DIGEST_INVALID", "the package source states a malformed package hash")
     return Digest(raw, name)
 
 
 def signature_kinds(signature: bytes) -> tuple[str, ...]:
-    """Whose signatures a package carries. Their presence alone: nothing is verified."""
+    """Which kinds of signature a package carries. Nothing is verified."""
     kinds = [("author", _AUTHOR), ("repository", _REPOSITORY)]
     return tuple(f"nuget-{name}-signature" for name, mark in kinds if mark in signature) or ("nuget-signature",)

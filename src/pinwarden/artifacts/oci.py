@@ -1,7 +1,7 @@
-"""Container images: what a registry gives out under a name, every byte of it hashed here.
+"""Container images: what a registry serves for a reference, with every byte hashed here.
 
-The registry's own digest header is only a claim, also where something is asked for by digest: registries do not look at
-what they have on disk.
+Start with :func:`facts`. The registry's own digest header is only a claim, even for requests by digest: registries do
+not verify what they have on disk.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from pinwarden.system.net.fetch_failures import unfetched
 
 CONTENT_MISSING = "oci_content_missing"
 PLATFORM_MISSING = "oci_platform_missing"
-_MAX_CLAIM = 2048  # longer than any address that works
-_NOTHING_ABOUT_IT = Found(attestations=(), mismatches=())
+_MAX_CLAIM = 2048  # no working URL is longer
+_NO_ATTESTATIONS = Found(attestations=(), mismatches=())
 
 
 class Wish(Record):
-    """How much of an image is looked at."""
+    """How much of an image to fetch."""
 
     platforms: tuple[str, ...] = ()
-    """As ``os/architecture[/variant]``; none means all."""
+    """As ``os/architecture[/variant]``; empty for all."""
     layers: bool = False
     attestations: bool = True
 
@@ -69,13 +69,13 @@ class Wish(Record):
 def facts(
     package: PackageName, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
-    """What the registry gives out for a reference: index, manifest and config of every platform, and attestations."""
+    """Fetch what the registry serves for a reference: index, every platform's manifest and config, attestations."""
     registry = Registry(parse_reference(package.name), fetcher, endpoint)
     return image_facts(package, registry, Wish(), now=now, into=into)
 
 
 def newest(package: PackageName, fetcher: Fetcher, endpoint: Endpoint) -> Newest | None:
-    """The highest of the tags that are built like the one that is asked about, and what it points to now."""
+    """The highest tag of the same form as the given one, and the digest it points to now."""
     registry = Registry(parse_reference(package.name), fetcher, endpoint)
     tag = newest_tag(registry.tags(), registry.reference.tag or "")
     if tag is None:
@@ -84,55 +84,55 @@ def newest(package: PackageName, fetcher: Fetcher, endpoint: Endpoint) -> Newest
         return Newest(version=tag)
     document = registry.document(tag)
     if document is None or not document.proven:
-        raise unfetched("protocol", f"the registry lists the tag {tag}, and gives out no image for it")
+        raise unfetched("protocol", f"the registry lists the tag {tag} but serves no image for it")
     return Newest(version=tag, digest=document.digest)
 
 
 def image_facts(
-    package: PackageName, registry: Registry, wish: Wish, *, now: str, into: Path | None = None
+    package: PackageName, registry: Registry, options: Wish, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
-    """The same for some platforms, with the layers, or with tokens that are shared with other images.
+    """Like :func:`facts`, with options and with a registry client whose tokens can be shared.
 
-    Documents that are not what their digest says are named in ``image.mismatches`` and not read any further.
+    Documents that do not match their digest are listed in ``image.mismatches`` and not parsed.
     """
     reference = registry.reference
-    # 1. What a client gets by this reference.
+    # 1. The index or manifest for the reference.
     root = registry.document(reference.digest if reference.digest is not None else reference.asked)
     if root is None:
         missing: Missing = "version" if registry.has_repository() else "package"
         return ArtifactFacts(package=package, registry=registry.url, checked_at=now, missing=missing)
-    # 2. Everything below it.
-    walk = _Walk(registry=registry, shelf=_Shelf(into), asked=wish.platforms, layers=wish.layers)
-    walk.root(root)
-    # 3. Where the tag points to, where the reference has both.
-    tag_digest = root.digest if reference.digest is None else _tag_digest(registry, walk)
-    # 4. What others say about it.
-    about = attestations(registry, root.digest) if wish.attestations and root.proven else _NOTHING_ABOUT_IT
+    # 2. The manifests, configs and layers below it.
+    reader = _ImageReader(registry=registry, shelf=_BlobFolder(into), asked=options.platforms, layers=options.layers)
+    reader.root(root)
+    # 3. Where the tag points now, if the reference has both tag and digest.
+    tag_digest = root.digest if reference.digest is None else _tag_digest(registry, reader)
+    # 4. Attestations.
+    attached = attestations(registry, root.digest) if options.attestations and root.proven else _NO_ATTESTATIONS
     image = Image(
         reference=str(reference),
         root=root.digest,
-        index=walk.index,
-        platforms=walk.platforms,
+        index=reader.index,
+        platforms=reader.platforms,
         tag_digest=tag_digest,
-        mismatches=tuple(dict.fromkeys((*walk.mismatches, *about.mismatches))),
+        mismatches=tuple(dict.fromkeys((*reader.mismatches, *attached.mismatches))),
     )
     return ArtifactFacts(
         package=package,
         registry=registry.url,
         checked_at=now,
-        files=tuple(walk.files.values()),
+        files=tuple(reader.files.values()),
         image=image,
-        repository=walk.source,
-        attestations=about.attestations,
-        problems=tuple(walk.problems),
+        repository=reader.source,
+        attestations=attached.attestations,
+        problems=tuple(reader.problems),
     )
 
 
 def save_layout(registry: Registry, digest: Digest, folder: Path, *, platforms: tuple[str, ...] = ()) -> None:
-    """Write an OCI image layout of exactly that digest to a folder that does not exist yet.
+    """Write an OCI image layout of exactly this digest to a folder that must not exist.
 
-    Every byte is hashed; the folder appears when all of it is there and right, and not before. With ``platforms`` the
-    others are left out, and the index still lists them.
+    The folder appears only when it is complete and every byte is verified. With ``platforms`` the others are omitted,
+    although the index still lists them.
     """
     if folder.exists() or folder.is_symlink():
         raise PinwardenError("FILE_EXISTS", f"{folder} exists already")
@@ -143,21 +143,26 @@ def save_layout(registry: Registry, digest: Digest, folder: Path, *, platforms: 
     with _new_folder(folder) as building:
         blobs = building / "blobs"
         blobs.mkdir()
-        shelf = _Shelf(blobs, by_algorithm=True)
-        walk = _Walk(registry=registry, shelf=shelf, asked=platforms, layers=True, unlisted=not platforms)
-        walk.root(root)
-        if walk.mismatches or walk.problems:
-            wrong = (*walk.mismatches, *(problem.message for problem in walk.problems))
+        blob_folder = _BlobFolder(blobs, by_algorithm=True)
+        reader = _ImageReader(
+            registry=registry, shelf=blob_folder, asked=platforms, layers=True, unlisted=not platforms
+        )
+        reader.root(root)
+        if reader.mismatches or reader.problems:
+            differences = (*reader.mismatches, *(problem.message for problem in reader.problems))
             raise PinwardenError(
                 "ARTIFACT_MISMATCH",
-                f"the image {reference.at(digest)} is not whole: {wrong[0]}",
-                data={"mismatches": list(walk.mismatches), "problems": [each.message for each in walk.problems]},
+                f"the image {reference.at(digest)} is incomplete or was changed: {differences[0]}",
+                data={
+                    "mismatches": list(reader.mismatches),
+                    "problems": [problem.message for problem in reader.problems],
+                },
             )
         _write_layout(building, reference, root)
 
 
 def _write_layout(folder: Path, reference: Reference, root: Document) -> None:
-    # The names under which engines that load the folder show it.
+    # Container engines show these names after loading the layout.
     annotations = {"io.containerd.image.name": str(reference)}
     if reference.tag:
         annotations = {
@@ -175,26 +180,26 @@ def _write_layout(folder: Path, reference: Reference, root: Document) -> None:
     (folder / "oci-layout").write_text(json.dumps({"imageLayoutVersion": "1.0.0"}) + "\n")
 
 
-def _tag_digest(registry: Registry, walk: _Walk) -> Digest | None:
+def _tag_digest(registry: Registry, reader: _ImageReader) -> Digest | None:
     if registry.reference.tag is None:
         return None
     document = registry.document(registry.reference.tag)
     if document is None:
         return None
-    walk.mismatched(*document.false_digests)
+    reader.mismatched(*document.false_digests)
     return document.digest
 
 
 @dataclass(kw_only=True)
-class _Walk:
-    """From the root of an image to its blobs. Nothing is read that is not what its digest says."""
+class _ImageReader:
+    """Reads an image from its root to its blobs. Documents that do not match their digest are not parsed."""
 
     registry: Registry
-    shelf: _Shelf
+    shelf: _BlobFolder
     asked: tuple[str, ...]
     layers: bool
     unlisted: bool = False
-    """Also what an index lists for no platform, which a copy of the whole image has, too."""
+    """Include index entries without a platform, as a complete copy of the image needs."""
     index: Manifest | None = None
     platforms: dict[str, Manifest] = field(default_factory=dict)
     files: dict[Digest, ArtifactFile] = field(default_factory=dict)
@@ -202,12 +207,12 @@ class _Walk:
     problems: list[Problem] = field(default_factory=list)
     source: str | None = None
     listed: list[Platform] = field(default_factory=list)
-    """What the image is for, by its own word."""
+    """The platforms the image claims to support."""
     cost: int = 0
-    """Bytes of blobs that were asked for."""
+    """Total size of the requested blobs in bytes."""
 
     def root(self, document: Document) -> None:
-        """Go through the whole image."""
+        """Read the entire image."""
         self.mismatched(*document.false_digests)
         if not document.proven:
             return
@@ -225,14 +230,14 @@ class _Walk:
         self._check_asked()
 
     def mismatched(self, *digests: str) -> None:
-        """Bytes were not what these say."""
+        """Record digests whose bytes did not match."""
         self.mismatches.update(dict.fromkeys(digests))
 
     def _listed(self, index: ImageIndex) -> None:
         for entry in index.manifests:
             if entry.media_type in INDEXES:
                 raise PinwardenError(
-                    "IMAGE_INVALID", "an image index lists another index; clients read that differently"
+                    "IMAGE_INVALID", "an image index lists another index; clients interpret that differently"
                 )
             if entry.media_type not in MANIFESTS or not self._is_wanted(entry.platform):
                 continue
@@ -242,7 +247,7 @@ class _Walk:
             if manifest is None:
                 continue
             config = self._contents(manifest)
-            # Clients look into the config where the index does not say what an entry runs on.
+            # If the index states no platform, clients use the one in the config.
             platform = entry.platform or (config.platform if config is not None else None)
             if platform is not None and not platform.is_unknown:
                 self._add(platform, Manifest(media_type=entry.media_type, digest=entry.digest, size=entry.size))
@@ -252,7 +257,7 @@ class _Walk:
             return True
         if platform.is_unknown:
             return self.unlisted
-        return not self.asked or any(platform.answers(each) for each in self.asked)
+        return not self.asked or any(platform.answers(wanted) for wanted in self.asked)
 
     def _add(self, platform: Platform, manifest: Manifest) -> None:
         self.listed.append(platform)
@@ -263,10 +268,11 @@ class _Walk:
             raise PinwardenError("IMAGE_INVALID", f"the image index lists {platform} twice; clients choose differently")
 
     def _check_asked(self) -> None:
-        """What was asked for and is listed nowhere. Of what is listed and not there, it has been said."""
-        for each in self.asked:
-            if not any(platform.answers(each) for platform in self.listed):
-                self.problems.append(Problem(code=PLATFORM_MISSING, message=f"the image is not for {each[:80]!a}"))
+        """Report requested platforms that the image does not list. Listed but missing ones are already reported."""
+        for wanted in self.asked:
+            if not any(platform.answers(wanted) for platform in self.listed):
+                message = f"the image does not support the platform {wanted[:80]!a}"
+                self.problems.append(Problem(code=PLATFORM_MISSING, message=message))
 
     def _manifest(self, entry: Descriptor) -> ImageManifest | None:
         document = self.registry.document(entry.digest)
@@ -287,7 +293,7 @@ class _Walk:
         return cast("ImageManifest", parsed)  # the media type is that of a manifest
 
     def _contents(self, manifest: ImageManifest) -> ImageConfig | None:
-        """Hash the config, and the layers if they are wanted; what the config of an image says."""
+        """Fetch the config, and the layers if requested. Returns the parsed config of an image."""
         self._note_source(manifest.annotations)
         data = self._config(manifest.config)
         if self.layers:
@@ -300,7 +306,7 @@ class _Walk:
         return config
 
     def _note_source(self, labels: Mapping[str, str]) -> None:
-        """The first claim of where the image was made from."""
+        """Keep the first source repository that the image claims."""
         claim = labels.get(SOURCE_LABEL, "")
         if self.source is None and claim and len(claim) <= _MAX_CLAIM and claim.isprintable():
             self.source = claim
@@ -320,16 +326,16 @@ class _Walk:
                 self.shelf.accept(descriptor.digest, self.files[descriptor.digest].sha256, stream)
 
     def _blob(self, descriptor: Descriptor, stream: BinaryIO | None, most: int) -> bool:
-        """Whether the registry has the blob and its bytes are what the digest says."""
+        """Fetch a blob. False if the registry has none or its bytes do not match the digest."""
         self.cost += descriptor.size
         if self.cost > IMAGE_LIMITS.image_bytes:
-            raise PinwardenError("FETCH_LIMIT", f"the image {self.registry.reference} is too large altogether")
+            raise PinwardenError("FETCH_LIMIT", f"the image {self.registry.reference} is larger than Pinwarden reads")
         try:
             received = self.registry.blob(descriptor, stream, most)
         except PinwardenError as err:
             if err.code != "FETCH_LIMIT" or descriptor.size > most:
                 raise
-            self.mismatched(str(descriptor.digest))  # more bytes than the manifest says, so not these bytes
+            self.mismatched(str(descriptor.digest))  # more bytes than the manifest states
             return False
         if received is None:
             self._missing(descriptor, "a config or layer")
@@ -348,15 +354,15 @@ class _Walk:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
-    """Where verified bytes are left, if anywhere."""
+class _BlobFolder:
+    """Where verified bytes are stored, if anywhere."""
 
     folder: Path | None
     by_algorithm: bool = False
-    """As in an image layout, instead of all by sha256."""
+    """Use the folder structure of an image layout instead of sha256 names in one folder."""
 
     def keep(self, digest: Digest, data: bytes) -> None:
-        """Leave bytes that were verified."""
+        """Store verified bytes."""
         with self.incoming() as stream:
             if stream is not None:
                 stream.write(data)
@@ -364,7 +370,7 @@ class _Shelf:
 
     @contextmanager
     def incoming(self) -> Iterator[BinaryIO | None]:
-        """A file that is gone afterwards unless it was accepted."""
+        """A temporary file, deleted afterwards unless it was accepted."""
         if self.folder is None:
             yield None
             return
@@ -378,19 +384,19 @@ class _Shelf:
             raise PinwardenError("FILE_UNWRITABLE", f"{self.folder}: {err.strerror or err}") from err
 
     def accept(self, digest: Digest, sha256: Digest, stream: IO[bytes]) -> None:
-        """The bytes in this file are right."""
-        assert self.folder is not None  # noqa: S101 - there is a file, so there is a folder
+        """Move a file with verified bytes to its final name."""
+        assert self.folder is not None  # noqa: S101 - incoming() made a file, so there is a folder
         stream.flush()
-        place = self.folder / sha256.hex
+        path = self.folder / sha256.hex
         if self.by_algorithm:
-            place = self.folder / digest.algorithm / digest.hex
-            place.parent.mkdir(exist_ok=True)
-        Path(stream.name).replace(place)
+            path = self.folder / digest.algorithm / digest.hex
+            path.parent.mkdir(exist_ok=True)
+        Path(stream.name).replace(path)
 
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder that takes its place only when it is complete."""
+    """A folder that gets its final name only when it is complete."""
     try:
         building = Path(mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:

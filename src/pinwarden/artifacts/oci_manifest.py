@@ -1,14 +1,13 @@
-"""What a container image consists of: an index of platforms, and for each a manifest of a config and layers.
+"""Image indexes, manifests and configs, in the OCI and Docker formats.
 
-Both the OCI and the docker spelling are read. A document says what it is in three places (the header it came with, its
-own ``mediaType``, its members), and all of them have to say the same: clients differ in which one they believe.
+A document states its type in three places: the ``Content-Type`` header, its ``mediaType``, and its members. All three
+must agree, because clients differ in which one they believe.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
 
 from pinwarden.artifacts.oci_reference import parse_digest
 from pinwarden.core import strict_json
@@ -16,6 +15,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
+from pinwarden.core.typed_json import JsonObject
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -24,7 +24,7 @@ DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 INDEXES = frozenset({OCI_INDEX, DOCKER_LIST})
 MANIFESTS = frozenset({OCI_MANIFEST, DOCKER_MANIFEST})
 ACCEPTED = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST))
-"""A registry that is not offered all four may say that there is no such image."""
+"""Without all four, a registry may answer that there is no such image."""
 
 IMAGE_CONFIGS = frozenset(
     {"application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"}
@@ -35,27 +35,27 @@ _MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _MAX_SIZE = 2**53 - 1
 _DEFAULT_VARIANTS = {"arm64": "v8", "arm": "v7", "amd64": "v1"}
-"""What a client takes the architecture alone to mean."""
+"""The variants that clients assume if only the architecture is given."""
 
 
 class ImageLimits(Record):
-    """Bounds on one image, with the reason beside each."""
+    """Limits for one image."""
 
     document_bytes: int = 4 * 1024 * 1024
-    """Registries and clients take no larger manifests."""
+    """Registries and clients accept no larger manifests."""
     config_bytes: int = 8 * 1024 * 1024
-    """The config holds the history of a build; real ones have some kilobytes."""
+    """The config includes the build history; real ones have a few kilobytes."""
     layer_bytes: int = 32 * 1024 * 1024 * 1024
-    """Layers with machine-learning models reach some gigabytes."""
+    """Layers with machine-learning models have several gigabytes."""
     image_bytes: int = 128 * 1024 * 1024 * 1024
-    """All configs and layers that one look at an image may cost."""
+    """All configs and layers of one image."""
     platforms: int = 512
     layers: int = 512
-    """Storage drivers stop at 127 or 500."""
+    """Storage drivers support at most 127 or 500."""
     referrers: int = 256
     referrer_pages: int = 16
     attestation_bytes: int = 16 * 1024 * 1024
-    """Attestations with a bill of materials reach some megabytes."""
+    """Attestations with an SBOM have several megabytes."""
 
 
 IMAGE_LIMITS = ImageLimits()
@@ -63,21 +63,21 @@ _JSON_LIMITS = Limits(max_bytes=IMAGE_LIMITS.config_bytes, max_depth=32)
 
 
 class Platform(Record):
-    """What an image runs on."""
+    """A platform that an image runs on."""
 
     os: str
     architecture: str
     variant: str = ""
     os_version: str = ""
-    """Windows images of one architecture differ in it."""
+    """Distinguishes Windows images of one architecture."""
 
     @property
     def is_unknown(self) -> bool:
-        """Build tools put attestations into an index under this platform, where no client looks for an image."""
+        """Whether it is the platform under which build tools add attestations to an index."""
         return self.os == "unknown" and self.architecture == "unknown"
 
     def answers(self, asked: str) -> bool:
-        """Whether a client that asks for this platform may get it."""
+        """Whether a client that wants the platform ``asked`` may get this one."""
         default = _DEFAULT_VARIANTS.get(self.architecture, "")
         same = f"{self.os}/{self.architecture}"
         full = f"{same}/{self.variant or default}" if self.variant or default else same
@@ -89,7 +89,7 @@ class Platform(Record):
 
 
 class Descriptor(Record):
-    """A document or blob, by digest."""
+    """A reference to a document or blob by digest."""
 
     media_type: str
     digest: Digest
@@ -100,7 +100,7 @@ class Descriptor(Record):
 
 
 class ImageIndex(Record):
-    """One name for several manifests."""
+    """An index: one manifest per platform."""
 
     media_type: str
     manifests: tuple[Descriptor, ...]
@@ -108,99 +108,88 @@ class ImageIndex(Record):
 
 
 class ImageManifest(Record):
-    """An image for one platform, or something else that was put into a registry."""
+    """An image for one platform, or another artifact in a registry."""
 
     media_type: str
     config: Descriptor
     layers: tuple[Descriptor, ...]
     artifact_type: str = ""
     subject: Descriptor | None = None
-    """The image that this one is about."""
+    """The image that this artifact refers to."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 class ImageConfig(Record):
-    """What is read of a config."""
+    """The fields of a config that matter here."""
 
     platform: Platform
     labels: Mapping[str, str]
 
 
 def parse_document(data: bytes, content_type: str) -> ImageIndex | ImageManifest:
-    """Read an index or a manifest that was served, or is described, as ``content_type``."""
+    """Parse an index or a manifest that was served, or is described, as ``content_type``."""
     declared = content_type.partition(";")[0].strip().lower()
     if declared not in INDEXES | MANIFESTS:
-        _refuse(f"{declared[:80]!a} is not a kind of image index or manifest that is read here")
+        raise _invalid("", f"{declared[:80]!a} is not a supported type of image index or manifest")
     if len(data) > IMAGE_LIMITS.document_bytes:
-        _refuse(f"it has more than {IMAGE_LIMITS.document_bytes} bytes")
-    value = _object(strict_json.parse(data, _JSON_LIMITS), "the document")
-    if value.get("schemaVersion") != 2 or isinstance(value["schemaVersion"], bool):
-        _refuse("schemaVersion is not 2")
-    inner = value.get("mediaType", declared if declared in (OCI_INDEX, OCI_MANIFEST) else None)
+        raise _invalid("", f"it has more than {IMAGE_LIMITS.document_bytes} bytes")
+    document = JsonObject(strict_json.parse(data, _JSON_LIMITS), "", _invalid)
+    if document.value.get("schemaVersion") != 2 or isinstance(document.value["schemaVersion"], bool):
+        document.fail("schemaVersion", "is not 2")
+    inner = document.value.get("mediaType", declared if declared in (OCI_INDEX, OCI_MANIFEST) else None)
     if inner != declared:
-        _refuse(f"it was given out as {declared}, and calls itself {str(inner)[:80]!a}")
+        raise _invalid("", f"it was served as {declared}, but its mediaType is {str(inner)[:80]!a}")
     foreign = ("config", "layers", "fsLayers") if declared in INDEXES else ("manifests", "fsLayers")
     for member in foreign:
-        if member in value:
-            _refuse(f"a document of the kind {declared} has no member {member}")
-    return _index(value, declared) if declared in INDEXES else _manifest(value, declared)
+        if member in document:
+            document.fail(member, f"does not belong in a document of type {declared}")
+    return _index(document, declared) if declared in INDEXES else _manifest(document, declared)
 
 
 def parse_config(data: bytes) -> ImageConfig:
-    """Read the config of an image."""
-    value = _object(strict_json.parse(data, _JSON_LIMITS), "config")
-    inner = value.get("config")
-    labels = _object(inner, "config").get("Labels") if inner is not None else None
-    return ImageConfig(platform=_platform(value, "config"), labels=_texts(labels, "config/Labels"))
+    """Parse the config of an image."""
+    document = JsonObject(strict_json.parse(data, _JSON_LIMITS), "config", _invalid)
+    inner = document.optional_object("config")
+    return ImageConfig(platform=_platform(document), labels=inner.string_map("Labels") if inner is not None else {})
 
 
-def _index(value: dict[str, Any], media_type: str) -> ImageIndex:
-    listed = _list(value.get("manifests"), "manifests", IMAGE_LIMITS.platforms)
-    manifests = tuple(_descriptor(each, f"manifests/{place}") for place, each in enumerate(listed))
+def _index(document: JsonObject, media_type: str) -> ImageIndex:
     return ImageIndex(
         media_type=media_type,
-        manifests=manifests,
-        annotations=_texts(value.get("annotations"), "annotations"),
+        manifests=tuple(map(_descriptor, document.objects("manifests", max_items=IMAGE_LIMITS.platforms))),
+        annotations=document.string_map("annotations"),
     )
 
 
-def _manifest(value: dict[str, Any], media_type: str) -> ImageManifest:
-    layers = _list(value.get("layers"), "layers", IMAGE_LIMITS.layers)
-    subject = value.get("subject")
+def _manifest(document: JsonObject, media_type: str) -> ImageManifest:
+    subject = document.optional_object("subject")
     return ImageManifest(
         media_type=media_type,
-        config=_descriptor(value.get("config"), "config"),
-        layers=tuple(_descriptor(each, f"layers/{place}") for place, each in enumerate(layers)),
-        artifact_type=_media_type(value.get("artifactType", ""), "artifactType", optional=True),
-        subject=None if subject is None else _descriptor(subject, "subject"),
-        annotations=_texts(value.get("annotations"), "annotations"),
+        config=_descriptor(document.object("config")),
+        layers=tuple(map(_descriptor, document.objects("layers", max_items=IMAGE_LIMITS.layers))),
+        artifact_type=_artifact_type(document),
+        subject=None if subject is None else _descriptor(subject),
+        annotations=document.string_map("annotations"),
     )
 
 
-def _descriptor(value: object, where: str) -> Descriptor:
-    members = _object(value, where)
-    size = members.get("size")
-    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_SIZE:
-        _refuse(f"{where}/size is not a number of bytes")
-    platform = members.get("platform")
+def _descriptor(entry: JsonObject) -> Descriptor:
+    platform = entry.optional_object("platform")
     return Descriptor(
-        media_type=_media_type(members.get("mediaType"), f"{where}/mediaType"),
-        digest=parse_digest(members.get("digest")),  # type: ignore[arg-type]  # it refuses what is not text
-        size=size,
-        artifact_type=_media_type(members.get("artifactType", ""), f"{where}/artifactType", optional=True),
-        platform=None if platform is None else _platform(_object(platform, f"{where}/platform"), f"{where}/platform"),
-        annotations=_texts(members.get("annotations"), f"{where}/annotations"),
+        media_type=entry.string("mediaType", _MEDIA_TYPE, kind="a media type"),
+        digest=parse_digest(entry.value.get("digest")),
+        size=entry.integer("size", maximum=_MAX_SIZE),
+        artifact_type=_artifact_type(entry),
+        platform=None if platform is None else _platform(platform),
+        annotations=entry.string_map("annotations"),
     )
 
 
-def _platform(members: dict[str, Any], where: str) -> Platform:
+def _platform(entry: JsonObject) -> Platform:
     def word(name: str, *, optional: bool = False) -> str:
-        text = members.get(name)
-        if optional and text in (None, ""):
+        if optional and entry.value.get(name) in (None, ""):
             return ""
-        if not isinstance(text, str) or not _WORD.fullmatch(text):
-            _refuse(f"{where}/{name} is not a word")
-        return text
+        return entry.string(name, _WORD, kind="a plain word")
 
     return Platform(
         os=word("os"),
@@ -210,36 +199,12 @@ def _platform(members: dict[str, Any], where: str) -> Platform:
     )
 
 
-def _media_type(value: object, where: str, *, optional: bool = False) -> str:
-    if optional and value in (None, ""):
+def _artifact_type(entry: JsonObject) -> str:
+    if entry.value.get("artifactType") in (None, ""):
         return ""
-    if not isinstance(value, str) or not _MEDIA_TYPE.fullmatch(value):
-        _refuse(f"{where} is not a media type")
-    return value
+    return entry.string("artifactType", _MEDIA_TYPE, kind="a media type")
 
 
-def _texts(value: object, where: str) -> Mapping[str, str]:
-    if value is None:
-        return {}
-    members = _object(value, where)
-    if not all(isinstance(text, str) for text in members.values()):
-        _refuse(f"{where} holds something that is not text")
-    return members
-
-
-def _object(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        _refuse(f"{where} is not an object")
-    return value
-
-
-def _list(value: object, where: str, most: int) -> list[Any]:
-    if not isinstance(value, list):
-        _refuse(f"{where} is not a list")
-    if len(value) > most:
-        _refuse(f"{where} has {len(value)} entries, at most {most} are read")
-    return value
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PinwardenError("IMAGE_INVALID", f"an image index or manifest cannot be read: {why}")
+def _invalid(path: str, problem: str) -> PinwardenError:
+    text = f"{path or 'the document'} {problem}" if problem.startswith(("is ", "has ", "does ")) else problem
+    return PinwardenError("IMAGE_INVALID", f"an image index or manifest is invalid: {text}")

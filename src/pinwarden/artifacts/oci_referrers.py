@@ -1,4 +1,4 @@
-"""Statements that lie beside a container image: by the referrers API, by its tag scheme, and where cosign puts them."""
+"""Attestations published next to an image: referrers API, referrers tag, and cosign's tags."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from pinwarden.core.record import Record
 from pinwarden.system.net.fetch_failures import unfetched
 
 BUNDLE = "application/vnd.dev.sigstore.bundle"
-"""How the media types of sigstore bundles of all versions begin."""
+"""The prefix of the media types of Sigstore bundles."""
 SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 DSSE = "application/vnd.dsse.envelope.v1+json"
 _PREDICATE = "dev.sigstore.bundle.predicateType"
 _COSIGN_TAGS = (".sig", ".att")
 
 
-class Found(Record):
-    """The statements, and what was not as its digest says."""
-
-    attestations: tuple[Attestation, ...]
-    mismatches: tuple[str, ...]
-
-
 def attestations(registry: Registry, subject: Digest) -> Found:
-    """All sigstore bundles and cosign signatures about one index or manifest, unverified, every byte hashed.
+    """All Sigstore bundles and cosign signatures about one index or manifest, hashed but not verified.
 
-    A bundle is passed on as it was sent, and its kind is its predicate type or media type. Cosign's older formats keep
-    signature and certificate outside the blob; they are passed on as ``{"annotations", "mediaType", "payload"}`` with
+    A bundle is returned as it was sent; its kind is its predicate type or media type. Cosign's older formats keep the
+    signature and certificate in annotations. These are returned as ``{"annotations", "mediaType", "payload"}`` with
     the blob in base64, and their kind is the blob's media type.
     """
     search = _Search(registry, subject)
-    found: list[Attestation] = []
-    for listed in _referrers(search):
-        if listed.media_type in MANIFESTS and _may_be_bundle(listed):
-            found += _statements(search, listed.digest, listed)
+    collected: list[Attestation] = []
+    for referrer in _referrers(search):
+        if referrer.media_type in MANIFESTS and _may_be_bundle(referrer):
+            collected += _attestations_in(search, referrer.digest, referrer)
     for suffix in _COSIGN_TAGS:
-        found += _statements(search, f"{_tag(subject)}{suffix}", None)
-    return Found(attestations=tuple(dict.fromkeys(found)), mismatches=tuple(search.mismatches))
+        collected += _attestations_in(search, f"{_tag(subject)}{suffix}", None)
+    return Found(attestations=tuple(dict.fromkeys(collected)), mismatches=tuple(search.mismatches))
+
+
+class Found(Record):
+    """The attestations of an image, and the digests whose bytes did not match."""
+
+    attestations: tuple[Attestation, ...]
+    mismatches: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,16 @@ class _Search:
     subject: Digest
     mismatches: dict[str, None] = field(default_factory=dict)
 
-    def document(self, asked: str | Digest) -> tuple[bytes, str] | None:
-        """A document whose bytes are what they are said to be."""
-        document = self.registry.document(asked)
+    def document(self, tag_or_digest: str | Digest) -> tuple[bytes, str] | None:
+        """Bytes and content type of a document, if its digest matches."""
+        document = self.registry.document(tag_or_digest)
         if document is None:
             return None
         self.mismatches.update(dict.fromkeys(document.false_digests))
         return (document.body, document.content_type) if document.proven else None
 
     def blob(self, descriptor: Descriptor) -> bytes | None:
-        """A blob whose bytes are what they are said to be."""
+        """A blob, if its digest matches."""
         stream = BytesIO()
         try:
             received = self.registry.blob(descriptor, stream, IMAGE_LIMITS.attestation_bytes)
@@ -81,7 +81,7 @@ class _Search:
             self.mismatches[str(descriptor.digest)] = None
             return None
         if received is None:
-            raise unfetched("protocol", f"the registry lists the blob {descriptor.digest}, and does not have it")
+            raise unfetched("protocol", f"the registry lists the blob {descriptor.digest} but does not have it")
         if received.size != descriptor.size or descriptor.digest not in received.digests:
             self.mismatches[str(descriptor.digest)] = None
             return None
@@ -89,7 +89,7 @@ class _Search:
 
 
 def _referrers(search: _Search) -> Iterator[Descriptor]:
-    """What the registry lists as referring to the subject, by its API or else by the tag that stands in for it."""
+    """The subject's referrers, from the referrers API or from the tag that replaces it."""
     page, count = "", 0
     for _ in range(IMAGE_LIMITS.referrer_pages):
         answer = search.registry.referrers(search.subject, page)
@@ -100,49 +100,49 @@ def _referrers(search: _Search) -> Iterator[Descriptor]:
         if count > IMAGE_LIMITS.referrers:
             break
         yield from listed
-        following = NEXT_PAGE.search(answer.headers.get("link", ""))
-        if following is None:
+        next_page = NEXT_PAGE.search(answer.headers.get("link", ""))
+        if next_page is None:
             return
-        here = f"{search.registry.url}{search.registry.reference.name}/referrers/{search.subject}"
-        page = next_query(here, following[1])
+        url = f"{search.registry.url}{search.registry.reference.name}/referrers/{search.subject}"
+        page = next_query(url, next_page[1])
     if count:
-        raise PinwardenError("FETCH_LIMIT", f"more refers to {search.subject} than is looked at")
-    if found := search.document(_tag(search.subject)):
-        listed = _index(*found).manifests
+        raise PinwardenError("FETCH_LIMIT", f"{search.subject} has more than {IMAGE_LIMITS.referrers} referrers")
+    if tagged := search.document(_tag(search.subject)):
+        listed = _index(*tagged).manifests
         if len(listed) > IMAGE_LIMITS.referrers:
-            raise PinwardenError("FETCH_LIMIT", f"more refers to {search.subject} than is looked at")
+            raise PinwardenError("FETCH_LIMIT", f"{search.subject} has more than {IMAGE_LIMITS.referrers} referrers")
         yield from listed
 
 
 def _index(body: bytes, content_type: str) -> ImageIndex:
     parsed = parse_document(body, content_type)
     if not isinstance(parsed, ImageIndex) or parsed.media_type != OCI_INDEX:
-        raise PinwardenError("IMAGE_INVALID", "a list of referrers is not an image index")
+        raise PinwardenError("IMAGE_INVALID", "the referrers list is not an image index")
     return parsed
 
 
 def _may_be_bundle(listed: Descriptor) -> bool:
-    """Lists made by old clients name no kind; then the manifest tells."""
+    """Indexes made by old clients state no artifact type; then the manifest decides."""
     return not listed.artifact_type or listed.artifact_type.startswith(BUNDLE)
 
 
-def _statements(search: _Search, asked: str | Digest, listed: Descriptor | None) -> Iterator[Attestation]:
-    found = search.document(asked)
-    if found is None:
+def _attestations_in(search: _Search, tag_or_digest: str | Digest, listed: Descriptor | None) -> Iterator[Attestation]:
+    document = search.document(tag_or_digest)
+    if document is None:
         if listed is not None and str(listed.digest) not in search.mismatches:
-            raise unfetched("protocol", f"the registry lists {listed.digest} as a referrer, and does not have it")
+            raise unfetched("protocol", f"the registry lists the referrer {listed.digest} but does not have it")
         return
-    body, content_type = found
+    body, content_type = document
     manifest = parse_document(body, content_type)
     if not isinstance(manifest, ImageManifest):
         raise PinwardenError("IMAGE_INVALID", "an attestation is an image index")
     if listed is not None and (manifest.subject is None or manifest.subject.digest != search.subject):
-        return  # the list says so, the manifest does not: it is about something else
+        return  # the manifest names another subject than the list
     for layer in manifest.layers:
-        yield from _statement(search, manifest, layer, by_tag=listed is None)
+        yield from _attestation(search, manifest, layer, by_tag=listed is None)
 
 
-def _statement(search: _Search, manifest: ImageManifest, layer: Descriptor, *, by_tag: bool) -> Iterator[Attestation]:
+def _attestation(search: _Search, manifest: ImageManifest, layer: Descriptor, *, by_tag: bool) -> Iterator[Attestation]:
     is_bundle = layer.media_type.startswith(BUNDLE)
     if not is_bundle and not (by_tag and layer.media_type in (SIMPLE_SIGNING, DSSE)):
         return
@@ -162,4 +162,4 @@ def _statement(search: _Search, manifest: ImageManifest, layer: Descriptor, *, b
 
 
 def _tag(subject: Digest) -> str:
-    return f"{subject.algorithm}-{subject.hex[:64]}"  # the scheme cuts longer digests off, to fit into a tag
+    return f"{subject.algorithm}-{subject.hex[:64]}"  # the tag scheme truncates longer digests

@@ -1,29 +1,29 @@
-"""Asking a container registry: documents and blobs of one image, with the answers to its challenges.
+"""A client for OCI registries: manifests, blobs, tags, referrers and pushes for one repository.
 
-What is asked for goes out without a credential first. The registry then says how it wants to be answered: with the
-credential itself (Basic) or with a token from a realm (Bearer). The realm is a claim of the registry; the credential
-goes there only if it is the registry's own (:func:`pinwarden.artifacts.oci_challenge.may_answer_to`).
+Requests go out without a credential first. The registry's challenge then asks for the credential itself (Basic) or for
+a token from a realm (Bearer). The credential is sent to a realm only if the realm belongs to the registry
+(:func:`pinwarden.artifacts.oci_auth.may_answer_to`).
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from pinwarden.artifacts.docker_config import IDENTITY, Credential
-from pinwarden.artifacts.oci_challenge import Challenge, may_answer_to, parse_challenges
-from pinwarden.artifacts.oci_manifest import ACCEPTED, IMAGE_LIMITS, OCI_INDEX, Descriptor
+from pinwarden.artifacts.oci_auth import IDENTITY, Challenge, Credential, may_answer_to, parse_challenges
+from pinwarden.artifacts.oci_manifest import ACCEPTED, IMAGE_LIMITS, OCI_INDEX, OCI_MANIFEST, Descriptor
 from pinwarden.artifacts.oci_reference import TAG, Reference, parse_digest
 from pinwarden.core import strict_json
+from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.net.endpoint import Endpoint
-from pinwarden.system.net.fetch import Answer, Fetcher, Received, Wanted
+from pinwarden.system.net.fetch import Answer, Fetcher, Received, Sent, Wanted
 from pinwarden.system.net.fetch_failures import too_large, unfetched
 from pinwarden.system.target import Address
 
@@ -34,50 +34,50 @@ _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 _TOKEN_LIMITS = Limits(max_bytes=1024 * 1024, max_depth=16)
 _NO_SUCH_ROUTE = frozenset({400, 405, 406, 501})
 _TAGS_PER_PAGE = 1000
-_TAG_PAGES = 50  # images that are built anew every day have some thousand tags
+_TAG_PAGES = 50  # images with daily builds have several thousand tags
 NEXT_PAGE = re.compile(r'<([^<>\s]{1,4096})>\s*;[^,]*\brel="?next"?')
-"""Where a list goes on, in the header that says so."""
-Got = TypeVar("Got")
+"""The next page in a ``Link`` header."""
+ResultT = TypeVar("ResultT")
 
 
 class Tokens:
-    """What registries gave out during one run, so that several images of one registry are asked for with few requests.
+    """Challenges and tokens of one run, so that several images of a registry need few requests.
 
-    Kept in memory only. May be shared by threads: at worst a token is got twice.
+    Kept in memory only. Thread-safe: at worst a token is requested twice.
     """
 
     def __init__(self) -> None:
         self.challenges: dict[str, Challenge] = {}
-        """By the address of the registry."""
+        """By registry URL."""
         self.tokens: dict[tuple[str, str, str, str], str] = {}
-        """By realm, service, scope and the credential they were got with."""
+        """By realm, service, scope and credential."""
 
 
 class Document(Record):
-    """An index or manifest as it was sent."""
+    """An index or manifest as the registry sent it."""
 
     content_type: str
     body: bytes = field(repr=False)
     digest: Digest
-    """Of the bytes, by the algorithm that it was asked for with."""
+    """Computed from the bytes, with the algorithm of ``expected`` if there is one."""
     expected: Digest | None
-    """What it was asked for by, if that was a digest."""
+    """The digest it was requested by, if any."""
     claim: Digest | None
-    """What the registry says it is."""
+    """The ``Docker-Content-Digest`` header."""
     false_digests: tuple[str, ...]
-    """Those of the two that are not true."""
+    """Whichever of ``expected`` and ``claim`` do not match the bytes."""
 
     @property
     def proven(self) -> bool:
-        """Whether these are the bytes that were meant. By tag, the registry's word must at least fit its bytes."""
+        """Whether the bytes match the requested digest or, for a tag, the digest in the registry's own header."""
         return self.digest == self.expected if self.expected is not None else not self.false_digests
 
 
 class Registry:
-    """One image in its registry."""
+    """One repository in a registry."""
 
     actions = "pull"
-    """What tokens are asked for."""
+    """The actions that tokens are requested for."""
 
     def __init__(
         self, reference: Reference, fetcher: Fetcher, endpoint: Endpoint, tokens: Tokens | None = None
@@ -86,43 +86,43 @@ class Registry:
         self.url = endpoint.url
         self._fetcher = fetcher
         self._credential = endpoint.authorization
-        # The credential is added to a request only after the registry has said how it wants it.
+        # Sent only after the registry's challenge.
         self._endpoint = replace(endpoint, authorization=None)
         self._tokens = Tokens() if tokens is None else tokens
         self._met = self._credential is None
 
-    def document(self, asked: str | Digest) -> Document | None:
-        """An index or manifest by tag or digest; None if the registry has none. Its bytes are hashed here.
+    def document(self, tag_or_digest: str | Digest) -> Document | None:
+        """Fetch and hash an index or manifest by tag or digest; None if the registry has none.
 
-        No copy is used: a registry that says "unchanged" has not shown what it would give to a client.
+        Never conditional: a registry that answers "not modified" has not shown what it would serve to a client.
         """
-        answer = self._get(f"manifests/{asked}", ACCEPTED, IMAGE_LIMITS.document_bytes)
-        return _document(answer, asked if isinstance(asked, Digest) else None) if answer.found else None
+        answer = self._get(f"manifests/{tag_or_digest}", ACCEPTED, IMAGE_LIMITS.document_bytes)
+        return _document(answer, tag_or_digest if isinstance(tag_or_digest, Digest) else None) if answer.found else None
 
     def has_repository(self) -> bool:
-        """Whether the registry has any image of that name, as far as it tells."""
+        """Whether the registry has any image with that name; True if it does not say."""
         try:
             return self._get("tags/list?n=1", "application/json", IMAGE_LIMITS.document_bytes).found
         except PinwardenError:
-            return True  # it does not say
+            return True
 
     def tags(self) -> tuple[str, ...]:
-        """Every tag of the image, page after page. A list that does not end is an error, not a shorter list."""
-        found: list[str] = []
+        """Every tag of the image. ``FETCH_LIMIT`` if there are too many pages."""
+        tags: list[str] = []
         query = f"n={_TAGS_PER_PAGE}"
         for _ in range(_TAG_PAGES):
             answer = self._get(f"tags/list?{query}", "application/json", IMAGE_LIMITS.document_bytes)
             if not answer.found:
                 return ()
-            found += _tags_in(answer)
-            following = NEXT_PAGE.search(answer.headers.get("link", ""))
-            if following is None:
-                return tuple(found)
-            query = next_query(self._url("tags/list"), following[1])
-        raise PinwardenError("FETCH_LIMIT", f"{self.reference.name} has more tags than are looked at")
+            tags += _parse_tags(answer)
+            next_page = NEXT_PAGE.search(answer.headers.get("link", ""))
+            if next_page is None:
+                return tuple(tags)
+            query = next_query(self._url("tags/list"), next_page[1])
+        raise PinwardenError("FETCH_LIMIT", f"{self.reference.name} has more than {_TAG_PAGES * _TAGS_PER_PAGE} tags")
 
     def referrers(self, digest: Digest, page: str = "") -> Answer | None:
-        """One page (a query) of the list of what refers to a digest; None where the registry has no such list."""
+        """One page of the referrers API for a digest; None if the registry does not have this API."""
         path = f"referrers/{digest}" + (f"?{page}" if page else "")
         try:
             answer = self._get(path, OCI_INDEX, IMAGE_LIMITS.document_bytes)
@@ -132,15 +132,14 @@ class Registry:
             raise
         return answer if answer.found else None
 
-    def blob(self, descriptor: Descriptor, to: BinaryIO | None, most: int) -> Received | None:
-        """A config or layer, hashed while it comes in; None if the registry has none.
+    def blob(self, descriptor: Descriptor, to: BinaryIO | None, max_bytes: int) -> Received | None:
+        """Download and hash a config or layer; None if the registry has none.
 
-        Never more is read than the descriptor says, and then FETCH_LIMIT is raised. Without ``to`` the bytes are
-        only hashed.
+        Reads at most the size in the descriptor, then raises ``FETCH_LIMIT``. Without ``to`` the bytes are discarded.
         """
         url = self._url(f"blobs/{descriptor.digest}")
-        if descriptor.size > most:
-            raise too_large(Address.parse(url), most)
+        if descriptor.size > max_bytes:
+            raise too_large(Address.parse(url), max_bytes)
         algorithms = ("sha256", descriptor.digest.algorithm)[: 1 if descriptor.digest.algorithm == "sha256" else 2]
 
         def download(wanted: Wanted) -> Received:
@@ -154,39 +153,39 @@ class Registry:
                 return None
             raise
 
-    def _get(self, path: str, accept: str, most: int) -> Answer:
+    def _get(self, path: str, accept: str, max_bytes: int) -> Answer:
         wanted = Wanted(endpoint=self._endpoint, url=self._url(path), accept=accept)
-        return self._answered(wanted, lambda asked: self._fetcher.get(asked, max_bytes=most))
+        return self._answered(wanted, lambda request: self._fetcher.get(request, max_bytes=max_bytes))
 
     def _url(self, path: str) -> str:
-        # Name, tag and digest hold only characters that mean themselves in an address.
+        # Names, tags and digests consist of characters that need no escaping in URLs.
         return f"{self.url}{self.reference.name}/{path}"
 
-    # Answering challenges
+    # Authentication
 
-    def _answered(self, wanted: Wanted, ask: Callable[[Wanted], Got]) -> Got:
-        """Ask, and once more if the registry does not know us, or no longer."""
+    def _answered(self, wanted: Wanted, send: Callable[[Wanted], ResultT]) -> ResultT:
+        """Send a request, and repeat it with a new token if the registry answers 401."""
         known = self._tokens.challenges.get(self.url)
         if known is None and not self._met:
             known = self._challenge(wanted)
-        self._met = True  # one that asks for nothing now may still do so later
+        self._met = True  # a registry that needs no login now may ask for one later
         try:
-            return ask(replace(wanted, authorization=self._authorization(known) if known else None))
+            return send(replace(wanted, authorization=self._authorization(known) if known else None))
         except PinwardenError as err:
             if err.data.get("status") != 401:
                 raise
             renewed = self._challenge(wanted)
             if renewed is None:
                 raise
-            return ask(replace(wanted, authorization=self._authorization(renewed, fresh=True)))
+            return send(replace(wanted, authorization=self._authorization(renewed, fresh=True)))
 
     def _challenge(self, wanted: Wanted) -> Challenge | None:
-        """How the registry wants to be answered; None if it asks for nothing that is understood."""
+        """The challenge to answer; None if the registry needs no login or uses an unknown scheme."""
         status, text = self._fetcher.challenge(wanted)
         if status != 401:
             return None
-        offered = {each.scheme: each for each in reversed(parse_challenges(text))}
-        # A token opens one repository for a while; the credential opens everything.
+        offered = {challenge.scheme: challenge for challenge in reversed(parse_challenges(text))}
+        # Prefer Bearer: a token opens one repository for a while, the credential opens everything.
         chosen = offered.get("bearer") or offered.get("basic")
         if chosen is not None:
             self._tokens.challenges[self.url] = chosen
@@ -197,7 +196,7 @@ class Registry:
             credential = Credential.of(self._credential)
             return self._credential if credential is not None and credential.user != IDENTITY else None
         realm = challenge.parameters.get("realm", "")
-        # Never the scope that the registry proposes: this one image is all that is needed.
+        # Not the scope that the registry proposes: access to this repository is all that is needed.
         scope = f"repository:{self.reference.name}:{self.actions}"
         key = (realm, challenge.parameters.get("service", ""), scope, self._credential or "")
         if fresh or key not in self._tokens.tokens:
@@ -206,54 +205,56 @@ class Registry:
 
     def _token(self, realm: str, service: str, scope: str) -> str:
         address = _realm_address(realm)
-        mine = self._endpoint.address
-        if address.scheme != "https" and not (address.host == mine.host and mine.scheme == "http"):
-            raise unfetched("protocol", f"{mine} wants a token from {address}, which is not encrypted")
-        own = may_answer_to(mine, address)
+        registry = self._endpoint.address
+        if address.scheme != "https" and not (address.host == registry.host and registry.scheme == "http"):
+            raise unfetched("protocol", f"{registry} requests a token from {address}, which uses plain HTTP")
+        is_own = may_answer_to(registry, address)
         endpoint = Endpoint(
             url=f"{address.scheme}://{address.host_header}{address.path.partition('?')[0].rpartition('/')[0]}/",
-            # A realm that is not the registry's own is a stranger's word: it may not lead into a private network.
-            said_by=self._endpoint.said_by if own else "project",
-            source=f"the registry {mine}",
+            # A realm that is not the registry's own must not lead into a private network.
+            said_by=self._endpoint.said_by if is_own else "project",
+            source=f"the registry {registry}",
             ca_file=self._endpoint.ca_file,
         )
-        wanted = _token_request(endpoint, realm, service, scope, Credential.of(self._credential) if own else None)
+        wanted = _token_request(endpoint, realm, service, scope, Credential.of(self._credential) if is_own else None)
         answer = self._fetcher.get(wanted, max_bytes=_TOKEN_LIMITS.max_bytes)
         if not answer.found:
-            raise unfetched("unauthorized", f"{address} gives out no tokens", answer.status)
-        return _token_in(answer, address)
+            raise unfetched("unauthorized", f"{address} does not issue tokens", answer.status)
+        return _parse_token(answer, address)
 
 
 class Discarded(io.RawIOBase, BinaryIO):
-    """A file that forgets what is written to it, for bytes that are only hashed."""
+    """A writable file that discards its content, for bytes that are only hashed."""
 
     def writable(self) -> bool:
-        """It takes everything."""
+        """Always true."""
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """So many bytes were forgotten."""
+        """Return the number of discarded bytes."""
         return memoryview(data).nbytes
 
     def tell(self) -> int:
-        """Always at its beginning."""
+        """Always 0."""
         return 0
 
     def seek(self, _offset: int, _whence: int = 0, /) -> int:
-        """Anywhere is its beginning."""
+        """Always 0."""
         return 0
 
     def truncate(self, _size: int | None = None, /) -> int:
-        """There is nothing to cut off."""
+        """Always 0."""
         return 0
 
 
 def _document(answer: Answer, expected: Digest | None) -> Document:
-    said = answer.headers.get("docker-content-digest")
-    claim = parse_digest(said) if said is not None else None
+    header = answer.headers.get("docker-content-digest")
+    claim = parse_digest(header) if header is not None else None
     digest = Digest.of(answer.body, expected.algorithm if expected is not None else "sha256")
     false = [
-        str(each) for each in (expected, claim) if each is not None and Digest.of(answer.body, each.algorithm) != each
+        str(stated)
+        for stated in (expected, claim)
+        if stated is not None and Digest.of(answer.body, stated.algorithm) != stated
     ]
     return Document(
         content_type=answer.headers.get("content-type", ""),
@@ -266,26 +267,26 @@ def _document(answer: Answer, expected: Digest | None) -> Document:
 
 
 def next_query(here: str, target: str) -> str:
-    """The next page is the same list with another query, and nothing else."""
+    """The query of the next page. It must be at the same URL apart from the query."""
     try:
         following = urlsplit(urljoin(here, target))
     except ValueError as err:
-        raise unfetched("protocol", "a list of the registry goes on at no address") from err
+        raise unfetched("protocol", "the registry's link to the next page is not a URL") from err
     if following._replace(query="", fragment="").geturl() != here or not following.query:
-        raise unfetched("protocol", "a list of the registry goes on at another place")
+        raise unfetched("protocol", "the registry's link to the next page leads to another URL")
     return following.query
 
 
-def _tags_in(answer: Answer) -> list[str]:
+def _parse_tags(answer: Answer) -> list[str]:
     try:
         value: Any = strict_json.parse(answer.body, Limits(max_bytes=IMAGE_LIMITS.document_bytes))
     except PinwardenError as err:
-        raise unfetched("protocol", f"the registry's list of tags cannot be read: {err}") from err
+        raise unfetched("protocol", f"the registry's tag list is not valid JSON: {err}") from err
     tags = value.get("tags", ()) if isinstance(value, dict) else None
     if tags is None and isinstance(value, dict):
-        return []  # some registries say so that there are none
+        return []  # how some registries state that there are none
     if not isinstance(tags, list | tuple):
-        raise unfetched("protocol", "the registry's list of tags is not a list")
+        raise unfetched("protocol", "the registry's tag list is not a list")
     return [tag for tag in tags if isinstance(tag, str) and TAG.fullmatch(tag)]
 
 
@@ -293,35 +294,103 @@ def _realm_address(realm: str) -> Address:
     try:
         return Address.parse(realm)
     except PinwardenError as err:
-        raise unfetched("protocol", "the registry wants a token from something that is not a web address") from err
+        raise unfetched("protocol", "the registry requests a token from a realm that is not a web address") from err
 
 
 def _token_request(endpoint: Endpoint, realm: str, service: str, scope: str, credential: Credential | None) -> Wanted:
-    question = {"service": service, "scope": scope} if service else {"scope": scope}
+    query = {"service": service, "scope": scope} if service else {"scope": scope}
     if credential is not None and credential.user == IDENTITY:
         form = {
             "grant_type": "refresh_token",
             "client_id": "pinwarden",
             "refresh_token": credential.secret,
-            **question,
+            **query,
         }
         return Wanted(endpoint=endpoint, url=realm, accept="application/json", form=urlencode(form).encode())
     if credential is not None:
-        question = {"account": credential.user, **question}
+        query = {"account": credential.user, **query}
     return Wanted(
         endpoint=endpoint,
-        url=f"{realm}{'&' if '?' in realm else '?'}{urlencode(question)}",
+        url=f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}",
         accept="application/json",
         authorization=credential.authorization if credential is not None else None,
     )
 
 
-def _token_in(answer: Answer, address: Address) -> str:
+def _parse_token(answer: Answer, address: Address) -> str:
     try:
         value: Any = strict_json.parse(answer.body, _TOKEN_LIMITS)
     except PinwardenError as err:
-        raise unfetched("protocol", f"{address} gave out something that is not a token") from err
+        raise unfetched("protocol", f"{address} sent an invalid token response") from err
     token = (value.get("token") or value.get("access_token")) if isinstance(value, dict) else None
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-        raise unfetched("protocol", f"{address} gave out something that is not a token")
+        raise unfetched("protocol", f"{address} sent an invalid token response")
     return token
+
+
+EMPTY = b"{}"
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+"""The config of artifacts that are not images (OCI image specification 1.1)."""
+_BYTES = "application/octet-stream"
+
+
+class PushRegistry(Registry):
+    """A repository with push access."""
+
+    actions = "pull,push"
+
+    def put_blob(self, data: bytes) -> Digest:
+        """Upload a blob and return its digest. Uploading the same bytes again is harmless."""
+        digest = Digest.of(data)
+        started = self._send("POST", self._url("blobs/uploads/"), b"", _BYTES)
+        location = self._upload_location(started)
+        self._send("PUT", f"{location}{'&' if '?' in location else '?'}digest={digest}", data, _BYTES)
+        return digest
+
+    def put_artifact(
+        self,
+        tag: str,
+        artifact_type: str,
+        blobs: list[tuple[str, bytes]],
+        annotations: Mapping[str, str] | None = None,
+    ) -> Digest:
+        """Upload blobs (media type and bytes), and a tagged manifest that protects them from garbage collection."""
+        config = self.put_blob(EMPTY)
+        manifest: dict[str, object] = {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "artifactType": artifact_type,
+            "config": {"mediaType": EMPTY_TYPE, "digest": str(config), "size": len(EMPTY)},
+            "layers": [
+                {"mediaType": media_type, "digest": str(self.put_blob(data)), "size": len(data)}
+                for media_type, data in blobs
+            ],
+        }
+        if annotations:
+            manifest["annotations"] = dict(annotations)
+        body = canonicalize(manifest)
+        self._send("PUT", self._url(f"manifests/{tag}"), body, OCI_MANIFEST)
+        return Digest.of(body)
+
+    def _upload_location(self, started: Answer) -> str:
+        """Where to upload to. It must be below the registry's URL, because the token is sent along."""
+        location = urljoin(self._url("blobs/uploads/"), started.headers.get("location", ""))
+        try:
+            is_own = self._endpoint.owns(Address.parse(location))
+        except PinwardenError:
+            is_own = False
+        if not is_own:
+            raise unfetched("protocol", f"{self._endpoint.address} redirects an upload to another address")
+        return location
+
+    def _send(self, method: str, url: str, body: bytes, media_type: str) -> Answer:
+        sent = Sent(method=method, body=body, media_type=media_type)
+
+        def send(wanted: Wanted) -> Answer:
+            answer = self._fetcher.send(replace(wanted, sent=sent))
+            if answer.status not in (200, 201, 202, 204):
+                reason = "unauthorized" if answer.status in (401, 403) else "status"
+                raise unfetched(reason, f"{answer.address} answered with status {answer.status}", answer.status)
+            return answer
+
+        return self._answered(Wanted(endpoint=self._endpoint, url=url), send)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cmp_to_key
 from typing import Any, NoReturn
 
+from pinwarden.artifacts.artifact import PackageName
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
+from pinwarden.core.versions import comparable, compare_versions
 
 LIMITS = Limits(max_bytes=16 * 1024 * 1024)
 """The largest records list every version of an operating system's package; they have a few megabytes."""
@@ -149,3 +152,144 @@ def _text(value: Any, identifier: str) -> str:
 
 def _invalid(identifier: str, why: str) -> NoReturn:
     raise PinwardenError("OSV_INVALID", f"the record {identifier or 'without an id'} {why}", data={"id": identifier})
+
+
+Compare = Callable[[str, str], int | None]
+"""-1, 0 or 1, or None where two versions cannot be compared."""
+
+
+class Vulnerable(Record):
+    """A locked package, and one record about it."""
+
+    package: PackageName
+    id: str
+    aliases: tuple[str, ...]
+    summary: str
+    severity: str
+    fixed: tuple[str, ...]
+    """The versions that end the ranges it lies in, where they are known."""
+    certain: bool = True
+    """False if its version cannot be compared with those of the record. That is not an all-clear."""
+
+
+def vulnerable_packages(records: Iterable[OsvRecord], packages: Iterable[PackageName]) -> tuple[Vulnerable, ...]:
+    """Every pair of a locked package and a record that is about it, in the order of the packages.
+
+    Withdrawn records do not count.
+    """
+    wanted: dict[tuple[str, str], list[PackageName]] = {}
+    order: dict[PackageName, int] = {}
+    for package in packages:
+        if package not in order:
+            order[package] = len(order)
+            wanted.setdefault(_key(package.ecosystem, package.name), []).append(package)
+    found: list[Vulnerable] = []
+    for record in records:
+        if record.withdrawn is None:
+            found += _of_record(record, wanted)
+    return tuple(sorted(found, key=lambda each: (order[each.package], each.id)))
+
+
+def _of_record(record: OsvRecord, wanted: dict[tuple[str, str], list[PackageName]]) -> Iterable[Vulnerable]:
+    about: dict[PackageName, list[OsvAffected]] = {}
+    for affected in record.affected:
+        for package in wanted.get(_key(affected.ecosystem, affected.name), ()):
+            about.setdefault(package, []).append(affected)
+    for package, rows in about.items():
+        answers = [_is_affected(package, row) for row in rows]
+        if all(answer is False for answer, _ in answers):
+            continue
+        yield Vulnerable(
+            package=package,
+            id=record.id,
+            aliases=record.aliases,
+            summary=record.summary,
+            severity=record.severity,
+            fixed=tuple(dict.fromkeys(version for answer, ends in answers if answer is not False for version in ends)),
+            certain=any(answer is True for answer, _ in answers),
+        )
+
+
+def _is_affected(package: PackageName, affected: OsvAffected) -> tuple[bool | None, tuple[str, ...]]:
+    """Yes, no, or None for cannot tell; and the versions that fix it."""
+    compare = _COMPARE.get(package.ecosystem, _semver)
+    if any(package.version == listed or compare(package.version, listed) == 0 for listed in affected.versions):
+        return True, _fixes(affected.ranges)
+    answers = [(_in_range(package.version, each, compare), each) for each in affected.ranges]
+    hits = [each for answer, each in answers if answer is True]
+    if hits:
+        return True, _fixes(hits)
+    says_nothing = not affected.ranges and not affected.versions
+    if affected.only_commits or says_nothing or any(answer is None for answer, _ in answers):
+        return None, _fixes(affected.ranges)
+    return False, ()
+
+
+def _fixes(ranges: Iterable[OsvRange]) -> tuple[str, ...]:
+    return tuple(event.version for each in ranges for event in each.events if event.kind == "fixed")
+
+
+def _in_range(version: str, affected: OsvRange, compare: Compare) -> bool | None:
+    """OSV's own evaluation: the last event at or below the version decides."""
+    limits = [event.version for event in affected.events if event.kind == "limit" and event.version != "*"]
+    placed = [(_place(version, event, compare), event) for event in affected.events if event.kind != "limit"]
+    outside = [compare(version, limit) for limit in limits]
+    if any(order is None for order, _ in placed) or None in outside:
+        return None
+    if limits and not any(order == -1 for order in outside):
+        return False
+    reached = [event for order, event in placed if order is not None and _is_reached(order, event)]
+    # Where one version ends a range and begins another, the beginning comes last.
+    reached.sort(key=lambda event: event.kind == "introduced")
+    reached.sort(key=cmp_to_key(lambda one, other: _order(one.version, other.version, compare)))
+    return bool(reached) and reached[-1].kind == "introduced"
+
+
+def _place(version: str, event: OsvEvent, compare: Compare) -> int | None:
+    return 1 if event.version == "0" else compare(version, event.version)
+
+
+def _is_reached(order: int, event: OsvEvent) -> bool:
+    """A version is still affected at ``last_affected`` itself, and no longer at ``fixed``."""
+    return order > 0 if event.kind == "last_affected" else order >= 0
+
+
+def _order(one: str, other: str, compare: Compare) -> int:
+    """Both were compared with a third version before, so they can be compared with each other."""
+    if "0" in (one, other):
+        return (one != "0") - (other != "0")
+    return compare(one, other) or 0
+
+
+# Versions and names
+
+
+_LONGEST = 256  # no registry has longer ones, and converting digits takes quadratic time
+
+
+def _semver(one: str, other: str) -> int | None:
+    if max(len(one), len(other)) > _LONGEST or not comparable(one, other):
+        return None
+    return compare_versions(one, other)
+
+
+def _pep440(one: str, other: str) -> int | None:
+    from packaging.version import InvalidVersion, Version
+
+    if max(len(one), len(other)) > _LONGEST:
+        return None
+    try:
+        first, second = Version(one), Version(other)
+    except InvalidVersion:
+        return None
+    return (first > second) - (first < second)
+
+
+_COMPARE: dict[str, Compare] = {"npm": _semver, "cargo": _semver, "nuget": _semver, "pypi": _pep440}
+
+
+def _key(ecosystem: str, name: str) -> tuple[str, str]:
+    """Spellings that one registry takes for the same package are the same here."""
+    if ecosystem == "pypi":
+        return ecosystem, re.sub(r"[-_.]+", "-", name).lower()
+    return ecosystem, name.replace("_", "-") if ecosystem == "cargo" else name.lower()

@@ -146,7 +146,7 @@ class ProvenanceVerifier:
     # Sigstore bundles with a certificate
 
     def _certified_statement(self, bundle: bytes, about: About) -> tuple[Identity, str]:
-        from pinwarden.artifacts.certificate_identity import identity_of
+        from pinwarden.artifacts.sigstore_root import identity_of
 
         root = self._opened()
         signed = root.verify_envelope(bundle)
@@ -157,7 +157,7 @@ class ProvenanceVerifier:
         return identity, root.anchor
 
     def _certified_bytes(self, bundle: bytes, about: About) -> tuple[Identity, str]:
-        from pinwarden.artifacts.certificate_identity import identity_of
+        from pinwarden.artifacts.sigstore_root import identity_of
 
         root = self._opened()
         signed = root.verify_digest(bundle, _sha256(about))
@@ -235,7 +235,7 @@ class ProvenanceVerifier:
     def _cosign_certificate(
         self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: About
     ) -> tuple[Identity, str]:
-        from pinwarden.artifacts.certificate_identity import identity_of
+        from pinwarden.artifacts.sigstore_root import identity_of
 
         root, payload = self._opened(), _base64(document, "payload")
         certificate, promise = annotations[_CERTIFICATE], annotations.get(_PROMISE)

@@ -1,7 +1,6 @@
-"""``pylock.toml`` (PEP 751) as uv writes it: packages, and for each the files that may be installed, by hash.
+"""``pylock.toml`` (PEP 751) as uv writes it: packages and the files that may be installed, by hash.
 
-Only files with a SHA-256 are taken. Whatever stands for code without one (a repository, a folder, an archive of
-unknown making) is refused.
+Only files with a SHA-256 are accepted. Packages from a repository, a folder or an unhashed archive are rejected.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
 MAX_BYTES = 64 * 1024 * 1024
-"""A closure of a thousand packages with all their wheels has about ten megabytes."""
+"""A closure of 1,000 packages with all their wheels has about 10 MB."""
 
 _MAX_PACKAGES = 5000
 _MAX_FILES = 2000
@@ -34,7 +33,7 @@ _MAX_MARKER = 10_000
 
 
 class PylockFile(Record):
-    """One file that may be installed."""
+    """One installable file."""
 
     name: str
     url: str
@@ -44,7 +43,7 @@ class PylockFile(Record):
 
 
 class PylockPackage(Record):
-    """One package at one version, for the environments that its marker names."""
+    """One version of a package, for the environments that match its marker."""
 
     name: str
     version: str
@@ -54,14 +53,14 @@ class PylockPackage(Record):
 
 
 class Pylock(Record):
-    """A whole file."""
+    """A parsed lock file."""
 
     packages: tuple[PylockPackage, ...]
     requires_python: str = ""
 
 
 def parse_pylock(data: bytes) -> Pylock:
-    """Read a lock. What has no verifiable bytes, or could be read in two ways, is refused."""
+    """Parse a lock. Raises ``CLOSURE_INVALID`` for packages without verifiable bytes and for ambiguous entries."""
     if len(data) > MAX_BYTES:
         _invalid(f"is larger than {MAX_BYTES} bytes")
     try:
@@ -69,7 +68,7 @@ def parse_pylock(data: bytes) -> Pylock:
     except (ValueError, RecursionError) as err:
         raise PinwardenError("CLOSURE_INVALID", "the pylock is not TOML") from err
     if not re.fullmatch(r"1\.[0-9]+", str(document.get("lock-version", ""))):
-        _invalid(f"is of version {str(document.get('lock-version'))[:20]!a}, which is not read here")
+        _invalid(f"has the unsupported lock-version {str(document.get('lock-version'))[:20]!a}")
     rows = document.get("packages")
     if not isinstance(rows, list) or not rows or len(rows) > _MAX_PACKAGES:
         _invalid("has no packages, or too many")
@@ -77,7 +76,7 @@ def parse_pylock(data: bytes) -> Pylock:
     _check_distinct(packages)
     requires = document.get("requires-python", "")
     if not isinstance(requires, str):
-        _invalid("has a requires-python that is not text")
+        _invalid("has a requires-python that is not a string")
     return Pylock(packages=packages, requires_python=requires)
 
 
@@ -86,16 +85,16 @@ def _package(row: Any) -> PylockPackage:
         _invalid("has a package that is not a table")
     name = row.get("name")
     if not isinstance(name, str) or not _is_normalized(name):
-        _invalid(f"names a package {str(name)[:120]!a}")
+        _invalid(f"has an invalid package name {str(name)[:120]!a}")
     for kind in ("vcs", "directory", "archive"):
         if kind in row:
-            _invalid(f"takes {name} from a {kind}, whose bytes nobody can hold against a hash from an index")
+            _invalid(f"takes {name} from a {kind}, which cannot be verified against a hash from an index")
     version = row.get("version")
     if not isinstance(version, str) or not _is_version(version):
-        _invalid(f"does not say the version of {name}")
+        _invalid(f"has no valid version for {name}")
     marker = row.get("marker", "")
     if not isinstance(marker, str) or len(marker) > _MAX_MARKER:
-        _invalid(f"has a marker for {name} that is not one")
+        _invalid(f"has an invalid marker for {name}")
     wheels = row.get("wheels", [])
     if not isinstance(wheels, list) or len(wheels) > _MAX_FILES:
         _invalid(f"has no list of wheels for {name}")
@@ -103,7 +102,7 @@ def _package(row: Any) -> PylockPackage:
         name=name,
         version=version,
         marker=marker,
-        wheels=tuple(_file(each, name, version) for each in wheels),
+        wheels=tuple(_file(wheel, name, version) for wheel in wheels),
         sdist=_file(row["sdist"], name, version) if "sdist" in row else None,
     )
     _check_files(package)
@@ -114,11 +113,11 @@ def _check_files(package: PylockPackage) -> None:
     name = package.name
     names = [wheel.name for wheel in package.wheels]
     if len(set(names)) != len(names):
-        _invalid(f"names a file of {name} twice")
-    if any(file_kind(each) != "wheel" for each in names):
-        _invalid(f"has a wheel of {name} that is none")
+        _invalid(f"lists a file of {name} twice")
+    if any(file_kind(wheel) != "wheel" for wheel in names):
+        _invalid(f"lists a wheel of {name} that is not a .whl file")
     if package.sdist is not None and file_kind(package.sdist.name) != "sdist":
-        _invalid(f"has a source archive of {name} that is none")
+        _invalid(f"lists a source archive of {name} with an unknown ending")
     if not package.wheels and package.sdist is None:
         _invalid(f"has no file for {name}")
 
@@ -128,40 +127,40 @@ def _file(value: Any, package: str, version: str) -> PylockFile:
         _invalid(f"has a file of {package} that is not a table")
     url = value.get("url")
     if not isinstance(url, str) or "path" in value:
-        _invalid(f"has a file of {package} without an address")
+        _invalid(f"has a file of {package} without a URL")
     name = _file_name(value.get("name"), url, package)
     if not belongs_to(name, package, version):
-        _invalid(f"gives {package} {version} the file {name}, which is of something else")
+        _invalid(f"lists {name} for {package} {version}, but its name says otherwise")
     size = value.get("size")
     if size is not None and (type(size) is not int or not 0 < size <= _MAX_SIZE):
-        _invalid(f"has a size for {name} that no file has")
+        _invalid(f"has an invalid size for {name}")
     return PylockFile(
         name=name, url=url, sha256=_sha256(value.get("hashes"), name), size=size, uploaded_at=_time(value, name)
     )
 
 
-def _file_name(named: Any, url: str, package: str) -> str:
+def _file_name(stated_name: Any, url: str, package: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError as err:
-        raise PinwardenError("CLOSURE_INVALID", f"the pylock has a malformed address for {package}") from err
+        raise PinwardenError("CLOSURE_INVALID", f"the pylock has a malformed URL for {package}") from err
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        _invalid(f"has a file of {package} at something that is not a plain web address")
+        _invalid(f"has a file of {package} whose URL is not a plain web address")
     in_url = unquote(parts.path.rpartition("/")[2])
-    name = in_url if named is None else named
+    name = in_url if stated_name is None else stated_name
     if not isinstance(name, str) or name != in_url or not is_safe_file_name(name):
-        _invalid(f"has a file of {package} whose name is not that of its address")
+        _invalid(f"has a file of {package} whose name is not the one in its URL")
     return name
 
 
 def _sha256(hashes: Any, name: str) -> Digest:
-    found = hashes.get("sha256") if isinstance(hashes, dict) else None
-    if not isinstance(found, str):
+    sha256 = hashes.get("sha256") if isinstance(hashes, dict) else None
+    if not isinstance(sha256, str):
         _invalid(f"has no SHA-256 for {name}")
     try:
-        return Digest.parse(f"sha256:{found}")
+        return Digest.parse(f"sha256:{sha256}")
     except PinwardenError as err:
-        raise PinwardenError("CLOSURE_INVALID", f"the pylock has a false SHA-256 for {name}") from err
+        raise PinwardenError("CLOSURE_INVALID", f"the pylock has a malformed SHA-256 for {name}") from err
 
 
 def _time(value: Mapping[str, Any], name: str) -> str | None:
@@ -169,18 +168,18 @@ def _time(value: Mapping[str, Any], name: str) -> str | None:
     if time is None:
         return None
     if not isinstance(time, datetime):
-        _invalid(f"has an upload-time for {name} that is no time")
-    aware = time if time.tzinfo else time.replace(tzinfo=UTC)  # PEP 751: UTC where no zone is given
+        _invalid(f"has an invalid upload-time for {name}")
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)  # PEP 751: UTC if there is no zone
     return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _check_distinct(packages: tuple[PylockPackage, ...]) -> None:
-    """A name may come several times, for different environments, but each version once and each with a marker."""
+    """A name may occur several times for different environments, but each version once and always with a marker."""
     seen: dict[str, list[PylockPackage]] = {}
     for package in packages:
         for other in seen.setdefault(package.name, []):
             if other.version == package.version or not other.marker or not package.marker:
-                _invalid(f"names {package.name} twice for one environment")
+                _invalid(f"lists {package.name} twice for one environment")
         seen[package.name].append(package)
 
 
@@ -199,5 +198,5 @@ def _is_version(text: str) -> bool:
     return True
 
 
-def _invalid(why: str) -> NoReturn:
-    raise PinwardenError("CLOSURE_INVALID", f"the pylock {why}")
+def _invalid(problem: str) -> NoReturn:
+    raise PinwardenError("CLOSURE_INVALID", f"the pylock {problem}")

@@ -1,16 +1,20 @@
-"""Python packages: every file of a release, hashed here, beside what the index says about it.
+"""Python packages: every file of a release, hashed here, next to what the index states about it.
 
-The simple API is what installers go by, so it says which files there are. The JSON API is asked as a second witness: it
-adds times and owners, and where the two name different bytes for one file somebody is being shown something else.
+Installers use the simple API, so it decides which files a release has. The JSON API adds upload times and owners, and
+is compared with the simple API: if the two state different digests for a file, someone is being served something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO, NoReturn
 
-from pinwarden.artifacts.archives.wheel_metadata import WheelMetadata, read_wheel_metadata
 from pinwarden.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
@@ -22,10 +26,20 @@ from pinwarden.artifacts.artifact import (
 from pinwarden.artifacts.downloads import downloaded
 from pinwarden.artifacts.endpoints.pypi import above_simple, json_api
 from pinwarden.artifacts.newest import Newest, newest_python
-from pinwarden.artifacts.provenance_pep740 import LIMITS as PROVENANCE_LIMITS
-from pinwarden.artifacts.provenance_pep740 import parse_provenance
-from pinwarden.artifacts.python_index import DOCUMENT_LIMITS, ReleaseFile, disagree, distinct_files
-from pinwarden.artifacts.python_json_api import JsonRelease, parse_json_release, source_repository
+from pinwarden.artifacts.pypi_index import (
+    DOCUMENT_LIMITS,
+    PROVENANCE_LIMITS,
+    SIMPLE_ACCEPT,
+    JsonRelease,
+    ReleaseFile,
+    SimplePage,
+    disagree,
+    distinct_files,
+    parse_json_release,
+    parse_provenance,
+    parse_simple_page,
+    source_repository,
+)
 from pinwarden.artifacts.python_package import (
     belongs_to,
     exact_version,
@@ -34,21 +48,14 @@ from pinwarden.artifacts.python_package import (
     path_segment,
     same_version,
 )
-from pinwarden.artifacts.python_simple_page import SIMPLE_ACCEPT, SimplePage, parse_simple_page
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, replace
+from pinwarden.core.record import Record, field, replace
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher, Wanted
 from pinwarden.system.target import Address
 
-_MAX_FILES = 2000  # the most that a release of a public package has is about four hundred
-_AT_ONCE = 8
-
-
-class _Downloaded(Record):
-    file: ArtifactFile
-    metadata: WheelMetadata | None
-    problems: tuple[Problem, ...]
+_MAX_FILES = 2000  # the largest releases of public packages have about 400
+_PARALLEL_DOWNLOADS = 8
 
 
 def facts(  # noqa: PLR0913  the interface of all artifact adapters, and which files
@@ -60,62 +67,63 @@ def facts(  # noqa: PLR0913  the interface of all artifact adapters, and which f
     into: Path | None = None,
     only: Callable[[str], bool] | None = None,
 ) -> ArtifactFacts:
-    """All that an index has and says about one release.
+    """Fetch and hash the files of one release.
 
-    ``only`` chooses by name which files are downloaded; the others are told as the index lists them. With ``into`` the
-    bytes are left in that folder, each file under its SHA-256 in hex.
+    ``only`` selects by name which files to download; the others are listed in ``listed``. With ``into`` the files are
+    stored in that folder, named by their SHA-256 in hex.
     """
-    # 1. What is asked for, in the spelling of addresses.
+    # 1. Normalise name and version.
     name, version = normalized_name(package.name), str(exact_version(package.version))
-    bare = ArtifactFacts(package=package, registry=index.url, checked_at=now)
-    # 2. Which files there are.
+    empty = ArtifactFacts(package=package, registry=index.url, checked_at=now)
+    # 2. List the files.
     page = _simple_page(fetcher, index, name)
     if page is None:
-        return replace(bare, missing="package")
-    release, torn = distinct_files(file for file in page.files if belongs_to(file.name, name, version))
+        return replace(empty, missing="package")
+    release, contradictory = distinct_files(file for file in page.files if belongs_to(file.name, name, version))
     if not release:
-        return replace(bare, missing="version")
+        return replace(empty, missing="version")
     if len(release) > _MAX_FILES:
         raise PinwardenError("FETCH_LIMIT", f"{package} has more than {_MAX_FILES} files", data={"allowed": _MAX_FILES})
-    # 3. What the second witness says.
-    witness = _json_release(fetcher, index, name, version)
-    release = tuple(_completed(file, witness) for file in release)
-    # 4. The bytes, and what is stated about them.
+    # 3. Compare with the JSON API.
+    json_release = _json_release(fetcher, index, name, version)
+    release = tuple(_completed(file, json_release) for file in release)
+    # 4. Download the files and their attestations.
     wanted = [file for file in release if only is None or only(file.name)]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        done = list(pool.map(lambda each: _download(fetcher, index, each, into, (name, version)), wanted))
-        stated = list(pool.map(lambda each: _attestations(fetcher, index, each, page, (name, version)), wanted))
-    of_bytes = [each for one in done for each in one.problems] + [each for _, some in stated for each in some]
+    with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
+        downloads = list(pool.map(lambda file: _download(fetcher, index, file, into, (name, version)), wanted))
+        attested = list(pool.map(lambda file: _attestations(fetcher, index, file, page, (name, version)), wanted))
+    problems = [problem for download in downloads for problem in download.problems]
+    problems += [problem for _, file_problems in attested for problem in file_problems]
     names_wanted = {file.name for file in wanted}
     times = sorted(file.uploaded_at for file in release if file.uploaded_at)
     return replace(
-        bare,
-        files=tuple(one.file for one in done),
+        empty,
+        files=tuple(download.file for download in downloads),
         listed=tuple(_listed(file) for file in release if file.name not in names_wanted),
         published_at=times[0] if times else None,
-        publisher=witness.publisher if witness else None,
-        repository=_repository(done, witness),
+        publisher=json_release.publisher if json_release else None,
+        repository=_repository(downloads, json_release),
         withdrawn=next((file.yanked for file in release if file.yanked), None),
-        attestations=tuple(each for found, _ in stated for each in found),
-        problems=(*_index_problems(release, torn, witness), *of_bytes),
+        attestations=tuple(attestation for attestations, _ in attested for attestation in attestations),
+        problems=(*_index_problems(release, contradictory, json_release), *problems),
     )
 
 
 def newest(package: PackageName, fetcher: Fetcher, index: Endpoint) -> Newest | None:
-    """The release that installers would take today; None if the index has no such package."""
+    """The release that installers would choose today; None if the index has no such package."""
     name = normalized_name(package.name)
     page = _simple_page(fetcher, index, name)
-    found = newest_python(page.files, name, package.version) if page is not None else None
-    if found is None or same_version(found.version, package.version):
-        return found
-    witness = _json_release(fetcher, index, name, found.version)
-    if witness is None:
-        return found
-    uploaded = min((file.uploaded_at for file in witness.files if file.uploaded_at), default=None)
-    return replace(found, publisher=witness.publisher, published_at=found.published_at or uploaded)
+    release = newest_python(page.files, name, package.version) if page is not None else None
+    if release is None or same_version(release.version, package.version):
+        return release
+    json_release = _json_release(fetcher, index, name, release.version)
+    if json_release is None:
+        return release
+    uploaded = min((file.uploaded_at for file in json_release.files if file.uploaded_at), default=None)
+    return replace(release, publisher=json_release.publisher, published_at=release.published_at or uploaded)
 
 
-# The two interfaces
+# The index
 
 
 def _simple_page(fetcher: Fetcher, index: Endpoint, name: str) -> SimplePage | None:
@@ -123,13 +131,13 @@ def _simple_page(fetcher: Fetcher, index: Endpoint, name: str) -> SimplePage | N
     answer = fetcher.get(Wanted(endpoint=index, url=url, accept=SIMPLE_ACCEPT), max_bytes=DOCUMENT_LIMITS.max_bytes)
     if not answer.found:
         return None
-    # Links are relative to where the page was in the end, after redirects.
-    here = f"{answer.address.scheme}://{answer.address.host_header}{answer.address.path}"
-    return parse_simple_page(answer.body, answer.headers.get("content-type", ""), here)
+    # Links are relative to the URL after redirects.
+    page_url = f"{answer.address.scheme}://{answer.address.host_header}{answer.address.path}"
+    return parse_simple_page(answer.body, answer.headers.get("content-type", ""), page_url)
 
 
 def _json_release(fetcher: Fetcher, index: Endpoint, name: str, version: str) -> JsonRelease | None:
-    """What the JSON API says, where there is one: it is no part of any standard."""
+    """What the JSON API states, if the index has one: it is not part of any standard."""
     base = json_api(index)
     if base is None:
         return None
@@ -139,7 +147,7 @@ def _json_release(fetcher: Fetcher, index: Endpoint, name: str, version: str) ->
             answer = fetcher.get(wanted, max_bytes=DOCUMENT_LIMITS.max_bytes)
         except PinwardenError as err:
             if err.data.get("status") in (400, 401, 403, 405, 406):
-                return None  # an index that keeps only the standard; leaving the witness out shows nothing new
+                return None  # an index with the standard API only
             raise
         is_json = answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
         if answer.found and is_json:
@@ -149,9 +157,9 @@ def _json_release(fetcher: Fetcher, index: Endpoint, name: str, version: str) ->
     return None
 
 
-def _completed(file: ReleaseFile, witness: JsonRelease | None) -> ReleaseFile:
-    """A file with the time and size that only the witness tells. Its digests stay apart."""
-    other = next((each for each in witness.files if each.name == file.name), None) if witness else None
+def _completed(file: ReleaseFile, json_release: JsonRelease | None) -> ReleaseFile:
+    """Add time and size if only the JSON API states them. Digests are compared, not merged."""
+    other = next((other for other in json_release.files if other.name == file.name), None) if json_release else None
     if other is None:
         return file
     return replace(
@@ -163,59 +171,66 @@ def _completed(file: ReleaseFile, witness: JsonRelease | None) -> ReleaseFile:
 
 
 def _index_problems(
-    release: Sequence[ReleaseFile], torn: Sequence[str], witness: JsonRelease | None
+    release: Sequence[ReleaseFile], contradictory: Sequence[str], json_release: JsonRelease | None
 ) -> Iterator[Problem]:
-    for name in torn:
-        yield Problem(code="pypi_index_disagrees", message=f"the index lists {name} twice, with different bytes")
+    for name in contradictory:
+        yield Problem(code="pypi_index_disagrees", message=f"the index lists {name} twice with different digests")
     by_name = {file.name: file for file in release}
-    for other in witness.files if witness else ():
+    for other in json_release.files if json_release else ():
         file = by_name.get(other.name)
-        # Which files there are may differ for minutes after an upload; what a file is may not.
+        # The file lists may differ for minutes after an upload; the digests of a file may not.
         if file is not None and disagree(file.claims, other.claims):
             yield Problem(
-                code="pypi_index_disagrees", message=f"the simple API and the JSON API name other bytes for {file.name}"
+                code="pypi_index_disagrees",
+                message=f"the simple API and the JSON API state different digests for {file.name}",
             )
 
 
-# The bytes
+# Files
+
+
+class _Downloaded(Record):
+    file: ArtifactFile
+    metadata: WheelMetadata | None
+    problems: tuple[Problem, ...]
 
 
 def _download(
-    fetcher: Fetcher, index: Endpoint, file: ReleaseFile, into: Path | None, asked: tuple[str, str]
+    fetcher: Fetcher, index: Endpoint, file: ReleaseFile, into: Path | None, name_and_version: tuple[str, str]
 ) -> _Downloaded:
     algorithms = tuple({"sha256": None, **{claim.algorithm: None for claim in file.claims}})
     wanted = Wanted(endpoint=above_simple(index), url=file.url)
     host = Address.parse(file.url).host_header
-    with downloaded(fetcher, wanted, algorithms=algorithms, into=into) as got:
+    with downloaded(fetcher, wanted, algorithms=algorithms, into=into) as download:
         metadata: WheelMetadata | None = None
         problems: tuple[Problem, ...] = ()
         if file_kind(file.name) == "wheel":
             try:
-                metadata = read_wheel_metadata(got.stream)
-                problems = tuple(_metadata_problems(file.name, metadata, asked))
+                metadata = read_wheel_metadata(download.stream)
+                problems = tuple(_metadata_problems(file.name, metadata, name_and_version))
             except PinwardenError as err:
                 problems = (Problem(code="pypi_unsafe_archive", message=f"{file.name}: {err.message}"),)
-        found = ArtifactFile(
+        artifact = ArtifactFile(
             name=file.name,
-            size=got.received.size,
-            digests=got.received.digests,
+            size=download.received.size,
+            digests=download.received.digests,
             claims=file.claims,
             uploaded_at=file.uploaded_at,
             host=None if host == index.address.host_header else host,
         )
-    return _Downloaded(file=found, metadata=metadata, problems=problems)
+    return _Downloaded(file=artifact, metadata=metadata, problems=problems)
 
 
-def _metadata_problems(file_name: str, metadata: WheelMetadata, asked: tuple[str, str]) -> Iterator[Problem]:
-    name, version = asked
+def _metadata_problems(file_name: str, metadata: WheelMetadata, name_and_version: tuple[str, str]) -> Iterator[Problem]:
+    name, version = name_and_version
     try:
-        right = normalized_name(metadata.name) == name and same_version(metadata.version, version)
+        matches = normalized_name(metadata.name) == name and same_version(metadata.version, version)
     except PinwardenError:
-        right = False
-    if not right:
-        told = f"{metadata.name[:120]!a} {metadata.version[:120]!a}"
+        matches = False
+    if not matches:
+        actual = f"{metadata.name[:120]!a} {metadata.version[:120]!a}"
         yield Problem(
-            code="pypi_metadata_mismatch", message=f"{file_name} says that it is {told}, not {name} {version}"
+            code="pypi_metadata_mismatch", message=f"the METADATA in {file_name} is for {actual}, not {name} {version}"
         )
 
 
@@ -223,21 +238,21 @@ def _listed(file: ReleaseFile) -> ListedFile:
     return ListedFile(name=file.name, claims=file.claims, size=file.size, uploaded_at=file.uploaded_at)
 
 
-def _repository(done: Sequence[_Downloaded], witness: JsonRelease | None) -> str | None:
-    """From the hashed bytes if they say it, otherwise from the index."""
-    for one in done:
-        if one.metadata is not None and (found := source_repository(one.metadata.project_urls)):
-            return found
-    return source_repository(witness.project_urls) if witness else None
+def _repository(downloads: Sequence[_Downloaded], json_release: JsonRelease | None) -> str | None:
+    """The repository named in a wheel's METADATA, otherwise the one in the JSON API."""
+    for download in downloads:
+        if download.metadata is not None and (url := source_repository(download.metadata.project_urls)):
+            return url
+    return source_repository(json_release.project_urls) if json_release else None
 
 
 # Attestations
 
 
 def _attestations(
-    fetcher: Fetcher, index: Endpoint, file: ReleaseFile, page: SimplePage, asked: tuple[str, str]
+    fetcher: Fetcher, index: Endpoint, file: ReleaseFile, page: SimplePage, name_and_version: tuple[str, str]
 ) -> tuple[tuple[Attestation, ...], tuple[Problem, ...]]:
-    url = file.provenance or _usual_provenance(index, page, file, asked)
+    url = file.provenance or _usual_provenance(index, page, file, name_and_version)
     if url is None:
         return (), ()
     wanted = Wanted(
@@ -247,32 +262,128 @@ def _attestations(
         answer = fetcher.get(wanted, max_bytes=PROVENANCE_LIMITS.max_bytes)
     except PinwardenError as err:
         if file.provenance is None and err.data.get("status") in (400, 401, 403, 405, 406):
-            return (), ()  # nobody said that there would be one
+            return (), ()  # the index did not announce any
         raise
     if not answer.found:
         if file.provenance is None:
             return (), ()
-        return (), (_provenance_problem(file.name, "is announced and not there"),)
+        message = f"the index announces provenance for {file.name} but does not have it"
+        return (), (Problem(code="pypi_provenance_invalid", message=message),)
     try:
         statements = parse_provenance(answer.body)
     except PinwardenError as err:
         if file.provenance is None and "json" not in answer.headers.get("content-type", ""):
-            return (), ()  # a page for people at an address that means nothing to this index
-        return (), (_provenance_problem(file.name, f"cannot be read: {err.message}"),)
-    found = tuple(
-        Attestation(kind=each.predicate_type, bundle=each.bundle, file=file.name, source=answer.body)
-        for each in statements
+            return (), ()  # an HTML page, so this index does not use that URL for provenance
+        return (), (Problem(code="pypi_provenance_invalid", message=f"{file.name}: {err.message}"),)
+    attestations = tuple(
+        Attestation(kind=statement.predicate_type, bundle=statement.bundle, file=file.name, source=answer.body)
+        for statement in statements
     )
-    return found, ()
+    return attestations, ()
 
 
-def _usual_provenance(index: Endpoint, page: SimplePage, file: ReleaseFile, asked: tuple[str, str]) -> str | None:
-    """Where PEP 740 documents usually are, for mirrors whose pages do not speak of them."""
+def _usual_provenance(
+    index: Endpoint, page: SimplePage, file: ReleaseFile, name_and_version: tuple[str, str]
+) -> str | None:
+    """Where PEP 740 documents usually are, for mirrors whose pages do not link to them."""
     if page.says_provenance or json_api(index) is None:
         return None
-    steps = "/".join(path_segment(each) for each in (*asked, file.name))
-    return f"{above_simple(index).url}integrity/{steps}/provenance"
+    path = "/".join(path_segment(part) for part in (*name_and_version, file.name))
+    return f"{above_simple(index).url}integrity/{path}/provenance"
 
 
-def _provenance_problem(file_name: str, why: str) -> Problem:
-    return Problem(code="pypi_provenance_invalid", message=f"the provenance of {file_name} {why}")
+# METADATA of wheels
+
+_MAX_DIRECTORY = 64 * 1024 * 1024  # read into memory at once; 100,000 members have about 10 MB
+_MAX_MEMBERS = 200_000
+_MAX_METADATA = 8 * 1024 * 1024  # includes the README
+_END = struct.Struct("<4s4H2LH")
+_END_64 = struct.Struct("<4sQ2H2L4Q")
+_LOCATOR_64 = struct.Struct("<4sLQL")
+_DIST_INFO = re.compile(r"[^/]+\.dist-info/METADATA")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{1,2}(?:/|$)|^/|//|^[A-Za-z]:")
+
+
+class WheelMetadata(Record):
+    """Name, version and URLs in a wheel's METADATA."""
+
+    name: str
+    version: str
+    project_urls: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_wheel_metadata(stream: IO[bytes]) -> WheelMetadata:
+    """Read METADATA without unpacking anything else. ``ARCHIVE_UNSAFE`` if there is not exactly one."""
+    try:
+        _check_directory(stream)
+        with zipfile.ZipFile(stream) as archive:
+            return _parse(_metadata_bytes(archive))
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        struct.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+        OSError,  # seeking outside the file
+    ) as err:
+        raise PinwardenError("ARCHIVE_UNSAFE", f"a wheel is a damaged ZIP file: {type(err).__name__}") from err
+
+
+def _check_directory(stream: IO[bytes]) -> None:
+    """Reject an oversized directory before zipfile reads it."""
+    size = stream.seek(0, 2)
+    start = max(0, size - _END.size - 0xFFFF)
+    stream.seek(start)
+    tail = stream.read(size - start)
+    position = tail.rfind(b"PK\x05\x06")
+    if position < 0:
+        _unsafe("has no directory")
+    members, length = _END.unpack_from(tail, position)[4:6]
+    locator = start + position - _LOCATOR_64.size
+    if locator >= 0:
+        stream.seek(locator)
+        mark, _, record, _ = _LOCATOR_64.unpack(stream.read(_LOCATOR_64.size))
+        if mark == b"PK\x06\x07" and record < size:
+            stream.seek(record)
+            members, length = _END_64.unpack(stream.read(_END_64.size))[7:9]
+    if length > _MAX_DIRECTORY or members > _MAX_MEMBERS:
+        _unsafe("has a directory that is too large")
+    stream.seek(0)
+
+
+def _metadata_bytes(archive: zipfile.ZipFile) -> bytes:
+    names = [member.orig_filename for member in archive.infolist()]
+    if len(names) > _MAX_MEMBERS or len(set(names)) != len(names):
+        _unsafe("holds a name twice, or too many")
+    for name in names:
+        if _UNSAFE.search(name):
+            _unsafe(f"has a name that leaves the archive: {name[:120]!a}")
+    metadata_files = [member for member in archive.infolist() if _DIST_INFO.fullmatch(member.filename)]
+    if len(metadata_files) != 1:
+        _unsafe(f"has {len(metadata_files)} METADATA files instead of one")
+    if metadata_files[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        _unsafe(
+            "uses a compression that wheels do not use"
+        )  # with some of them the archive decides how much memory it takes
+    with archive.open(metadata_files[0]) as stream:
+        data = stream.read(_MAX_METADATA + 1)
+    if len(data) > _MAX_METADATA:
+        _unsafe("has a METADATA file that is too large")
+    return data
+
+
+def _parse(data: bytes) -> WheelMetadata:
+    from packaging.metadata import parse_email
+
+    raw, _ = parse_email(data)
+    urls = dict(raw.get("project_urls", {}))
+    if raw.get("home_page"):
+        urls.setdefault("Homepage", raw["home_page"])
+    # A duplicate field is not in ``raw``, and no package has an empty name.
+    return WheelMetadata(name=raw.get("name", ""), version=raw.get("version", ""), project_urls=urls)
+
+
+def _unsafe(problem: str) -> NoReturn:
+    raise PinwardenError("ARCHIVE_UNSAFE", f"a wheel {problem}")

@@ -1,14 +1,17 @@
-"""Python packages by name: projects (PEP 503), versions (PEP 440), and the names of their files."""
+"""Python packaging rules: project names (PEP 503), versions (PEP 440), file names, markers and wheel selection."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.lock.closure import ClosureFile, ClosurePackage
 
 if TYPE_CHECKING:
+    from packaging.tags import Tag
     from packaging.version import Version
 
 Kind = Literal["wheel", "sdist", "other"]
@@ -21,23 +24,23 @@ _OTHER_ENDINGS = (".egg", ".exe", ".msi", ".rpm", ".deb", ".dmg")
 
 
 def normalized_name(name: str) -> str:
-    """A project's name as it stands in addresses (PEP 503)."""
+    """A project name as used in URLs (PEP 503)."""
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
-        raise PinwardenError("PACKAGE_INVALID", f"{name[:120]!a} is not the name of a Python package")
+        raise PinwardenError("PACKAGE_INVALID", f"{name[:120]!a} is not a Python package name")
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def exact_version(text: str) -> Version:
-    """A version that names one release (PEP 440): no range, no wildcard."""
-    found = _version(text)
-    if found is None:
-        raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not the exact version of a Python package")
-    return found
+    """Parse an exact PEP 440 version; ``PACKAGE_INVALID`` for ranges and wildcards."""
+    version = _version(text)
+    if version is None:
+        raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not an exact Python package version")
+    return version
 
 
-def same_version(one: str, other: str) -> bool:
-    """Whether two spellings mean the same release. Texts that are no versions are the same as nothing."""
-    first, second = _version(one), _version(other)
+def same_version(text: str, other_text: str) -> bool:
+    """Whether two strings are the same version by PEP 440. False if either is not a version."""
+    first, second = _version(text), _version(other_text)
     return first is not None and first == second
 
 
@@ -53,27 +56,24 @@ def _version(text: str) -> Version | None:
 
 
 def path_segment(text: str) -> str:
-    """A name as one step of an address."""
+    """A name as one URL path segment."""
     return quote(text, safe="")
 
 
 def is_safe_file_name(name: str) -> bool:
-    """Whether a name can stand in a path and an address without meaning anything else."""
+    """Whether a file name is safe in paths and URLs."""
     return len(name) <= _MAX_NAME and _FILE_NAME.fullmatch(name) is not None and not name.startswith(".")
 
 
 def file_kind(name: str) -> Kind:
-    """What a file is, by the end of its name, as installers look at it."""
+    """What kind of file it is, by its ending, as installers decide."""
     if name.endswith(".whl"):
         return "wheel"
     return "sdist" if name.endswith(_SDIST_ENDINGS) else "other"
 
 
 def belongs_to(file_name: str, project: str, version: str) -> bool:
-    """Whether a file is one of a release: the same project and, by PEP 440, the same version.
-
-    ``1.0`` and ``1.0.0`` are one release, so a file of either spelling counts.
-    """
+    """Whether a file belongs to a release. ``1.0`` and ``1.0.0`` are the same release (PEP 440)."""
     project, wanted = normalized_name(project), exact_version(version)
     if file_name.endswith(".whl"):
         return _wheel_belongs(file_name, project, wanted)
@@ -88,11 +88,11 @@ def belongs_to(file_name: str, project: str, version: str) -> bool:
 
 
 def file_version(file_name: str, project: str) -> Version | None:
-    """The version that a wheel or source archive of a project is of; None for other files."""
+    """The version of a wheel or source archive; None for other files."""
     project = normalized_name(project)
     if file_name.endswith(".whl"):
-        found = _wheel_version(file_name)
-        return found[1] if found is not None and found[0] == project else None
+        name_and_version = _wheel_version(file_name)
+        return name_and_version[1] if name_and_version is not None and name_and_version[0] == project else None
     for ending in _SDIST_ENDINGS:
         if file_name.endswith(ending):
             versions = map(_version, _after_project(file_name.removesuffix(ending), project))
@@ -115,12 +115,70 @@ def _wheel_version(file_name: str) -> tuple[str, Version] | None:
 
 
 def _after_project(stem: str, project: str) -> list[str]:
-    """What may follow the project's name; old names hold dashes themselves."""
-    dashes = [place for place, character in enumerate(stem) if character == "-"]
-    return [stem[place + 1 :] for place in dashes if re.sub(r"[-_.]+", "-", stem[:place]).lower() == project]
+    """What may follow the project's name; the names in old files may contain dashes."""
+    dashes = [position for position, character in enumerate(stem) if character == "-"]
+    return [stem[position + 1 :] for position in dashes if re.sub(r"[-_.]+", "-", stem[:position]).lower() == project]
 
 
 def _starts_with_version(rest: str, wanted: Version) -> bool:
-    """Windows installers and eggs go on after the version, with a platform or a Python version."""
+    """Windows installers and eggs have a platform or a Python version after the package version."""
     parts = re.split(r"([-.])", rest)
     return any(_version("".join(parts[:count])) == wanted for count in range(1, len(parts) + 1, 2))
+
+
+Choice = tuple[ClosurePackage, ClosureFile]
+"""A package and the file chosen for an environment."""
+
+
+def choose_wheels(
+    packages: Sequence[ClosurePackage], environment: Mapping[str, str], tags: Sequence[Tag]
+) -> tuple[Choice, ...]:
+    """The packages an environment (PEP 508) needs, each with its best wheel. ``tags`` are in order of preference."""
+    chosen: dict[str, Choice] = {}
+    for package in packages:
+        if not marker_applies(package.marker, environment):
+            continue
+        if package.name in chosen:
+            raise PinwardenError("CLOSURE_INVALID", f"two versions of {package.name} apply to the same environment")
+        best = best_wheel([file.name for file in package.files], tags)
+        if best is None:
+            raise PinwardenError(
+                "NO_USABLE_FILE",
+                f"{package.name} {package.version} has no wheel for this platform",
+                data={"package": package.name, "version": package.version},
+            )
+        chosen[package.name] = package, next(file for file in package.files if file.name == best)
+    return tuple(chosen.values())
+
+
+def marker_applies(marker: str, environment: Mapping[str, str]) -> bool:
+    """Whether a package applies to an environment. An invalid marker raises ``CLOSURE_INVALID``."""
+    from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+
+    if not marker:
+        return True
+    full: dict[str, Any] = {**environment, "extras": frozenset(), "dependency_groups": frozenset()}
+    try:
+        return Marker(marker).evaluate(full, context="lock_file")
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, KeyError, RecursionError) as err:
+        raise PinwardenError("CLOSURE_INVALID", f"invalid environment marker {marker[:120]!a}") from err
+
+
+def best_wheel(names: Iterable[str], tags: Sequence[Tag]) -> str | None:
+    """The wheel that pip and uv would choose: best tag, then highest build number. None if no wheel fits."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    rank = {tag: position for position, tag in reversed(list(enumerate(tags)))}
+    best: tuple[tuple[int, Any], str] | None = None
+    for name in sorted(names):
+        try:
+            _, _, build, wheel_tags = parse_wheel_filename(name)
+        except InvalidWheelFilename:
+            continue
+        positions = [rank[tag] for tag in wheel_tags if tag in rank]
+        if not positions:
+            continue
+        key = (-min(positions), build)
+        if best is None or key > best[0]:
+            best = (key, name)
+    return None if best is None else best[1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pinwarden.artifacts.server_manifest import MANIFEST_NAME, ServerManifest
 from pinwarden.bundle.descriptor import MAX_TOOL_NAME, TOOL_NAME, Descriptor, SecurityPolicy
 from pinwarden.bundle.profile import default_profile
+from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
 from pinwarden.core.errors import PinwardenError
 
 NO_LICENSE = "NOASSERTION"

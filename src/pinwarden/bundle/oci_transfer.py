@@ -7,9 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pinwarden.artifacts.endpoints.docker import registry_endpoint
-from pinwarden.artifacts.oci_push import PushRegistry
 from pinwarden.artifacts.oci_reference import Reference, parse_reference
-from pinwarden.artifacts.oci_registry import Registry
+from pinwarden.artifacts.oci_registry import PushRegistry, Registry
 from pinwarden.bundle import attestation, pointer
 from pinwarden.bundle.acceptance.bundle import check_documents
 from pinwarden.bundle.acceptance.plan import accept

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pinwarden.artifacts import server_manifest
-from pinwarden.artifacts.server_manifest import MANIFEST_NAME, ServerManifest
 from pinwarden.bundle import descriptor as descriptor_document
 from pinwarden.bundle import manifest as manifest_document
+from pinwarden.bundle import server_manifest
 from pinwarden.bundle.archive.bundle_archive import entry_of, make_archive
 from pinwarden.bundle.archive.limits import DEFAULT_LIMITS
 from pinwarden.bundle.archive.tree import Tree, read_tree
 from pinwarden.bundle.bundle_files import SUFFIXES
 from pinwarden.bundle.descriptor_packing import describe, descriptor_extras
+from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
 from pinwarden.bundle.signatures import to_bytes
 from pinwarden.core.cid import document_cid, manifest_root_cid
 from pinwarden.core.digest import Digest

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pinwarden.artifacts.content_hash import check_content, parse_content_hash
+from pinwarden.artifacts.artifact import check_content, parse_content_hash
 from pinwarden.bundle.acceptance.bundle import check_documents
 from pinwarden.bundle.acceptance.early import first_steps
 from pinwarden.bundle.acceptance.plan import accept

@@ -97,7 +97,7 @@ def _release_rows(server: str, pinned: Extension, facts: ArtifactFacts, now: str
     """Files that were added to a release or not looked at; those that changed or went are among the changes."""
     from packaging.tags import sys_tags
 
-    from pinwarden.artifacts.release_files import compare_release
+    from pinwarden.artifacts.artifact_drift import compare_release
 
     locked = {file.name: file.digest for file in pinned.artifacts}
     for finding in compare_release(locked, facts, now=now, tags=tuple(sys_tags())):
@@ -165,7 +165,7 @@ def facts_of(package: PackageName, shop: Workshop, *, now: str, server: str | No
 
 def _bundle_settings(server: str | None, shop: Workshop) -> BundleSettings:
     """What the policy demands of a server's bundle. A policy that cannot be read raises."""
-    from pinwarden.artifacts.certificate_path import load_anchors
+    from pinwarden.artifacts.cms import load_anchors
     from pinwarden.artifacts.mcpb import BundleSettings
 
     policy = load_policies(shop.project).own

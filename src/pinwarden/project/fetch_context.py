@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from pinwarden.artifacts.environments import node, python
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.artifacts.npm_lock import ResolvedPackage, parse_npm_lock
+from pinwarden.artifacts.npm_package import ResolvedPackage, parse_npm_lock
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
@@ -39,7 +39,7 @@ class Workshop(Record):
 
 def npm_closure(name: str, version: str, shop: Workshop) -> Closure:
     """The closure of an npm package: npm resolves it, and every tarball is fetched and held against npm's word."""
-    from pinwarden.artifacts.resolvers.npm import WantedPackage, resolve_npm
+    from pinwarden.artifacts.resolvers import WantedPackage, resolve_npm
 
     endpoint = shop.sources.npm(name)
     # Dependencies without a scope do not come from the registry of the package's scope.
@@ -109,7 +109,7 @@ def pypi_closure(name: str, version: str, extras: Sequence[str], shop: Workshop)
     """
     from pinwarden.artifacts.pylock import parse_pylock
     from pinwarden.artifacts.python_package import exact_version, normalized_name
-    from pinwarden.artifacts.resolvers.uv import find_uv, resolve, uv_version
+    from pinwarden.artifacts.resolvers import find_uv, resolve, uv_version
 
     name, version = normalized_name(name), str(exact_version(version))
     index = shop.sources.pypi()

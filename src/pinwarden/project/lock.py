@@ -400,7 +400,7 @@ def asked_release(project: Project, command: Sequence[str], seen: Surface) -> di
         return {}
     release = None
     if package.runner == "npx":
-        from pinwarden.artifacts.npx_cache import npx_release
+        from pinwarden.artifacts.endpoints.npm import npx_release
 
         spec = f"{package.identity}@{package.version}" if package.version else package.identity
         release = npx_release(spec, package.identity, project.root, project.home, project.variables)

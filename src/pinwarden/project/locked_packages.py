@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pinwarden.artifacts.artifact import PackageName
+from pinwarden.artifacts.osv import Vulnerable, vulnerable_packages
 from pinwarden.artifacts.osv_export import read_export
 from pinwarden.artifacts.sbom import cyclonedx, spdx
 from pinwarden.artifacts.sbom.bill import bill_of
-from pinwarden.artifacts.vulnerabilities import Vulnerable, vulnerable_packages
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
 from pinwarden.core.record import Record, field

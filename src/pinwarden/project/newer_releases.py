@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.artifact import ArtifactFacts, PackageName
-from pinwarden.artifacts.artifact_drift import compare_releases
-from pinwarden.artifacts.closure_drift import ClosureChange, compare_closures
+from pinwarden.artifacts.artifact_drift import ClosureChange, compare_closures, compare_releases
 from pinwarden.artifacts.evidence import judge_artifact
 from pinwarden.artifacts.newest import Newest, is_newer_tag, is_release_tag
 from pinwarden.artifacts.python_package import exact_version

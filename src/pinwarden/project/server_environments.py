@@ -63,7 +63,7 @@ def _node(closure: Closure, digest: Digest, store: Store, search_path: str, scri
     def build(folder: Path) -> None:
         if not scripted:
             return node.build(folder, key, packages, store)
-        from pinwarden.artifacts.environments.scripts import Scripting
+        from pinwarden.artifacts.environments.node import Scripting
 
         how = Scripting(packages=scripted, search_path=search_path, without_sandbox=scripts.without_sandbox)
         return node.build(folder, key, packages, store, how)
@@ -158,7 +158,7 @@ def pinned_mcpb(entry: Entry) -> PinnedMcpb:
 def fetch_mcpb(url: str, digest: Digest, shop: Workshop) -> Path:
     """The bundle in the store, fetched if it is not there. Other bytes than the locked ones are refused."""
     from pinwarden.artifacts.artifact import PackageName
-    from pinwarden.artifacts.local_files import taken_in
+    from pinwarden.artifacts.downloads import taken_in
 
     found = shop.store.find(digest)
     if found is not None:
@@ -209,7 +209,7 @@ def mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> Bundle
         if (value := variables.get(variable_of(name)))
     }
     places = {"HOME": str(home), **{each.upper(): str(home / each) for each in ("Desktop", "Documents", "Downloads")}}
-    return mcpb.start_command(folder, runtimes, settings, places=places)
+    return mcpb.start_command(folder, runtimes, settings, folders=places)
 
 
 def variable_of(setting: str) -> str:

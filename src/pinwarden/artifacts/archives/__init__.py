@@ -1,1 +1,4 @@
-"""Archives from untrusted sources, read member by member with limits."""
+"""Readers for tarballs, ZIP files and MCPB bundles from untrusted sources.
+
+Each format has one reader, used by the code that checks an archive and by the code that unpacks it.
+"""

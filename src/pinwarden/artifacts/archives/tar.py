@@ -1,20 +1,18 @@
-"""The one reader of tarballs: what judges an archive and what unpacks it see the same files, or none.
+"""The only tar reader: the code that checks an archive and the code that unpacks it see the same files.
 
-Programs read a tarball differently as soon as it says something twice or in an unusual way: a second archive behind the
-end, a size in two places, two names for one member, bytes behind a name's end, another gzip stream after the first. All
-of that is refused. What is left means the same to npm, pip, cargo, tar and the standard library.
+Tar implementations disagree about archives that state something twice or unusually: data after the end marker, two
+sizes or names for one member, bytes after a name's terminator, a second gzip stream. All of that is rejected with
+``ARCHIVE_UNSAFE``. What remains means the same to npm, pip, cargo, tar and the standard library.
 """
 
 from __future__ import annotations
 
-import bz2
-import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Literal, NamedTuple, NoReturn, Protocol
+from typing import IO, Literal, NamedTuple, NoReturn, Protocol
 
-from pinwarden.artifacts.archives.limits import ArchiveLimits
+from pinwarden.artifacts.archives.rules import ArchiveLimits
 from pinwarden.core.errors import PinwardenError
 
 BLOCK = 512
@@ -27,25 +25,25 @@ _PAX, _PAX_FOR_ALL, _LONG_NAME, _LONG_TARGET = ord("x"), ord("g"), ord("L"), ord
 _IGNORED = frozenset(b"mtime atime ctime uid gid uname gname comment linkpath".split())
 _OF_VENDORS = (b"SCHILY.", b"LIBARCHIVE.", b"NODETAR.", b"APPLE.", b"RHT.", b"MSWINDOWS.")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
-_BROKEN = (zlib.error, lzma.LZMAError, EOFError, ValueError, OverflowError)
-_ZEROS = 256  # with more of them than this, the others add up to less than 65,520
+_BROKEN = (zlib.error, EOFError, ValueError, OverflowError)
+_ZEROS = 256  # with more zero bytes than this, the sum of the others is below 65,520
 
 Data = bytes | memoryview
 Links = Literal["refuse", "skip"]
 
 
 class TarFile(NamedTuple):
-    """One file of a tarball. A tuple, because a bundle has a hundred thousand of them."""
+    """One file of a tarball. A tuple for speed: bundles may have 100,000 of them."""
 
     path: str
     size: int
     executable: bool
     read: Callable[[], Data]
-    """Its bytes. They can be asked for until the next file is."""
+    """Its bytes. Callable until the next file is requested."""
 
 
 class _Source(Protocol):
-    """Where the blocks come from."""
+    """Where the tar blocks come from."""
 
     def take(self, size: int) -> Data: ...
     def skip(self, size: int) -> None: ...
@@ -53,27 +51,22 @@ class _Source(Protocol):
 
 
 def tar_in_memory(data: bytes, limits: ArchiveLimits) -> Iterator[TarFile]:
-    """The files of an uncompressed tarball that is in memory; their bytes are not copied."""
+    """The files of an uncompressed tarball in memory; their bytes are not copied."""
     return _files(_Memory(data), limits, "refuse")
 
 
-def tar_stream(
-    stream: IO[bytes], limits: ArchiveLimits, *, links: Links = "refuse", only_gzip: bool = False
-) -> Iterator[TarFile]:
-    """The files of a tarball, compressed by gzip or else by bzip2, xz or nothing.
-
-    npm leaves links out when it unpacks a package; ``skip`` does the same.
-    """
+def tar_stream(stream: IO[bytes], limits: ArchiveLimits) -> Iterator[TarFile]:
+    """The files of a package's gzipped tarball. Links are skipped, as npm and cargo do."""
     try:
-        yield from _files(_Stream(_plain(stream, only_gzip=only_gzip), limits), limits, links)
+        yield from _files(_Stream(_decompressed(stream), limits), limits, "skip")
     except (*_BROKEN, OSError) as err:
         if isinstance(err, OSError) and err.errno is not None:
-            raise PinwardenError("FILE_UNREADABLE", f"the tarball cannot be read: {err.strerror}") from err
-        raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball is not a whole archive: {err}") from err
+            raise PinwardenError("FILE_UNREADABLE", f"cannot read the tarball: {err.strerror}") from err
+        raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball is damaged or incomplete: {err}") from err
 
 
 def _files(source: _Source, limits: ArchiveLimits, links: Links) -> Iterator[TarFile]:
-    about = _About()
+    extended = _ExtendedHeaders()
     seen: set[str] = set()
     count = total = 0
     while any(header := bytes(source.take(BLOCK))):
@@ -81,33 +74,33 @@ def _files(source: _Source, limits: ArchiveLimits, links: Links) -> Iterator[Tar
         if kind in (_PAX, _PAX_FOR_ALL, _LONG_NAME, _LONG_TARGET):
             if size > limits.header_bytes:
                 _refuse("has a header that is too long")
-            about.take(kind, bytes(source.take(size)))
+            extended.take(kind, bytes(source.take(size)))
             source.skip(-size % BLOCK)
             continue
         count += 1
         if count > limits.members:
-            _refuse(f"holds more than {limits.members} members")
-        path = about.path(header, size)
+            _refuse(f"has more than {limits.members} members")
+        path = extended.path(header, size)
         if kind in _FILE:
             total += size
             if total > limits.total_bytes:
                 _refuse(f"unpacks to more than {limits.total_bytes} bytes")
             if _safe(path, limits) in seen:
-                _refuse(f"holds {path[:120]!a} twice")
+                _refuse(f"has {path[:120]!a} twice")
             seen.add(path)
             content = _Content(source, size)
             yield TarFile(path, size, bool(_octal(header[_MODE]) & 0o111), content.read)
-            content.pass_over()
+            content.skip_rest()
         elif size or kind not in _FOLDER | _LINK or (kind in _LINK and links == "refuse"):
-            _refuse(f"holds a link, a device or something unknown: {path[:120]!a}")
-    about.check_end()
+            _refuse(f"has a link, a device or an unknown kind of member: {path[:120]!a}")
+    extended.check_end()
     while not source.at_end():
         if any(source.take(BLOCK)):
-            _refuse("goes on after its end")
+            _refuse("continues after its end marker")
 
 
 class _Content:
-    """The bytes of the file that was given out last."""
+    """The bytes of the most recent file."""
 
     __slots__ = ("_left", "_padding", "_source")
 
@@ -120,12 +113,12 @@ class _Content:
         size, self._left = self._left, 0
         return self._source.take(size)
 
-    def pass_over(self) -> None:
+    def skip_rest(self) -> None:
         self._source.skip(self._left + self._padding)
 
 
-class _About:
-    """What headers before a member say of it. One name, and the size that the member has itself, or none of it."""
+class _ExtendedHeaders:
+    """Extended headers of the next member: at most one name, and a size only if the member's own header agrees."""
 
     def __init__(self) -> None:
         self._path: str | None = None
@@ -156,7 +149,7 @@ class _About:
             elif key == b"size" and not for_all and self._size is None and value[:-1].isdigit() and len(value) < 16:
                 self._size = int(value)
             else:
-                _refuse(f"has a header that changes how it is read: {key[:40]!a}")
+                _refuse(f"has an unsupported extended header: {key[:40]!a}")
 
     def _name(self, name: str) -> None:
         if self._path is not None:
@@ -164,9 +157,9 @@ class _About:
         self._path = name
 
     def path(self, header: bytes, size: int) -> str:
-        """The path of the member that the header begins; what was said before is spent."""
+        """The path of the member that starts with this header. Resets the extended headers."""
         if self._size is not None and self._size != size:
-            _refuse("says in two places how long a member is")
+            _refuse("states two sizes for one member")
         path = _name_in(header) if self._path is None else self._path
         self._path = self._size = None
         self._used = set()
@@ -174,7 +167,7 @@ class _About:
 
     def check_end(self) -> None:
         if self._used - {_PAX_FOR_ALL}:
-            _refuse("ends with a header for a member that does not come")
+            _refuse("ends with an extended header without a member")
 
 
 def _name_in(header: bytes) -> str:
@@ -182,25 +175,25 @@ def _name_in(header: bytes) -> str:
     if header[_MAGIC] == _USTAR:
         prefix_text = _text(prefix)
         return f"{prefix_text}/{_text(name)}".removeprefix("./") if prefix_text else _text(name)
-    if any(prefix):  # some readers take it for the beginning of the name, others for times
-        _refuse("has a header of no known kind")
+    if any(prefix):  # some readers take it for the start of the name, others for timestamps
+        _refuse("has a header in an unknown format")
     return _text(name)
 
 
 def _text(field: bytes) -> str:
     name, _, rest = field.partition(b"\0")
     if any(rest):
-        _refuse("has bytes behind the end of a name")
+        _refuse("has bytes after the end of a name")
     try:
         return name.decode().removeprefix("./")
     except UnicodeDecodeError:
-        _refuse(f"holds a name that is not text: {name[:120]!a}")
+        _refuse(f"has a name that is not UTF-8: {name[:120]!a}")
 
 
 def _safe(path: str, limits: ArchiveLimits) -> str:
-    """The path, if it stays inside and is a name for every reader."""
+    """Return the path unchanged if it stays inside the archive and is a valid file name."""
     if not path or len(path.encode()) > limits.path_bytes or _UNSAFE.search(path):
-        _refuse(f"holds a name that leads elsewhere or cannot be a file: {path[:120]!a}")
+        _refuse(f"has a name that leaves the archive or is not a valid file name: {path[:120]!a}")
     return path
 
 
@@ -211,7 +204,7 @@ def _checked_size(header: bytes) -> int:
 
 
 def _sum(header: bytes) -> int:
-    """The sum of a header's bytes. The lower half of Adler-32 is one more than it, as long as it is below 65,521."""
+    """The sum of a header's bytes, computed through Adler-32, whose lower half is the sum plus one below 65,521."""
     if header.count(0) > _ZEROS:
         return (zlib.adler32(header) & 0xFFFF) - 1
     return sum(header)
@@ -220,12 +213,12 @@ def _sum(header: bytes) -> int:
 def _octal(text: bytes) -> int:
     digits = text.rstrip(b"\0 ").lstrip(b" ") or b"0"
     if digits.strip(b"01234567"):
-        _refuse("has a number in a header that is not written in octal digits")
+        _refuse("has a header field that is not an octal number")
     return int(digits, 8)
 
 
 class _Memory:
-    """Blocks of a tarball that is in memory."""
+    """Blocks of a tarball in memory."""
 
     def __init__(self, data: bytes) -> None:
         self._view = memoryview(data)
@@ -234,7 +227,7 @@ class _Memory:
     def take(self, size: int) -> Data:
         start, self._at = self._at, self._at + size
         if self._at > len(self._view):
-            _refuse("is cut off")
+            _refuse("is truncated")
         return self._view[start : self._at]
 
     def skip(self, size: int) -> None:
@@ -245,12 +238,12 @@ class _Memory:
 
 
 class _Stream:
-    """Blocks of a tarball that is read piece by piece, up to a limit."""
+    """Blocks of a tarball read in chunks, up to a limit."""
 
     def __init__(self, plain: Iterator[bytes], limits: ArchiveLimits) -> None:
         self._plain = plain
         self._piece = memoryview(b"")
-        # Each member has a header and is filled up to whole blocks; long names take some more.
+        # Every member has a header and is padded to full blocks; long names need more.
         self._left = limits.total_bytes + 8 * BLOCK * limits.members
         self._limit = limits.total_bytes
 
@@ -271,7 +264,7 @@ class _Stream:
 
     def _next(self, size: int) -> memoryview:
         if not self._fill():
-            _refuse("is cut off")
+            _refuse("is truncated")
         part, self._piece = self._piece[:size], self._piece[size:]
         return part
 
@@ -287,28 +280,12 @@ class _Stream:
         return True
 
 
-def _plain(stream: IO[bytes], *, only_gzip: bool) -> Iterator[bytes]:
-    """What is in the stream, decompressed. One compressed stream and no second one behind it."""
+def _decompressed(stream: IO[bytes]) -> Iterator[bytes]:
+    """The decompressed bytes of a gzip file with exactly one stream."""
     first = stream.read(_CHUNK)
-    if first[:2] == b"\x1f\x8b":
-        return _inflated(first, stream)
-    if only_gzip:
-        _refuse("is not compressed by gzip")
-    if first[:3] == b"BZh":
-        return _decompressed(bz2.BZ2Decompressor(), first, stream)
-    if first[:6] == b"\xfd7zXZ\0":
-        return _decompressed(lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY), first, stream)
-    return _pieces(first, stream)
-
-
-_XZ_MEMORY = 128 * 1024 * 1024
-"""What xz needs at its highest level, and some more."""
-
-
-def _pieces(first: bytes, stream: IO[bytes]) -> Iterator[bytes]:
-    while first:
-        yield first
-        first = stream.read(_CHUNK)
+    if first[:2] != b"\x1f\x8b":
+        _refuse("is not gzip-compressed")
+    return _inflated(first, stream)
 
 
 def _inflated(first: bytes, stream: IO[bytes]) -> Iterator[bytes]:
@@ -318,33 +295,21 @@ def _inflated(first: bytes, stream: IO[bytes]) -> Iterator[bytes]:
         if not data:
             data = stream.read(_CHUNK)
             if not data:
-                _refuse("is cut off")
+                _refuse("is truncated")
         yield decompressor.decompress(data, _CHUNK)
         data = decompressor.unconsumed_tail
-    _check_rest(decompressor.unused_data, stream)
-
-
-def _decompressed(decompressor: Any, first: bytes, stream: IO[bytes]) -> Iterator[bytes]:
-    data = first
-    while not decompressor.eof:
-        yield decompressor.decompress(data, _CHUNK)
-        data = b""
-        if decompressor.needs_input and not decompressor.eof:
-            data = stream.read(_CHUNK)
-            if not data:
-                _refuse("is cut off")
     _check_rest(decompressor.unused_data, stream)
 
 
 def _check_rest(rest: bytes, stream: IO[bytes]) -> None:
     while rest:
         if any(rest):
-            _refuse("goes on after the end of its compressed stream")
+            _refuse("has data after its gzip stream")
         rest = stream.read(_CHUNK)
     while rest := stream.read(_CHUNK):
         if any(rest):
-            _refuse("goes on after the end of its compressed stream")
+            _refuse("has data after its gzip stream")
 
 
-def _refuse(why: str) -> NoReturn:
-    raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball {why}")
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball {problem}")

@@ -7,13 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Timer
 
-from pinwarden.artifacts.docker_config import (
-    HUB_KEY,
-    Credential,
-    DockerConfig,
-    parse_docker_config,
-    parse_helper_answer,
-)
+from pinwarden.artifacts.oci_auth import HUB_KEY, Credential, DockerConfig, parse_docker_config, parse_helper_answer
 from pinwarden.artifacts.oci_reference import HUB, Reference
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record

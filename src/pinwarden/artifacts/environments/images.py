@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pinwarden.artifacts.environments.machine import machine
+from pinwarden.artifacts.environments import machine
 from pinwarden.artifacts.oci_manifest import IMAGE_LIMITS, Descriptor, ImageIndex, ImageManifest, parse_document
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError

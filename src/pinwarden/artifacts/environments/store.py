@@ -1,9 +1,8 @@
-"""The store of verified files and built environments, by content.
+"""A content-addressed store of verified files and built environments, shared by all projects of a user.
 
-``files/<sha256>`` holds archives whose bytes were checked when they came in and are checked again before they are used.
-``environments/<key>`` holds what was unpacked from them, ``images/<digest>`` layouts of images. An environment
-is built under a name of its own and takes its place in one step, while an exclusive lock holds off every other builder
-of the same one.
+``files/<sha256>`` has archives, which are hashed when they arrive and again before every use. ``environments/<key>``
+has what was unpacked from them, ``images/<digest>`` has image layouts. An environment is built under a temporary name
+and renamed when it is complete; an exclusive lock keeps other processes from building the same one.
 """
 
 from __future__ import annotations
@@ -21,55 +20,55 @@ from pinwarden.lock.lock_store import exclusive
 from pinwarden.system.files import file_digest, read_file, write_atomically
 
 BUILD_SECONDS = 900.0
-"""How long another process may take to build what this one waits for."""
+"""How long to wait for another process that builds the same environment."""
 
 
 class Store:
-    """One folder, shared by all projects of a user."""
+    """The store below one folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def find(self, digest: Digest) -> Path | None:
-        """The file with these bytes, which are looked at anew; a damaged one is removed and not there."""
-        place = self._file(digest)
-        if not place.is_file() or place.is_symlink():
+        """The file with this digest, hashed again now. A damaged file is deleted and None is returned."""
+        path = self._file(digest)
+        if not path.is_file() or path.is_symlink():
             return None
-        if file_digest(place) == digest:
-            return place
+        if file_digest(path) == digest:
+            return path
         with suppress(OSError):
-            place.unlink()
+            path.unlink()
         return None
 
     def has(self, digest: Digest) -> bool:
-        """Whether a file of that name is there; its bytes are looked at when it is used."""
+        """Whether there is a file with this name. Its bytes are checked when it is used."""
         return self._file(digest).is_file()
 
     @contextmanager
     def incoming(self) -> Iterator[BinaryIO]:
-        """A new file to download into; ``keep`` puts it into the store, otherwise it is gone afterwards."""
+        """A new file to download into. It is deleted afterwards unless ``keep`` moved it into the store."""
         from secrets import token_hex
 
-        place = self._folder("files") / f".incoming-{token_hex(16)}"
+        path = self._folder("files") / f".incoming-{token_hex(16)}"
         try:
-            with place.open("x+b") as stream:
+            with path.open("x+b") as stream:
                 yield stream
         finally:
-            place.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
     def keep(self, stream: BinaryIO, digest: Digest) -> Path:
-        """Put a whole file into the store under the digest that its bytes were found to have."""
-        stream.flush()  # and no more: what a power failure leaves of it is found out before it is used
+        """Move a complete file into the store under the digest that was computed from its bytes."""
+        stream.flush()  # no fsync: damage after a power failure is detected before use
         os.fchmod(stream.fileno(), 0o444)
-        place = self._file(digest)
+        path = self._file(digest)
         try:
-            Path(stream.name).replace(place)
+            Path(stream.name).replace(path)
         except OSError as err:
-            raise PinwardenError("FILE_UNWRITABLE", f"{place}: {err.strerror or err}") from err
-        return place
+            raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+        return path
 
     def keep_copy(self, file: Path, digest: Digest) -> Path:
-        """Put a copy of a file into the store, whose bytes must be those of the digest."""
+        """Copy a file into the store. ``ARTIFACT_MISMATCH`` if its bytes do not have the digest."""
         from shutil import copyfileobj
 
         with self.incoming() as stream:
@@ -79,102 +78,102 @@ class Store:
             except OSError as err:
                 raise PinwardenError("FILE_UNREADABLE", f"{file}: {err.strerror or err}") from err
             self.keep(stream, digest)
-        found = self.find(digest)
-        if found is None:
+        stored = self.find(digest)
+        if stored is None:
             raise PinwardenError("ARTIFACT_MISMATCH", f"{file.name} changed while it was copied")
-        return found
+        return stored
 
     def note_content(self, digest: Digest, tree: Digest) -> None:
-        """Remember what unpacks from a file, for platforms that were not there when it was locked."""
+        """Record the tree digest of an archive, for platforms that were unknown when it was locked."""
         write_atomically(self._folder("contents") / digest.hex, f"{tree}\n".encode())
 
     def content(self, digest: Digest) -> Digest | None:
-        """What unpacks from a file, if it was noted."""
-        place = self.root / "contents" / digest.hex
-        return Digest.parse(read_file(place, 1000).decode("ascii", "replace").strip()) if place.is_file() else None
+        """The recorded tree digest of an archive, if any."""
+        path = self.root / "contents" / digest.hex
+        return Digest.parse(read_file(path, 1000).decode("ascii", "replace").strip()) if path.is_file() else None
 
     def note_made_here(self, key: str, digest: Digest) -> None:
-        """Remember the digest of what was made while an environment was built, which no lock has."""
+        """Record the digest of files made during a build (bytecode, install scripts), which no lock has."""
         write_atomically(self._folder("made-here") / key, f"{digest}\n".encode())
 
     def made_here(self, key: str) -> Digest | None:
-        """The digest of what was made while an environment was built; None if there is no valid record."""
+        """The digest of files made during a build; None if there is no valid record."""
         try:
             return Digest.parse(read_file(self.root / "made-here" / key, 1000).decode("ascii", "replace").strip())
         except PinwardenError:
-            return None  # the environment is built again
+            return None  # then the environment is rebuilt
 
     def environment(self, key: str) -> Path:
-        """Where an environment is, or would be."""
+        """The folder of an environment, which may not exist yet."""
         return self.root / "environments" / key
 
     def image_folder(self, digest: Digest) -> Path:
-        """Where the layout of a container image is, or would be."""
+        """The folder of an image layout, which may not exist yet."""
         return self.root / "images" / f"{digest.algorithm}-{digest.hex}"
 
     @contextmanager
     def image(self, digest: Digest) -> Iterator[Path]:
-        """The same, while nobody else makes it."""
+        """The folder of an image layout, locked against other processes that would create it."""
         folder = self._folder("images")
         with exclusive(folder / f"{digest.hex}.build", BUILD_SECONDS):
             yield self.image_folder(digest)
 
     def build(self, key: str, make: Callable[[Path], None], *, good: Callable[[Path], bool]) -> Path:
-        """The environment of that key; if it is not there or not good any more, it is made.
+        """Return the environment with this key. If it is missing or not ``good``, build it with ``make``.
 
-        Several processes may ask at once: one makes it, the others wait and take what it made.
+        If several processes need it, one builds it and the others wait.
         """
         from tempfile import mkdtemp
 
-        place = self.environment(key)
+        environment = self.environment(key)
         folder = self._folder("environments")
         with exclusive(folder / f"{key}.build", BUILD_SECONDS):
-            for left in folder.glob(f".building-{key}-*"):  # of a builder that was killed
-                remove_tree(left)
-            if place.exists() and good(place):
-                return place
-            fresh = Path(mkdtemp(dir=folder, prefix=f".building-{key}-"))
+            for leftover in folder.glob(f".building-{key}-*"):  # from a builder that was killed
+                remove_tree(leftover)
+            if environment.exists() and good(environment):
+                return environment
+            building = Path(mkdtemp(dir=folder, prefix=f".building-{key}-"))
             try:
-                make(fresh)
-                if place.exists():
-                    aside = folder / f".building-{key}-old"
-                    place.rename(aside)
-                    fresh.rename(place)
-                    remove_tree(aside)
+                make(building)
+                if environment.exists():
+                    old = folder / f".building-{key}-old"
+                    environment.rename(old)
+                    building.rename(environment)
+                    remove_tree(old)
                 else:
-                    fresh.rename(place)
+                    building.rename(environment)
             except OSError as err:
-                raise PinwardenError("FILE_UNWRITABLE", f"{place}: {err.strerror or err}") from err
+                raise PinwardenError("FILE_UNWRITABLE", f"{environment}: {err.strerror or err}") from err
             finally:
-                remove_tree(fresh)
-        return place
+                remove_tree(building)
+        return environment
 
     def _file(self, digest: Digest) -> Path:
         if digest.algorithm != "sha256":
-            raise PinwardenError("DIGEST_INVALID", f"the store knows files by SHA-256, not by {digest.algorithm}")
+            raise PinwardenError("DIGEST_INVALID", f"the store identifies files by sha256, not {digest.algorithm}")
         return self.root / "files" / digest.hex
 
     def _folder(self, name: str) -> Path:
         folder = self.root / name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            about = folder.stat()
+            status = folder.stat()
         except OSError as err:
             raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
-        if hasattr(os, "getuid") and (about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
             raise PinwardenError(
                 "STORE_UNSAFE",
-                f"{folder} belongs to another user, or others may write to it",
+                f"{folder} belongs to another user or is writable by others",
                 data={"path": str(folder)},
             )
         return folder
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder of which parts may be read-only."""
+    """Delete a folder, even if parts of it are read-only."""
     import shutil
 
-    def try_again(function: Callable[[str], object], path: str, _: object) -> None:
+    def retry(function: Callable[[str], object], path: str, _: object) -> None:
         with suppress(OSError):
             Path(path).parent.chmod(0o700)
             Path(path).chmod(0o700)
@@ -183,4 +182,4 @@ def remove_tree(folder: Path) -> None:
     if folder.is_symlink() or folder.is_file():
         folder.unlink(missing_ok=True)
     elif folder.exists():
-        shutil.rmtree(folder, onerror=try_again)
+        shutil.rmtree(folder, onerror=retry)

@@ -1,24 +1,25 @@
-"""An unpacked tree and its manifest: which files belong to it, and whether they are what they were.
+"""An unpacked tree and its manifest: which files belong to it, and whether they are unchanged.
 
-The manifest has one section per package. A section's text is what the closure's ``tree`` digest covers, so a manifest
-that was changed to fit a changed file is found out as well. The digest of the section of files that were made here is
-in a record of the store (`Store.made_here`). That section may hold only bytecode whose source is locked, or, where
-install scripts were approved, files of the packages that they belong to. A section named by a folder of node_modules
-has its paths below that folder.
+The manifest has one section per package. The closure's ``tree`` digest covers a section's text, so a manifest that was
+edited to match an edited file is detected too. The digest of the section of files that were made during the build is
+recorded in the store (`Store.made_here`). That section may have only bytecode of locked sources or, if install scripts
+were approved, files in the folders of their packages. The paths in a section named after a folder of node_modules are
+relative to that folder.
 
-Every start reads and hashes every file: about four thousand of them in 30 ms on two processors. There is no quicker
-check by size and time, because whoever can change a file can change those too.
+Every start reads and hashes every file: about 4,000 in 30 ms on two processors. There is no shortcut by size and
+modification time, because an attacker who can change a file can change those too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
-from pinwarden.artifacts.environments.many_hashes import Hashing
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.lock.closure import tree_text
@@ -34,31 +35,31 @@ Row = tuple[str, bool, str]
 
 
 def write_file(tree: Path, path: str, data: bytes, *, executable: bool) -> Row:
-    """Put a file into the tree. Its path was checked when its archive was read."""
-    place = tree / path
-    if ".." in Path(path).parts or not place.is_relative_to(tree):
-        raise PinwardenError("ARCHIVE_UNSAFE", f"{path[:120]!a} leads out of its environment")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o555 if executable else 0o444)
+    """Write a file to the tree. Its path was checked when its archive was read."""
+    target = tree / path
+    if ".." in Path(path).parts or not target.is_relative_to(tree):
+        raise PinwardenError("ARCHIVE_UNSAFE", f"{path[:120]!a} leads outside its environment")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o555 if executable else 0o444)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)
     return path, executable, hashlib.sha256(data).hexdigest()
 
 
 def rows_in(tree: Path) -> dict[str, Row]:
-    """Every file of a tree as it is now, by path. Anything that is neither file nor folder is an error."""
+    """Every file of a tree by path, hashed now. ``OSError`` for anything that is neither a file nor a folder."""
     root = str(tree)
     paths = _files_below(root)
     return _rows(paths, Hashing(root, paths))
 
 
 def _rows(paths: Sequence[str], hashing: Hashing) -> dict[str, Row]:
-    return {path: (path, *found) for path, found in zip(paths, hashing.result(), strict=True)}
+    return {path: (path, *hashed) for path, hashed in zip(paths, hashing.result(), strict=True)}
 
 
 def _files_below(root: str) -> list[str]:
-    """The paths below a folder of all that is no folder itself."""
-    found: list[str] = []
+    """The paths below a folder of everything that is not a folder."""
+    paths: list[str] = []
     pending = [root]
     skip = len(root) + 1
     while pending:
@@ -67,29 +68,29 @@ def _files_below(root: str) -> list[str]:
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
                 else:
-                    found.append(entry.path[skip:])
-    return found
+                    paths.append(entry.path[skip:])
+    return paths
 
 
 def write_manifest(folder: Path, sections: Mapping[str, Iterable[Row]]) -> None:
-    """Write down what belongs to the tree, by the name of each section."""
+    """Write the manifest: the files of each section."""
     parts = [_MARK + name.encode() + b"\n" + tree_text(rows) for name, rows in sections.items()]
     (folder / MANIFEST).write_bytes(b"".join(parts))
 
 
 Anchors = Mapping[str, frozenset[bytes]]
-"""For each section that a manifest may have, the digests that its text may have."""
+"""By section name, the digests its text may have."""
 
 
 def problem_of(folder: Path, anchors: Anchors, needed: Iterable[str], *, rewritten: tuple[str, ...] = ()) -> str | None:
-    """What is wrong with a built tree, None if it is exactly what the anchors and its manifest say.
+    """Check a built tree. Returns the first problem, or None if it is exactly what anchors and manifest say.
 
-    The anchors of `MADE_HERE` are those of `made_here_anchor`. ``rewritten`` are the folders in which install scripts
-    may have made or replaced files; without any, only bytecode may have been made.
+    The anchors of `MADE_HERE` come from `made_here_anchor`. ``rewritten`` are the folders in which install scripts may
+    have made or replaced files; without any, only bytecode may have been made.
     """
     try:
         text = (folder / MANIFEST).read_bytes()
-        wanted, problem = _read_manifest(text, anchors, frozenset(needed), tuple(f"{each}/" for each in rewritten))
+        wanted, problem = _read_manifest(text, anchors, frozenset(needed), tuple(f"{path}/" for path in rewritten))
         return problem or _difference(wanted, str(folder / TREE))
     except (OSError, ValueError) as err:
         return f"it cannot be read: {getattr(err, 'strerror', None) or err}"
@@ -110,33 +111,33 @@ def _read_manifest(
         if name in names or anchor is None:
             return {}, f"its manifest names {name[:120]!a}, which does not belong to it"
         if hashlib.sha256(rows).digest() not in anchor:
-            why = "what was recorded when it was built" if name == MADE_HERE else "what was locked"
-            return {}, f"its manifest of {name[:120]!a} is not {why}"
+            source = "recorded when it was built" if name == MADE_HERE else "locked"
+            return {}, f"its manifest of {name[:120]!a} is not the one {source}"
         names.add(name)
-        place = f"{name}/" if name.startswith(NODE_MODULES) else ""
+        prefix = f"{name}/" if name.startswith(NODE_MODULES) else ""
         for line in rows.decode().split("\n")[:-1]:
             digest, mark, path = line.split(" ", 2)
-            (made if name == MADE_HERE else wanted)[place + path] = (place + path, mark == "x", digest)
+            (made if name == MADE_HERE else wanted)[prefix + path] = (prefix + path, mark == "x", digest)
     if missing := needed - names:
         return {}, f"its manifest lacks {min(missing)[:120]!a}"
     for row in made.values():
         if not row[0].startswith(rewritten) if rewritten else not _is_bytecode(row, wanted):
-            return {}, f"{row[0][:120]!a} was not made when it was built"
+            return {}, f"{row[0][:120]!a} was not made during its build"
     return {**wanted, **made}, None
 
 
 def made_here_anchor(recorded: Digest | None) -> frozenset[bytes]:
-    """What the section of files that were made here may be, by the store's record."""
+    """The anchor of the files made during a build, from the store's record."""
     return frozenset() if recorded is None else frozenset([recorded.raw])
 
 
 def made_here_digest(rows: Iterable[Row]) -> Digest:
-    """What the store records of files that were made here."""
+    """The digest the store records for files made during a build."""
     return Digest.of(tree_text(rows))
 
 
 def _is_bytecode(row: Row, locked: Mapping[str, Row]) -> bool:
-    """Whether a file is bytecode where Python looks for that of a locked source, and nowhere else."""
+    """Whether a file is the bytecode of a locked source, in the place where Python looks for it."""
     path, executable, _ = row
     folder, _, name = path.rpartition("/")
     package, _, last = folder.rpartition("/")
@@ -146,20 +147,115 @@ def _is_bytecode(row: Row, locked: Mapping[str, Row]) -> bool:
 
 
 def _difference(wanted: Mapping[str, Row], root: str) -> str | None:
-    """How a tree differs from what is wanted, which is hashed while we look whether anything else is there."""
+    """The first difference. Files are hashed in the background while the tree is searched for extra files."""
     paths = list(wanted)
     hashing = Hashing(root, paths)
     try:
         if problem := _other_files(wanted.keys(), frozenset(_files_below(root))):
             return problem
-        found = _rows(paths, hashing)
-        return None if wanted == found else f"{min(path for path in paths if wanted[path] != found[path])} was changed"
+        actual = _rows(paths, hashing)
+        return (
+            None if wanted == actual else f"{min(path for path in paths if wanted[path] != actual[path])} was changed"
+        )
     finally:
         hashing.stop()
 
 
-def _other_files(wanted: Set[str], found: Set[str]) -> str | None:
-    if wanted == found:
+def _other_files(wanted: Set[str], actual: Set[str]) -> str | None:
+    if wanted == actual:
         return None
-    path = min(wanted ^ found)
+    path = min(wanted ^ actual)
     return f"{path} is missing" if path in wanted else f"{path} does not belong to it"
+
+
+Hashed = tuple[bool, str]
+"""Whether a file is executable, and its SHA-256 in hex."""
+
+_CHUNK = 1 << 20
+_MAX_WORKERS = 4  # more would wait for the same disk
+_FILES_PER_WORKER = 500  # starting a process takes as long as hashing about 100 files
+_OWN_WORK = 7  # listing this many files takes as long as hashing one, and this process lists while others hash
+
+
+class Hashing:
+    """Hashes files below a folder, most of them in forked processes that start immediately."""
+
+    def __init__(self, root: str, paths: Sequence[str]) -> None:
+        self._root = root
+        count, workers = len(paths), 1
+        if hasattr(os, "fork") and threading.active_count() == 1:
+            workers = max(1, min(_MAX_WORKERS, os.cpu_count() or 1, count // _FILES_PER_WORKER))
+        helpers = workers - 1
+        own = (count - helpers * count // _OWN_WORK) // workers if helpers else count
+        self._own = paths[:own]
+        size = -(-(count - own) // max(1, helpers))
+        parts = [paths[start : start + size] for start in range(own, count, size)] if helpers else []
+        self._others = [(part, *_start_worker(root, part)) for part in parts]
+
+    def result(self) -> list[Hashed]:
+        """The hashes, in the order of the paths."""
+        try:
+            hashed = _hash_some(self._root, self._own)
+            while self._others:
+                part, pid, reader = self._others.pop(0)
+                hashed += _result_of(pid, reader) or _hash_some(self._root, part)
+            return hashed
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Kill the processes that are still hashing."""
+        while self._others:
+            _, pid, reader = self._others.pop()
+            os.close(reader)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _start_worker(root: str, paths: Sequence[str]) -> tuple[int, int]:
+    """Fork a process that hashes files. Returns its pid and the pipe with its results."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid, reader
+    try:
+        with os.fdopen(writer, "wb") as stream:
+            stream.write("\n".join(f"{run:d}{digest}" for run, digest in _hash_some(root, paths)).encode())
+        os._exit(0)
+    except BaseException:  # noqa: BLE001  the parent hashes these files itself and reports the error
+        os._exit(1)
+
+
+def _result_of(pid: int, reader: int) -> list[Hashed] | None:
+    with os.fdopen(reader, "rb") as stream:
+        lines = stream.read().decode().split("\n")
+    _, status = os.waitpid(pid, 0)
+    return [(line[0] == "1", line[1:]) for line in lines] if status == 0 else None
+
+
+def _hash_some(root: str, paths: Sequence[str]) -> list[Hashed]:
+    buffer = bytearray(_CHUNK)  # shared: a new one per file would take longer than reading and hashing it
+    folder = os.open(root, os.O_RDONLY)
+    try:
+        return [_hashed(path, folder, buffer) for path in paths]
+    finally:
+        os.close(folder)
+
+
+def _hashed(path: str, folder: int, buffer: bytearray) -> Hashed:
+    # O_NONBLOCK: a named pipe must not block. Opening relative to the folder saves path lookups.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    try:
+        status = os.fstat(descriptor)
+        view = memoryview(buffer)
+        size = os.readv(descriptor, [buffer])
+        hasher = hashlib.sha256(view[:size])
+        left = status.st_size - size
+        while size and left > 0:
+            size = os.readv(descriptor, [buffer])
+            hasher.update(view[:size])
+            left -= size
+        return bool(status.st_mode & 0o111), hasher.hexdigest()
+    finally:
+        os.close(descriptor)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from operator import lt
 from typing import Any, NoReturn
 
-from pinwarden.artifacts.portable_paths import check_all_portable
+from pinwarden.artifacts.archives.rules import check_all_portable
 from pinwarden.bundle.acceptance.values import listed
 from pinwarden.core.errors import PinwardenError
 

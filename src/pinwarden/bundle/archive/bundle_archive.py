@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from libipld import encode_multibase
 
-from pinwarden.artifacts.archives.limits import ArchiveLimits
+from pinwarden.artifacts.archives.rules import ArchiveLimits
 from pinwarden.artifacts.archives.tar import BLOCK, tar_in_memory
 from pinwarden.bundle.archive import tar, zstd
 from pinwarden.bundle.archive.car import read_car, write_car

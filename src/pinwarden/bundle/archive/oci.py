@@ -7,9 +7,8 @@ from io import BytesIO
 from typing import NoReturn
 
 from pinwarden.artifacts.oci_manifest import Descriptor, ImageManifest, parse_document
-from pinwarden.artifacts.oci_push import PushRegistry
 from pinwarden.artifacts.oci_reference import DEFAULT_TAG
-from pinwarden.artifacts.oci_registry import Registry
+from pinwarden.artifacts.oci_registry import PushRegistry, Registry
 from pinwarden.bundle.archive.limits import DEFAULT_LIMITS
 from pinwarden.bundle.attestation import MOST_BYTES
 from pinwarden.bundle.descriptor import MEDIA_TYPES

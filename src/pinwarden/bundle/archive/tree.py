@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from pinwarden.artifacts.portable_paths import PathSet, check_portable
+from pinwarden.artifacts.archives.rules import PathSet, check_portable
 from pinwarden.bundle.archive.limits import DEFAULT_LIMITS, BundleLimits
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from pinwarden.artifacts.portable_paths import check_all_portable
+from pinwarden.artifacts.archives.rules import check_all_portable
 from pinwarden.bundle.archive.bundle_archive import Contents
 from pinwarden.bundle.manifest import Entry
 from pinwarden.core.errors import PinwardenError

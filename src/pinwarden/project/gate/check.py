@@ -249,8 +249,8 @@ def _advisory_rows(lock: Lock, texts: Mapping[str, bytes], gate: Gate, *, whole:
     """Known vulnerabilities. Of a lock that is not whole nobody can say which packages it holds."""
     if gate.osv is None or not whole:
         return []
+    from pinwarden.artifacts.osv import vulnerable_packages
     from pinwarden.artifacts.osv_export import read_export
-    from pinwarden.artifacts.vulnerabilities import vulnerable_packages
     from pinwarden.project.locked_packages import locked_packages, vulnerable_rows
 
     packages = locked_packages(lock, texts)

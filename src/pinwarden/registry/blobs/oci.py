@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pinwarden.artifacts.endpoints.docker import registry_endpoint
 from pinwarden.artifacts.oci_manifest import ImageManifest, parse_document
-from pinwarden.artifacts.oci_push import PushRegistry
 from pinwarden.artifacts.oci_reference import parse_reference
+from pinwarden.artifacts.oci_registry import PushRegistry
 from pinwarden.core.cid import Cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.registry.blobs.blobs import Blobs

@@ -1,4 +1,4 @@
-"""The inside of an MCPB bundle: its content without the signature block, its manifest, its members."""
+"""The inside of an MCPB bundle: the ZIP file without its signature block, its manifest and its members."""
 
 from __future__ import annotations
 
@@ -9,31 +9,29 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
-from pinwarden.artifacts.archives.limits import ArchiveLimits
-from pinwarden.artifacts.archives.members import Member, zip_members
-from pinwarden.artifacts.archives.zip_layout import check_layout
+from pinwarden.artifacts.archives.rules import ArchiveLimits, PathSet
+from pinwarden.artifacts.archives.zip import Member, check_layout, zip_members
 from pinwarden.artifacts.mcpb_manifest import MANIFEST_NAME, BundleManifest, Parts, parse_manifest, split
-from pinwarden.artifacts.portable_paths import PathSet
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.files import open_regular
 
 LIMITS = ArchiveLimits(members=100_000, total_bytes=1024 * 1024 * 1024)
-"""Bundles with a Python environment of their own have some hundred megabytes."""
+"""Bundles that include a Python environment have several hundred megabytes."""
 _CHUNK = 1 << 20
 
 
 class Bundle(Record):
-    """A bundle whose ZIP file lies by itself."""
+    """A bundle's ZIP file without the signature block."""
 
     archive: Path
     block_size: int
-    """How many bytes the signature block had."""
+    """The size of the removed signature block in bytes."""
 
 
 def parts_of(path: Path) -> Parts:
-    """Where the content of a bundle ends, and the signature after it."""
+    """Where the content of a bundle ends and its signature begins."""
     with open_regular(path) as stream:
 
         def read(offset: int, size: int) -> bytes:
@@ -44,23 +42,23 @@ def parts_of(path: Path) -> Parts:
 
 
 def content_digest(path: Path, size: int, algorithm: str = "sha256") -> Digest:
-    """The digest of the first bytes of a file."""
+    """The digest of the first ``size`` bytes of a file."""
     with open_regular(path) as stream:
-        found, digest = _digest_of(stream, size, algorithm)
-    if found != size:
-        raise PinwardenError("FILE_UNREADABLE", f"{path} became shorter while it was read")
+        count, digest = _digest_of(stream, size, algorithm)
+    if count != size:
+        raise PinwardenError("FILE_UNREADABLE", f"{path} was truncated while it was read")
     return digest
 
 
 @contextmanager
 def content_of_bundle(path: Path, parts: Parts) -> Iterator[Bundle]:
-    """The ZIP file alone.
+    """The ZIP file without the signature block.
 
-    The directory of a ZIP file is sought from its end; a signature block could hold another one.
+    ZIP readers search for the directory from the end of the file, and a signature block could contain another one.
     """
     with open_regular(path) as stream:
-        whole = stream.seek(0, 2)
-        if parts.content_size == whole:
+        file_size = stream.seek(0, 2)
+        if parts.content_size == file_size:
             yield Bundle(archive=path, block_size=0)
             return
         with TemporaryDirectory(prefix="pinwarden-") as folder:
@@ -68,11 +66,11 @@ def content_of_bundle(path: Path, parts: Parts) -> Iterator[Bundle]:
             stream.seek(0)
             with archive.open("xb") as copy:
                 _copy(stream, copy, parts.content_size)
-            yield Bundle(archive=archive, block_size=whole - parts.content_size)
+            yield Bundle(archive=archive, block_size=file_size - parts.content_size)
 
 
 def members_of(bundle: Bundle) -> Iterator[Member]:
-    """The files of a bundle, each in one place only, wherever it is unpacked."""
+    """The files of a bundle. No two are the same file on any system."""
     check_layout(bundle.archive, comment=bundle.block_size)
     seen = PathSet()
     for member in zip_members(bundle.archive, limits=LIMITS):
@@ -81,17 +79,17 @@ def members_of(bundle: Bundle) -> Iterator[Member]:
 
 
 def manifest_of(bundle: Bundle) -> BundleManifest:
-    """The manifest, after every member has been looked at."""
-    found: bytes | None = None
+    """Read the manifest, and check every member."""
+    manifest_data: bytes | None = None
     paths: set[str] = set()
     for member in members_of(bundle):
         paths.add(member.path)
         if member.path == MANIFEST_NAME:
-            found = member.data
-    if found is None:
+            manifest_data = member.data
+    if manifest_data is None:
         raise PinwardenError("BUNDLE_INVALID", f"the bundle has no {MANIFEST_NAME}")
-    manifest = parse_manifest(found)
-    # Clients append .exe themselves where it is needed.
+    manifest = parse_manifest(manifest_data)
+    # Clients append .exe on Windows.
     if not paths & {manifest.entry_point, f"{manifest.entry_point}.exe"}:
         message = f"the bundle's manifest: server.entry_point is not in the bundle: {manifest.entry_point[:80]!a}"
         raise PinwardenError("BUNDLE_INVALID", message, data={"member": "server.entry_point"})

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.content_hash import check_content, parse_content_hash
-from pinwarden.artifacts.portable_paths import PathSet, check_portable
-from pinwarden.artifacts.server_manifest import ServerManifest, parse
+from pinwarden.artifacts.archives.rules import PathSet, check_portable
+from pinwarden.artifacts.artifact import check_content, parse_content_hash
+from pinwarden.bundle.server_manifest import ServerManifest, parse
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from pinwarden.artifacts.portable_paths import check_portable
+from pinwarden.artifacts.archives.rules import check_portable
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits

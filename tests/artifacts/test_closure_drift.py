@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.closure_drift import ClosureChange, compare_closures
+from pinwarden.artifacts.artifact_drift import ClosureChange, compare_closures
 from pinwarden.core.digest import Digest
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 
@@ -51,23 +51,23 @@ def test_equal_closures_have_no_difference_whatever_their_order() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "kind", "message"),
     [
-        (None, package("a"), "added", "a 1.0.0 is new"),
-        (package("a"), None, "removed", "a 1.0.0 is gone"),
-        (package("a"), package("a", "1.0.1"), "version", "a is 1.0.1 instead of 1.0.0"),
-        (package("a"), package("a", content="evil"), "bytes", "a 1.0.0 has other bytes under the same version"),
+        (None, package("a"), "added", "a 1.0.0 was added"),
+        (package("a"), None, "removed", "a 1.0.0 was removed"),
+        (package("a"), package("a", "1.0.1"), "version", "a changed from 1.0.0 to 1.0.1"),
+        (package("a"), package("a", content="evil"), "bytes", "a 1.0.0 has different bytes under the same version"),
         (
             package("a"),
             package("a", install_scripts=True),
             "scripts",
-            "a 1.0.0 now has scripts that a package client would run on installation",
+            "a 1.0.0 now has scripts that a normal installation would run",
         ),
         (
             package("a"),
             package("a", "1.0.1", install_scripts=True),
             "scripts",
-            "a 1.0.1 now has scripts that a package client would run on installation",
+            "a 1.0.1 now has scripts that a normal installation would run",
         ),
-        (package("a"), package("b", path="node_modules/a"), "version", "b is 1.0.0 instead of a 1.0.0"),
+        (package("a"), package("b", path="node_modules/a"), "version", "b 1.0.0 replaces a 1.0.0"),
     ],
 )
 def test_every_kind_of_difference(
@@ -128,12 +128,12 @@ def test_python_packages_are_told_apart_by_their_marker() -> None:
 def test_a_wheel_more_under_a_locked_version_is_told() -> None:
     """An installer elsewhere may take it: it is in nobody's review."""
     (change,) = compare_closures(closure(wheel("a", "1.0", "x")), closure(wheel("a", "1.0", "x", "y")))
-    assert (change.kind, change.message) == ("files", "a 1.0 has other files under the same version: y is new")
+    assert (change.kind, change.message) == ("files", "a 1.0 has different files under the same version: y was added")
 
 
 def test_a_wheel_less_under_a_locked_version_is_told() -> None:
     (change,) = compare_closures(closure(wheel("a", "1.0", "x", "y")), closure(wheel("a", "1.0", "x")))
-    assert (change.kind, change.message) == ("files", "a 1.0 has other files under the same version: y is gone")
+    assert (change.kind, change.message) == ("files", "a 1.0 has different files under the same version: y was removed")
 
 
 def test_the_same_file_somewhere_else_is_told() -> None:

@@ -1,0 +1,96 @@
+"""Files of npm and cargo tarballs, which keep everything below one top-level folder.
+
+The code that checks a package and the code that unpacks it both read tarballs through this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS, ArchiveLimits
+from pinwarden.artifacts.archives.tar import TarFile, tar_stream
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.system.files import open_regular
+
+MOST_FILE_BYTES = 4 * 1024 * 1024
+"""For one file requested by name: a manifest or a build file."""
+
+
+def package_files(
+    stream: IO[bytes], named: frozenset[str], limits: ArchiveLimits = DEFAULT_LIMITS
+) -> Iterator[tuple[str, TarFile]]:
+    """Every file with its path inside the package, i.e. without the top-level folder.
+
+    Links are skipped, as package clients do. Raises ``ARCHIVE_UNSAFE`` for a duplicate path, and for a file whose name
+    differs from one in ``named`` only in case: on some file systems it is that file.
+    """
+    folded = {name.lower(): name for name in named}
+    seen: set[str] = set()
+    for file in tar_stream(stream, limits):
+        _, _, path = file.path.partition("/")
+        if not path:
+            continue
+        wanted = folded.get(path.lower(), path)
+        if path in seen or wanted != path:
+            _refuse(f"has {wanted[:120]!a} more than once, or in another letter case")
+        seen.add(path)
+        yield path, file
+
+
+def read_files(
+    stream: IO[bytes],
+    names: frozenset[str],
+    limits: ArchiveLimits = DEFAULT_LIMITS,
+    *,
+    file_bytes: int = MOST_FILE_BYTES,
+) -> dict[str, bytes]:
+    """The files with these names. Reads the entire tarball, so its limits and rules apply to every member."""
+    contents: dict[str, bytes] = {}
+    for path, file in package_files(stream, names, limits):
+        if path in names:
+            if file.size > file_bytes:
+                _refuse(f"has a {path} of more than {file_bytes} bytes")
+            contents[path] = bytes(file.read())
+    return contents
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball {problem}")
+
+
+NAMES = frozenset({"package.json", "binding.gyp"})
+"""Files that decide what npm runs."""
+
+
+class TarballManifest(Record):
+    """What npm reads after it unpacked the tarball."""
+
+    document: Any
+    has_gyp: bool
+    """There is a ``binding.gyp``, which npm builds on installation by default."""
+
+
+def unpacked(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
+    """Path, executable bit and bytes of every file, the same files that :func:`read_manifest` saw."""
+    with open_regular(archive) as stream:
+        for path, file in package_files(stream, NAMES):
+            yield path, file.executable, bytes(file.read())
+
+
+def read_manifest(
+    stream: IO[bytes], limits: ArchiveLimits = DEFAULT_LIMITS, *, file_bytes: int = MOST_FILE_BYTES
+) -> TarballManifest:
+    """Read ``package.json``. ``ARCHIVE_UNSAFE`` if it is missing or ambiguous."""
+    files = read_files(stream, NAMES, limits, file_bytes=file_bytes)
+    if "package.json" not in files:
+        raise PinwardenError("ARCHIVE_UNSAFE", "the tarball has no package.json")
+    try:
+        # As npm reads it: no byte order mark, and the last duplicate member wins. Real packages have both.
+        document = strict_json.parse_last_wins(files["package.json"].removeprefix(b"\xef\xbb\xbf"))
+    except PinwardenError as err:
+        raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball's package.json is not valid JSON: {err}") from err
+    return TarballManifest(document=document, has_gyp="binding.gyp" in files)

@@ -1,0 +1,199 @@
+"""The ZIP reader: members within limits, and a layout that has only one interpretation.
+
+A member outside the archive, a link, or a duplicate makes the entire archive unusable, because two readers could unpack
+it differently. The same goes for bytes that belong to no member: a ZIP file can be read from its start or from the
+directory at its end, and such bytes can make it two archives in one.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS, ArchiveLimits
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+from pinwarden.system.files import open_regular
+
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    UnicodeError,
+    ValueError,
+    OverflowError,
+)
+
+
+class Member(Record):
+    """One file of an archive."""
+
+    path: str
+    """Relative, with forward slashes, without ``..``."""
+    executable: bool
+    data: bytes = field(repr=False)
+
+
+def zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[Member]:
+    """The files of a ZIP file in directory order."""
+    check = _MemberCheck(path, limits)
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            check.count()
+            mode = member.external_attr >> 16
+            if stat.S_ISLNK(mode):
+                check.refuse(f"has a link {member.filename[:120]!a}")
+            if member.flag_bits & 0x1:
+                check.refuse(f"has an encrypted file {member.filename[:120]!a}")
+            if member.orig_filename != member.filename:
+                check.refuse(f"has a name that readers truncate differently: {member.orig_filename[:120]!a}")
+            if member.is_dir():
+                check.safe(member.filename.rstrip("/"), again=True)
+                continue
+            name = check.safe(member.filename)
+            check.take(member.file_size)
+            with archive.open(member) as stream:
+                data = stream.read(member.file_size + 1)
+            if len(data) != member.file_size:
+                check.refuse(f"states a wrong size for {name[:120]!a}")
+            yield Member(path=name, executable=bool(mode & 0o111), data=data)
+
+
+class _MemberCheck:
+    """Counts members and bytes of one archive, and rejects unsafe names."""
+
+    def __init__(self, archive: Path, limits: ArchiveLimits) -> None:
+        self._archive = archive
+        self._limits = limits
+        self._members = self._bytes = 0
+        self._seen: set[str] = set()
+
+    def count(self) -> None:
+        self._members += 1
+        if self._members > self._limits.members:
+            self.refuse(f"has more than {self._limits.members} members")
+
+    def take(self, size: int) -> None:
+        self._bytes += size
+        if size < 0 or self._bytes > self._limits.total_bytes:
+            self.refuse(f"unpacks to more than {self._limits.total_bytes} bytes")
+
+    def safe(self, name: str, *, again: bool = False) -> str:
+        """Return the name unchanged if it stays inside the archive, is a valid file name, and is new."""
+        try:
+            size = len(name.encode())
+        except UnicodeEncodeError:
+            self.refuse(f"has a name that is not valid Unicode: {name[:120]!a}")
+        if not name or size > self._limits.path_bytes or _UNSAFE.search(name):
+            self.refuse(f"has a name that leaves the archive or is not a valid file name: {name[:120]!a}")
+        if name in self._seen and not again:
+            self.refuse(f"has {name[:120]!a} twice")
+        self._seen.add(name)
+        return name
+
+    def refuse(self, problem: str) -> NoReturn:
+        raise PinwardenError("ARCHIVE_UNSAFE", f"{self._archive.name} {problem}")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _BROKEN as err:
+        raise PinwardenError("ARCHIVE_UNSAFE", f"{path.name} is a damaged or incomplete archive: {err}") from err
+    except OSError as err:
+        raise PinwardenError("FILE_UNREADABLE", f"{path}: {err.strerror or err}") from err
+
+
+_LOCAL, _END, _END64, _LOCATOR64 = b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
+_END_SIZE, _END64_SIZE, _LOCATOR64_SIZE = 22, 56, 20
+_DESCRIPTORS = frozenset({12, 16, 20, 24})
+_STREAMED = 0x08
+
+
+def check_layout(path: Path, *, comment: int = 0) -> None:
+    """Refuse a ZIP file in which any byte belongs to no member and no directory entry.
+
+    ``comment`` is a comment length that the end record may state although no comment follows: the length of a
+    signature block that was cut off.
+    """
+    with open_regular(path) as stream:
+        directory, members = _directory(stream, path, comment)
+        at, streamed = 0, False
+        for member in _directory_entries(stream, path, directory, members):
+            _check_gap(path, member.header_offset - at, streamed=streamed)
+            at = _end_of(stream, path, member)
+            streamed = bool(member.flag_bits & _STREAMED)
+        _check_gap(path, directory - at, streamed=streamed)
+
+
+def _directory_entries(stream: BinaryIO, path: Path, directory: int, members: int) -> list[zipfile.ZipInfo]:
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            entries = archive.infolist()
+            start = archive.start_dir
+    except (zipfile.BadZipFile, struct.error, ValueError, EOFError, NotImplementedError, OverflowError) as err:
+        raise PinwardenError("ARCHIVE_UNSAFE", f"{path.name} is a damaged or incomplete archive: {err}") from err
+    if start != directory or len(entries) != members:
+        _refuse(path, "has a directory at another offset or of another length than its end record states")
+    return sorted(entries, key=lambda entry: entry.header_offset)
+
+
+def _check_gap(path: Path, gap: int, *, streamed: bool) -> None:
+    """Members must be adjacent; only a data descriptor may follow a streamed member."""
+    if gap and not (streamed and gap in _DESCRIPTORS):
+        _refuse(path, "has bytes between its members, or overlapping members")
+
+
+def _end_of(stream: BinaryIO, path: Path, member: zipfile.ZipInfo) -> int:
+    stream.seek(member.header_offset)
+    head = stream.read(30)
+    if len(head) != 30 or head[:4] != _LOCAL:
+        _refuse(path, f"has no member at the offset in its directory: {member.filename[:120]!a}")
+    name, extra = struct.unpack("<HH", head[26:])
+    return member.header_offset + 30 + int(name) + int(extra) + member.compress_size
+
+
+def _directory(stream: BinaryIO, path: Path, comment: int) -> tuple[int, int]:
+    """The offset of the directory, and its number of members."""
+    file_size = stream.seek(0, 2)
+    end_at = file_size - _END_SIZE
+    end = _read_at(stream, end_at, _END_SIZE)
+    if end[:4] != _END:
+        _refuse(path, "has no end record at its end")
+    disk, first_disk, here, members, size, offset, comment_length = struct.unpack("<HHHHIIH", end[4:])
+    if comment_length not in (0, comment) or disk or first_disk or here != members:
+        _refuse(path, "has an archive comment, or spans several disks")
+    locator = _read_at(stream, end_at - _LOCATOR64_SIZE, _LOCATOR64_SIZE)
+    if locator[:4] == _LOCATOR64:
+        end_at -= _LOCATOR64_SIZE + _END64_SIZE
+        record = _read_at(stream, end_at, _END64_SIZE)
+        if record[:4] != _END64 or struct.unpack("<Q", locator[8:16])[0] != end_at:
+            _refuse(path, "has a misplaced ZIP64 end record")
+        members, size, offset = struct.unpack("<QQQ", record[32:])
+    if offset + size != end_at:
+        _refuse(path, "has bytes between its directory and its end record")
+    return offset, members
+
+
+def _read_at(stream: BinaryIO, offset: int, size: int) -> bytes:
+    if offset < 0:
+        return b""
+    stream.seek(offset)
+    return stream.read(size)
+
+
+def _refuse(path: Path, problem: str) -> NoReturn:
+    raise PinwardenError("ARCHIVE_UNSAFE", f"{path.name} {problem}")

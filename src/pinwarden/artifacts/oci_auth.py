@@ -1,0 +1,223 @@
+"""Authentication at OCI registries: credentials in docker's and podman's files, and ``WWW-Authenticate`` challenges."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as BinasciiError
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from pinwarden.artifacts.oci_reference import HUB, HUB_NAMES, Reference
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field
+from pinwarden.system.target import Address
+
+HUB_KEY = "https://index.docker.io/v1/"
+"""How docker's config file and credential helpers name Docker Hub."""
+IDENTITY = "<token>"
+"""The user name in docker's files that marks the secret as a refresh token."""
+
+_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LIMITS = Limits(max_bytes=1024 * 1024, max_depth=16)
+_MAX_SECRET = 64 * 1024
+
+
+class Credential(Record):
+    """User name and password, or user name ``<token>`` and a refresh token."""
+
+    user: str = field(repr=False)
+    secret: str = field(repr=False)
+
+    @property
+    def authorization(self) -> str:
+        """The value of the ``Authorization`` header."""
+        return "Basic " + b64encode(f"{self.user}:{self.secret}".encode()).decode()
+
+    @classmethod
+    def of(cls, authorization: str | None) -> Credential | None:
+        """The credential in a Basic ``Authorization`` header; None for other schemes."""
+        scheme, _, encoded = (authorization or "").partition(" ")
+        if scheme.lower() != "basic":
+            return None
+        user, _, secret = b64decode(encoded).decode().partition(":")
+        return cls(user=user, secret=secret)
+
+
+class DockerConfig(Record):
+    """Credentials and credential helpers from one file."""
+
+    stored: Mapping[str, Credential]
+    """By the file's own key."""
+    helpers: Mapping[str, str]
+    """Credential helper by registry."""
+    store: str = ""
+    """The credential helper for all other registries."""
+
+    def credential(self, reference: Reference) -> Credential | None:
+        """The credential stored in the file itself. podman's keys may include part of the image name."""
+        hosts = _keys(reference.host)
+        parts = reference.name.split("/")
+        for length in range(len(parts), 0, -1):
+            for host in hosts:
+                if credential := self.stored.get("/".join([host, *parts[:length]])):
+                    return credential
+        return next((self.stored[key] for key in self.stored if _host_of(key) in hosts), None)
+
+    def helper(self, reference: Reference) -> str:
+        """The credential helper configured for this registry; empty if none."""
+        return next((self.helpers[key] for key in self.helpers if _host_of(key) in _keys(reference.host)), "")
+
+    def knows(self, reference: Reference) -> bool:
+        """Whether the file mentions this registry."""
+        return bool(self.credential(reference) or self.helper(reference))
+
+
+def parse_docker_config(data: bytes, source: str) -> DockerConfig:
+    """Parse ``config.json`` or ``auth.json``. Errors name ``source`` and never quote its content."""
+    try:
+        value = strict_json.parse(data, _LIMITS)
+    except PinwardenError as err:
+        # The parser's message may quote the file.
+        raise PinwardenError("CONFIG_INVALID", f"{source} is not valid JSON") from err
+    members = _object(value, source, "the file")
+    helpers = _object(members.get("credHelpers", {}), source, "credHelpers")
+    store = members.get("credsStore", "")
+    for name in (*helpers.values(), *([store] if store != "" else [])):
+        if not isinstance(name, str) or not _HELPER.fullmatch(name):
+            _refuse(source, "a credential helper's name is malformed")
+    stored = {}
+    for key, entry in _object(members.get("auths", {}), source, "auths").items():
+        if credential := _credential(_object(entry, source, "an entry of auths"), source):
+            stored[key] = credential
+    return DockerConfig(stored=stored, helpers=helpers, store=store)
+
+
+def parse_helper_answer(data: bytes, source: str) -> Credential | None:
+    """Parse the output of a credential helper."""
+    try:
+        members = _object(strict_json.parse(data, _LIMITS), source, "the output")
+    except PinwardenError as err:
+        raise PinwardenError("CONFIG_INVALID", f"{source} printed an invalid response") from err
+    user, secret = members.get("Username", ""), members.get("Secret", "")
+    return _checked(user, secret, source) if secret else None
+
+
+def _credential(entry: dict[str, Any], source: str) -> Credential | None:
+    if token := entry.get("identitytoken"):
+        return _checked(IDENTITY, token, source)
+    if encoded := entry.get("auth"):
+        try:
+            text = b64decode(encoded, validate=True).decode().rstrip("\0")
+        except (BinasciiError, ValueError, TypeError) as err:
+            raise PinwardenError("CONFIG_INVALID", f"{source}: an auth is not user:password in base64") from err
+        user, colon, secret = text.partition(":")
+        if not colon:
+            _refuse(source, "an auth is not user:password in base64")
+        return _checked(user, secret, source)
+    if entry.get("username"):
+        return _checked(entry["username"], entry.get("password", ""), source)
+    return None
+
+
+def _checked(user: object, secret: object, source: str) -> Credential:
+    if not isinstance(user, str) or not isinstance(secret, str) or len(user) + len(secret) > _MAX_SECRET:
+        _refuse(source, "a credential is not a string, or too long")
+    return Credential(user=user, secret=secret)
+
+
+def _keys(host: str) -> tuple[str, ...]:
+    return tuple(sorted(HUB_NAMES)) if host == HUB else (host,)
+
+
+def _host_of(key: str) -> str:
+    """The registry host of a key. Old files use URLs as keys; a key with a path is not for the entire registry."""
+    scheme, mark, rest = key.partition("://")
+    if mark and scheme in ("http", "https"):
+        return rest.partition("/")[0].lower()
+    return key.lower()
+
+
+def _object(value: object, source: str, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        _refuse(source, f"{where} is not an object")
+    return value
+
+
+def _refuse(source: str, problem: str) -> NoReturn:
+    raise PinwardenError("CONFIG_INVALID", f"{source}: {problem}")
+
+
+_MAX_TEXT = 8192
+_TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # RFC 9110, 5.6.2  # noqa: S105 - grammar, not a secret
+_SCHEME = re.compile(rf"\s*({_TOKEN})(?=\s|,|$)(?!\s*=)")
+_PARAMETER = re.compile(rf'\s*({_TOKEN})\s*=\s*(?:"((?:[^"\\\x00-\x1f]|\\.)*)"|({_TOKEN}))')
+_COMMA = re.compile(r"\s*,\s*")
+
+
+class Challenge(Record):
+    """One challenge of a ``WWW-Authenticate`` header."""
+
+    scheme: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_challenges(text: str) -> tuple[Challenge, ...]:
+    """Parse a ``WWW-Authenticate`` header; scheme and parameter names become lower-case."""
+    if len(text) > _MAX_TEXT:
+        raise _malformed()
+    challenges: list[Challenge] = []
+    parameters: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        if scheme := _SCHEME.match(text, position):
+            parameters = {}
+            challenges.append(Challenge(scheme=scheme[1].lower(), parameters=parameters))
+            position = scheme.end()
+        elif (parameter := _PARAMETER.match(text, position)) and challenges:
+            name = parameter[1].lower()
+            if name in parameters:
+                raise _malformed()
+            quoted = parameter[2]
+            parameters[name] = parameter[3] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            position = parameter.end()
+        elif comma := _COMMA.match(text, position):
+            position = comma.end()
+        elif not text[position:].strip():
+            break
+        else:
+            raise _malformed()
+    return tuple(challenges)
+
+
+def may_answer_to(registry: Address, realm: Address) -> bool:
+    """Whether the credential may be sent to the realm: the registry itself, or a host under the same domain."""
+    if realm.host == registry.host:
+        return realm.scheme == "https" or registry.scheme == "http"
+    mine = _own_domain(registry.host)
+    return realm.scheme == "https" and mine is not None and mine == _own_domain(realm.host)
+
+
+def _own_domain(host: str) -> str | None:
+    """The registrable domain of a host. In doubt the longer one."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        labels = host.rstrip(".").split(".")
+    else:
+        return None
+    # example.co.uk: anyone can register below short second-level names of a country.
+    shared = len(labels) >= 2 and len(labels[-1]) == 2 and len(labels[-2]) <= 3
+    needed = 3 if shared else 2
+    return ".".join(labels[-needed:]) if len(labels) >= needed else None
+
+
+def _malformed() -> PinwardenError:
+    return PinwardenError(
+        "FETCH_FAILED",
+        "the registry sent a malformed WWW-Authenticate header",
+        data={"reason": "protocol"},
+    )

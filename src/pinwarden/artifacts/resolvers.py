@@ -1,0 +1,230 @@
+"""uv as a resolver: it writes a ``pylock.toml`` for one exact package, builds nothing and installs nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pinwarden.artifacts.pylock import MAX_BYTES
+from pinwarden.artifacts.python_package import exact_version, normalized_name
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.lock.closure import LIMITS
+from pinwarden.system.bounded_run import Task, run_bounded
+from pinwarden.system.child_environment import child_environment
+from pinwarden.system.files import read_file
+from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.fetch_failures import unfetched
+from pinwarden.system.net.network_guard import HostNotFoundError, NetworkRules, destinations
+from pinwarden.system.net.proxies import proxy_for
+from pinwarden.system.programs import find_program
+
+RESOLVE_SECONDS = 300.0
+"""The largest closures take a minute or two over a slow line."""
+
+
+def run_resolver(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], *, seconds: float, secrets: Sequence[str] = ()
+) -> bytes:
+    """What the program wrote to its standard output. Its failure is ours, with the end of what it complained about."""
+    task = Task(name=Path(command[0]).name, failure="RESOLVER_FAILED", seconds=seconds, secrets=tuple(secrets))
+    return run_bounded(command, folder, environment, task)
+
+
+def check_address(index: Endpoint, variables: Mapping[str, str], *, allow_plain_http: bool = False) -> None:
+    """Refuse a registry that our own client would not ask: a resolver asks whatever address it is given."""
+    if proxy_for(index.address, variables) is not None:
+        return  # the proxy looks the name up
+    rules = NetworkRules(allow_private=index.private_allowed, allow_plain_http=allow_plain_http)
+    try:
+        destinations(index.address, rules)
+    except HostNotFoundError as err:
+        raise unfetched("connect", f"the host {index.address.host} was not found") from err
+
+
+_UV_NETWORK_ERRORS = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_INDEX = "PINWARDEN"  # the name by which uv finds the credential for the index in its environment
+
+
+def find_uv(variables: Mapping[str, str]) -> Path:
+    """The uv program: on the search path, or from the Python package of that name beside us."""
+    found = find_program("uv", variables.get("PATH", ""))
+    if found is not None and found.is_absolute():  # not one that lies in whatever folder we were started in
+        return found
+    try:
+        from uv import find_uv_bin
+
+        return Path(find_uv_bin())
+    except (ImportError, OSError) as err:
+        raise PinwardenError(
+            "RESOLVER_MISSING", "uv is needed to work out what this package depends on, and is not installed"
+        ) from err
+
+
+def resolve(  # noqa: PLR0913  one question with all that the answer depends on
+    name: str,
+    version: str,
+    index: Endpoint,
+    *,
+    uv: Path,
+    variables: Mapping[str, str],
+    extras: Sequence[str] = (),
+    python_version: str | None = None,
+    timeout: float = RESOLVE_SECONDS,
+    allow_plain_http: bool = False,
+) -> bytes:
+    """The ``pylock.toml`` for one exact package, for every platform, from one index and no other."""
+    wanted = _requirement(name, version, extras)
+    python = python_version or f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if not re.fullmatch(r"3\.[0-9]{1,2}(?:\.[0-9]{1,3})?", python):
+        raise PinwardenError("PACKAGE_INVALID", f"{python[:40]!a} is not a version of Python")
+    check_address(index, variables, allow_plain_http=allow_plain_http)
+    with TemporaryDirectory(prefix="pinwarden-resolve-") as made:
+        folder = Path(made)
+        (folder / "requirements.in").write_text(wanted + "\n")
+        environment, secrets = _environment(index, variables, folder)
+        switches = (
+            *("--universal", "--no-header", "--no-annotate", "--no-build", "--format", "pylock.toml", "--quiet"),
+            *("--no-config", "--no-progress", "--color", "never", "--python-version", python),
+            *("--python", sys.executable, "--output-file", "pylock.toml", "requirements.in"),
+        )
+        run_resolver([str(uv), "pip", "compile", *switches], folder, environment, seconds=timeout, secrets=secrets)
+        return read_file(folder / "pylock.toml", MAX_BYTES)
+
+
+def uv_version(uv: Path, variables: Mapping[str, str]) -> str:
+    """The resolver's name with its version, for the record."""
+    with TemporaryDirectory(prefix="pinwarden-resolve-") as made:
+        environment = child_environment({"UV_NO_CONFIG": "1", "HOME": made}, variables)
+        said = run_resolver([str(uv), "--version"], Path(made), environment, seconds=30)
+    return " ".join(said.decode("utf-8", "replace").split()[:2])[:40]
+
+
+def _requirement(name: str, version: str, extras: Sequence[str]) -> str:
+    """Made of parts that were each checked: nothing in it can be an option, an address or another requirement."""
+    chosen = ",".join(normalized_name(each) for each in extras)
+    return f"{normalized_name(name)}{f'[{chosen}]' if chosen else ''}=={exact_version(version)}"
+
+
+def _environment(index: Endpoint, variables: Mapping[str, str], folder: Path) -> tuple[dict[str, str], list[str]]:
+    """A short environment in which uv sees one index, no settings, no netrc and no cache of ours; and its secrets."""
+    own = {
+        "HOME": str(folder),
+        "UV_CACHE_DIR": str(folder / "cache"),
+        "UV_DEFAULT_INDEX": f"{_INDEX.lower()}={index.url}",
+        "UV_KEYRING_PROVIDER": "disabled",
+        "UV_NO_CONFIG": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+        # The authorities of this machine, as for our own client; the second is the name that older versions know.
+        "UV_SYSTEM_CERTS": "1",
+        "UV_NATIVE_TLS": "1",
+        "NETRC": str(folder / "no-netrc"),
+    }
+    if index.ca_file is not None:
+        own["SSL_CERT_FILE"] = str(index.ca_file)
+    secrets: list[str] = []
+    if index.authorization is not None:
+        user, password = _pair(index.authorization)
+        own |= {f"UV_INDEX_{_INDEX}_USERNAME": user, f"UV_INDEX_{_INDEX}_PASSWORD": password}
+        secrets = [index.authorization, password]
+    also = {each for word in _UV_NETWORK_ERRORS for each in (word, word.lower())}
+    return child_environment(own, variables, also), secrets
+
+
+def _pair(authorization: str) -> tuple[str, str]:
+    scheme, _, value = authorization.partition(" ")
+    try:
+        user, mark, password = b64decode(value, validate=True).decode().partition(":")
+    except ValueError:
+        mark = ""
+    if scheme.lower() != "basic" or not mark:
+        raise PinwardenError("RESOLVER_FAILED", "uv takes only a user name and password for an index")
+    return user, password
+
+
+# Where npm finds its settings, among which are credentials: npm sends them, we do not look at them.
+_NPM_VARIABLES = ("NPM_CONFIG_USERCONFIG", "NPM_CONFIG_GLOBALCONFIG", "NPM_TOKEN", "NODE_AUTH_TOKEN")
+_NOWHERE_HOST = "refused.invalid"  # RFC 2606: nobody has a host of that name
+_NOWHERE = f"https://{_NOWHERE_HOST}/"
+_NPM_NETWORK_ERRORS = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")
+
+
+class WantedPackage(Record):
+    """What is resolved."""
+
+    name: str
+    version: str
+    needs: frozenset[str]
+    """The scopes whose registries are asked in any case."""
+
+
+def resolve_npm(
+    wanted: WantedPackage,
+    registries: Mapping[str, Endpoint],
+    variables: Mapping[str, str],
+    *,
+    allow_plain_http: bool = False,
+) -> tuple[bytes, str]:
+    """The ``package-lock.json`` for one exact package, and the resolver's name with its version.
+
+    ``registries`` are by scope: under ``""`` the one of packages without a scope, under ``@scope`` another one.
+    """
+    addresses: dict[str, str] = {}
+    refused: dict[str, PinwardenError] = {}
+    for scope, endpoint in registries.items():
+        try:
+            check_address(endpoint, variables, allow_plain_http=allow_plain_http)
+            addresses[scope] = endpoint.url
+        except PinwardenError as err:
+            if scope in wanted.needs:
+                raise
+            # Perhaps no dependency has this scope. If one has, it must not come from the usual registry instead.
+            addresses[scope], refused[scope] = _NOWHERE, err
+    npm = find_program("npm", variables.get("PATH", ""))
+    if npm is None:
+        raise PinwardenError(
+            "RESOLVER_MISSING", "npm is needed to work out what this package depends on, and is not installed"
+        )
+    also = {each for word in (*_NPM_VARIABLES, *_NPM_NETWORK_ERRORS) for each in (word, word.lower())}
+    environment = child_environment({}, variables, also)
+    with TemporaryDirectory(prefix="pinwarden-resolve-") as made:
+        folder = Path(made)
+        needs = {wanted.name: wanted.version}
+        about = {"name": "resolved-by-pinwarden", "version": "0.0.0", "private": True, "dependencies": needs}
+        (folder / "package.json").write_text(json.dumps(about))
+        switches = (
+            *("--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"),
+            *("--lockfile-version=3", "--omit-lockfile-registry-resolved=false", "--install-links=false"),
+            *("--include=optional", "--omit=dev", "--loglevel=error", *_named(addresses)),
+            # Whoever may write beside the folder could call it a workspace, and npm would take settings from there.
+            "--no-workspaces",
+            *(("--fetch-retries=0",) if refused else ()),  # what is nowhere is not there a minute later either
+        )
+        try:
+            run_resolver([str(npm), "install", *switches], folder, environment, seconds=RESOLVE_SECONDS)
+        except PinwardenError as err:
+            for reason in refused.values() if _NOWHERE_HOST in str(err.data.get("stderr")) else ():
+                raise reason from err
+            raise
+        version = _version_beside(npm)
+        if version is None:
+            version = run_resolver([str(npm), "--version"], folder, environment, seconds=30).decode().strip()
+        return read_file(folder / "package-lock.json", LIMITS.max_bytes), f"npm {version[:40]}"
+
+
+def _version_beside(npm: Path) -> str | None:
+    """What npm's own package says, which takes no time; asking npm takes as long as starting it."""
+    try:
+        about = json.loads(read_file(npm.resolve().parent.parent / "package.json"))
+        return str(about["version"]) if about["name"] == "npm" else None
+    except (PinwardenError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _named(addresses: Mapping[str, str]) -> list[str]:
+    return [f"--{f'{scope}:' if scope else ''}registry={url}" for scope, url in addresses.items()]

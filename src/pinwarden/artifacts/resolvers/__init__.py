@@ -1,1 +1,0 @@
-"""npm and uv as resolvers: they write a lockfile for one exact package and install nothing."""
