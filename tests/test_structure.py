@@ -212,7 +212,7 @@ _STARTS = {
         "contract/observation.py",
         "registry/bundle_facts.py",
     },
-    "probe_as_two_clients": {"cli/commands/inspect.py"},
+    "probe_as_two_clients": {"cli/commands/surface.py"},
 }
 """What starts servers, and the only modules that call it."""
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from pinwarden.cli.commands import COMMANDS
 from pinwarden.cli.grammar import Argument, Command, grammar
-from pinwarden.cli.main import COMMANDS
 from pinwarden.core.errors import CODES
 from pinwarden.surface.drift.changes import CHANGE_KINDS
 from tools import architecture

@@ -320,7 +320,7 @@ def test_events_wait_by_database_and_not_by_password(url: str, same: bool, tmp_p
 def test_an_empty_log_is_clean(empty: ReviewWorld) -> None:
     empty.use()
     assert empty.json("audit", "verify")["entries"] == 0
-    assert (empty.run("audit", "tail").out, empty.run("audit", "tail").err) == ("", "nothing is recorded yet\n")
+    assert (empty.run("audit", "tail").out, empty.run("audit", "tail").err) == ("", "no events are recorded yet\n")
     assert empty.run("audit", "tail", "--kind", "blocked").err == "no such event is recorded\n"
     assert (empty.run("audit", "export").out, empty.run("review", "list").code) == ("", 0)
 
@@ -372,7 +372,7 @@ def test_who_used_no_gateway_yet_is_told_so_and_nothing_is_made(
     before = sorted(tmp_path.rglob("*"))
     assert [empty.run(*command).code for command in READING] == [3, 0, 0, 0, 2, 2, 0, 0]
     assert "[DATABASE_MISSING]" in empty.run("audit", "verify").err
-    assert empty.run("audit", "tail").err == "nothing is recorded yet\n"
+    assert empty.run("audit", "tail").err == "no events are recorded yet\n"
     assert "nothing waits for review" in empty.run("review", "list").out
     assert sorted(tmp_path.rglob("*")) == before
 

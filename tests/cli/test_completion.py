@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pinwarden.cli.commands import COMMANDS
 from pinwarden.cli.completion import SHELLS, completion_script
 from pinwarden.cli.grammar import Command, grammar
-from pinwarden.cli.main import COMMANDS
 from tests.cli.run import pinwarden
 from tests.cli.terminal import typed
 from tests.support.needs import needs

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pinwarden.cli.layout import told
-from pinwarden.cli.main import COMMANDS
+from pinwarden.cli.commands import COMMANDS
+from pinwarden.cli.layout import wrap
 from pinwarden.cli.render import render
 from tests.cli.run import pinwarden
 from tests.cli.test_accepting_configurations import answer
@@ -69,7 +69,7 @@ class TestSlips:
     def test_a_file_in_place_of_a_server_is_not_said_to_be_missing(self, world: World) -> None:
         world.configure({"notes": NOTES})
         outcome = world.run("inspect", ".mcp.json")
-        assert (outcome.code, "'.mcp.json' is a file, and a server is asked for" in outcome.err) == (2, True)
+        assert (outcome.code, "'.mcp.json' is a file, but this command needs a server" in outcome.err) == (2, True)
 
     def test_a_folder_in_place_of_a_server_s_file_is_not_said_to_be_missing(self, world: World) -> None:
         outcome = world.run("contract", "explain", "--server", ".")
@@ -186,7 +186,7 @@ class TestNextSteps:
         try:
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
             with open(terminal, "w", closefd=False) as stream:
-                lines = told("error: " + "word " * 30, to=stream).splitlines()
+                lines = wrap("error: " + "word " * 30, to=stream).splitlines()
         finally:
             os.close(terminal)
             os.close(controller)
@@ -218,7 +218,7 @@ class TestNamesFromConfigurations:
         (world.root / ".mcp.json").write_text("{ broken")
         outcome = world.run("diff", "a.json", "b.json")
         assert outcome.code == 2
-        assert "'a.json': there is no such file, and no client config here names such a server" in outcome.err
+        assert "'a.json': there is no such file, and no client configuration has such a server" in outcome.err
         assert ".mcp.json could not be read" in outcome.err
 
     def test_a_directory_is_called_that(self, world: World) -> None:

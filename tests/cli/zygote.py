@@ -26,7 +26,7 @@ _LOADED = (
     "pinwarden.cli.main",
     "pinwarden.cli.dispatch",
     "pinwarden.cli.output",
-    "pinwarden.cli.lock_arguments",
+    "pinwarden.cli.fetch_arguments",
     "pinwarden.system.net.fetch",
     "pinwarden.surface.probe.probe",
     "pinwarden.artifacts.provenance_check",

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from pinwarden.cli.commands import COMMANDS
 from pinwarden.cli.grammar import grammar
-from pinwarden.cli.main import COMMANDS
 from pinwarden.gateway.event import Fact
 from pinwarden.gateway.state import FIRST_USE, GatewayState
 from pinwarden.lock import signature

@@ -17,7 +17,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from pinwarden.cli.main import COMMANDS, main
+from pinwarden.cli.commands import COMMANDS
+from pinwarden.cli.main import main
 from pinwarden.core.cid import blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import get_args
 
-from pinwarden.cli.main import COMMANDS
+from pinwarden.cli.commands import COMMANDS
 from pinwarden.clients.table import CLIENTS, Scope
 from pinwarden.core.report import LEVELS
 from pinwarden.lock import shape as lock_shape

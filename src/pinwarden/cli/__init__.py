@@ -1,5 +1,10 @@
 """The command line: parse arguments, call a package, print its report.
 
-Start with ``main.py`` (every command) and ``dispatch.py`` (errors and exit codes). ``commands/`` has one module per
-command, ``render/`` one per output format. stdout is the answer; stderr is for errors, hints and progress.
+Start with ``commands/__init__.py``, the table of all commands, and ``dispatch.py``, which finds and runs one and turns
+errors into exit codes. ``commands/`` has one module per family of commands; ``*_arguments.py`` are the options that
+families share. ``render/`` has one module per output format. Results go to stdout; errors, hints and progress to
+stderr.
+
+Nothing imports this package. Imports that are not needed to parse the arguments belong inside the functions: a test
+watches what ``--help`` and ``ci`` load.
 """

@@ -1,24 +1,165 @@
-"""A bundle on the command line: its archive, and its documents if they are not beside it."""
+"""Options of commands about bundles: their files, where they are installed from, and what they may do."""
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinwarden.core.errors import PinwardenError
+
 if TYPE_CHECKING:
     from pinwarden.bundle.bundle_files import BundleFiles
+    from pinwarden.bundle.installer_policy import InstallerPolicy
+    from pinwarden.bundle.oci_transfer import OciNetwork
+    from pinwarden.bundle.trust_store import TrustStore
+    from pinwarden.install.sources import Places
+    from pinwarden.install.staging import PinnedBundles
+
+_PERMISSIONS = ("network", "read-files", "write-files", "exec", "legacy")
+_MAX_POLICY_BYTES = 64 * 1024
 
 
 def add_bundle_arguments(parser: ArgumentParser) -> None:
     """The arguments that name a bundle."""
-    parser.add_argument("archive", metavar="FILE", help="the archive, ending in .car or .tar.zst")
-    parser.add_argument("--descriptor", metavar="FILE", help="(beside the archive)")
-    parser.add_argument("--manifest", metavar="FILE", help="(beside the archive)")
+    parser.add_argument("archive", metavar="FILE", help="bundle archive, ending in .car or .tar.zst")
+    parser.add_argument("--descriptor", metavar="FILE", help="the bundle's descriptor (default: beside the archive)")
+    parser.add_argument("--manifest", metavar="FILE", help="the bundle's manifest (default: beside the archive)")
 
 
-def bundle_of(args: Namespace) -> BundleFiles:
-    """The files that the arguments name."""
+def add_attestation_argument(parser: ArgumentParser) -> None:
+    """``--attestation``."""
+    parser.add_argument(
+        "--attestation",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="attestations for the bundle, as pinwarden attest writes them",
+    )
+
+
+def add_location_arguments(parser: ArgumentParser) -> None:
+    """Where bundles come from."""
+    registry = parser.add_argument_group("the bundle registry")
+    registry.add_argument(
+        "--registry",
+        metavar="PLACE",
+        help="URL, exported folder, or oci://host/repository (default: the registry in your trust store)",
+    )
+    registry.add_argument("--log", metavar="PLACE", help="location of the registry's log, if it is elsewhere")
+    registry.add_argument("--allow-plain-http", action="store_true", help="allow an unencrypted http:// address")
+
+
+def add_permission_arguments(parser: ArgumentParser) -> None:
+    """What an installed bundle may do."""
+    allowed = parser.add_argument_group("what the server may do")
+    allowed.add_argument(
+        "--policy",
+        metavar="FILE",
+        help="installer policy (default: installer-policy.json beside the trust store; without one, servers may only "
+        "read the project)",
+    )
+    allowed.add_argument(
+        "--allow", action="append", default=[], choices=_PERMISSIONS, help="allow this as well; repeatable"
+    )
+
+
+def bundle_files_from(args: Namespace) -> BundleFiles:
+    """The bundle that the arguments name."""
     from pinwarden.bundle.bundle_files import bundle_files
 
     return bundle_files(Path(args.archive), args.descriptor, args.manifest)
+
+
+def installer_policy_from(args: Namespace) -> InstallerPolicy:
+    """What the options and the user's policy file allow. Without either, servers may read the project only."""
+    from pinwarden.bundle import installer_policy
+    from pinwarden.bundle.installer_policy import InstallerPolicy
+    from pinwarden.bundle.trust_files import policy_path
+    from pinwarden.core.record import replace
+    from pinwarden.system.files import read_file
+
+    path = Path(args.policy) if args.policy else policy_path(trust_file())
+    if args.policy or path.exists() or path.is_symlink():
+        policy = installer_policy.parse(read_file(path, _MAX_POLICY_BYTES))
+    else:
+        policy = InstallerPolicy(filesystem="read_only")
+    if "network" in args.allow:
+        policy = replace(policy, network="allow")
+    if "read-files" in args.allow and policy.filesystem == "deny":
+        policy = replace(policy, filesystem="read_only")
+    if "write-files" in args.allow:
+        policy = replace(policy, filesystem="read_write")
+    if "exec" in args.allow:
+        policy = replace(policy, exec="allow")
+    return replace(policy, allow_legacy=True) if "legacy" in args.allow else policy
+
+
+def trust_file() -> Path:
+    """This user's trust store."""
+    from pinwarden.bundle.trust_files import trust_path
+
+    return trust_path(Path.home(), os.environ)
+
+
+def registry_location(args: Namespace, trusted: TrustStore) -> str:
+    """The registry to install from: ``--registry``, else the only one in the trust store that has a location."""
+    if args.registry:
+        named = next((root.url for root in trusted.roots if root.key.name == args.registry and root.url), None)
+        return str(named or args.registry)
+    known = [root.url for root in trusted.roots if root.url]
+    if len(known) == 1:
+        return str(known[0])
+    problem = f"{len(known)} trusted registries have a location" if known else "no trusted registry has a location"
+    hint = "Name one with --registry."
+    if not trusted.roots:
+        hint = "Trust one first: pinwarden trust add registry.json --role registry --url URL."
+    raise PinwardenError("USAGE", f"--registry is missing: {problem}", hint=hint)
+
+
+@contextmanager
+def open_locations(args: Namespace) -> Iterator[Places]:
+    """The network for installing, open until the command ends."""
+    from pinwarden.install.sources import Places
+    from pinwarden.system.net.endpoint import Settings
+    from pinwarden.system.net.fetch import Fetcher, FetchRules
+
+    rules = FetchRules(
+        offline=getattr(args, "offline", False), allow_plain_http=getattr(args, "allow_plain_http", False)
+    )
+    fetcher = Fetcher(rules, os.environ)
+    try:
+        yield Places(fetcher, Settings(home=Path.home(), project=None, variables=os.environ))
+    finally:
+        fetcher.close()
+
+
+@contextmanager
+def open_pinned_bundles(args: Namespace) -> Iterator[PinnedBundles]:
+    """Downloads the files of locked bundles that are not in the local store."""
+    from pinwarden.bundle.trust_files import load_trust
+    from pinwarden.install.staging import PinnedBundles
+
+    with open_locations(args) as places:
+        trust = trust_file()
+        yield PinnedBundles(
+            places, lambda: load_trust(trust), lambda: installer_policy_from(args), args.registry, trust
+        )
+
+
+@contextmanager
+def open_oci_network() -> Iterator[OciNetwork]:
+    """The network with the settings and logins of docker or podman."""
+    from pinwarden.bundle.oci_transfer import OciNetwork
+    from pinwarden.system.net.endpoint import Settings
+    from pinwarden.system.net.fetch import Fetcher, FetchRules
+
+    fetcher = Fetcher(FetchRules(), os.environ)
+    try:
+        yield OciNetwork(fetcher, Settings(home=Path.home(), project=None, variables=os.environ))
+    finally:
+        fetcher.close()

@@ -1,4 +1,4 @@
-"""The options of commands that fetch from registries, and what comes of them."""
+"""Options of commands that download from package registries, and what they are combined into."""
 
 from __future__ import annotations
 
@@ -9,25 +9,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.progress import Progress
+from pinwarden.cli.streams import Progress
 
 if TYPE_CHECKING:
+    from argparse import _ActionsContainer
+
     from pinwarden.project.fetch_context import Workshop
     from pinwarden.project.project import Project
 
 
 def add_fetch_arguments(parser: ArgumentParser) -> None:
-    """``--offline``, ``--allow-private`` and ``--allow-plain-http``."""
-    group = parser.add_argument_group("fetching")
-    group.add_argument("--offline", action="store_true", help="ask no registry; only what is here already")
-    group.add_argument("--allow-private", action="store_true", help="allow any host in a private network")
-    group.add_argument("--trust-root", metavar="FILE", help="a sigstore trusted root, instead of the public one")
-    group.add_argument("--allow-plain-http", action="store_true", help="allow addresses without encryption")
+    """``--offline``, ``--allow-private``, ``--trust-root`` and ``--allow-plain-http``."""
+    group = parser.add_argument_group("downloading")
+    group.add_argument("--offline", action="store_true", help="use only what is already on this machine")
+    add_network_arguments(group)
+    group.add_argument("--trust-root", metavar="FILE", help="sigstore trusted root to use instead of the public one")
+
+
+def add_network_arguments(parser: _ActionsContainer) -> None:
+    """``--allow-private`` and ``--allow-plain-http``."""
+    parser.add_argument("--allow-private", action="store_true", help="allow package registries at private addresses")
+    parser.add_argument("--allow-plain-http", action="store_true", help="allow unencrypted http:// addresses")
 
 
 @contextmanager
-def workshop(args: Namespace, project: Project, what: str) -> Iterator[Workshop]:
-    """All that fetching takes, with a sign of life on the terminal."""
+def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iterator[Workshop]:
+    """What downloading needs: network, package sources and local store. Shows progress on a terminal."""
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.project.fetch_context import Sources, Workshop
     from pinwarden.project.project import store_folder
@@ -36,12 +43,11 @@ def workshop(args: Namespace, project: Project, what: str) -> Iterator[Workshop]
     rules = FetchRules(
         offline=args.offline,
         allow_private=args.allow_private,
-        allow_plain_http=getattr(
-            args, "allow_plain_http", False
-        ),  # where probes are made, too, there is no such option
+        # Commands with the options of probes have no such option.
+        allow_plain_http=getattr(args, "allow_plain_http", False),
     )
     fetcher = Fetcher(rules, os.environ)
-    with Progress(what) as progress:
+    with Progress(activity) as progress:
         try:
             yield Workshop(
                 project=project,

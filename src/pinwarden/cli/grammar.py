@@ -1,4 +1,4 @@
-"""What can be written after ``pinwarden``, as values: read from the parsers, for completion and for the manual."""
+"""All commands and their arguments as values, read from the parsers: for shell completion and the reference page."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ _SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]*")
 
 
 class Value(Record):
-    """What stands after an option, or as an argument of its own."""
+    """The value of an option, or of a positional argument."""
 
     label: str
     kind: Kind
     words: tuple[str, ...] = ()
-    """All words that can stand there, or those that often do. None that a shell would read as anything but itself."""
+    """All possible values, or common ones. Words with a special meaning in a shell are left out."""
 
 
 class Argument(Record):
-    """An option, or an argument without a name."""
+    """An option or a positional argument."""
 
     names: tuple[str, ...]
-    """Empty for an argument without a name."""
+    """Empty for a positional argument."""
     help: str
     value: Value | None
-    """None for a switch."""
+    """None for a flag."""
     required: bool
     repeated: bool
     group: str
-    """The heading it stands under."""
+    """The heading in the help."""
 
     @property
     def short(self) -> tuple[str, ...]:
-        """Its names with one dash."""
+        """The names with one dash."""
         return tuple(name for name in self.names if not name.startswith("--"))
 
     @property
     def long(self) -> tuple[str, ...]:
-        """Its names with two dashes."""
+        """The names with two dashes."""
         return tuple(name for name in self.names if name.startswith("--"))
 
 
 class Command(Record):
-    """One command, of one word or two."""
+    """A command of one or two words."""
 
     name: str
     summary: str
@@ -61,7 +61,7 @@ class Command(Record):
     options: tuple[Argument, ...]
     positionals: tuple[Argument, ...]
     takes_command: bool
-    """Whether a command of its own can follow after ``--``."""
+    """Whether a command of the user's own can follow after ``--``."""
 
 
 def grammar(commands: Mapping[str, str]) -> tuple[Command, ...]:
@@ -80,7 +80,7 @@ def second_words(commands: tuple[Command, ...]) -> dict[str, tuple[Command, ...]
 
 
 def first_words(commands: tuple[Command, ...]) -> dict[str, str]:
-    """What can stand directly after ``pinwarden``, and a line about each."""
+    """The words that can follow ``pinwarden``, with one line of help each."""
     words = {command.name: command.summary for command in commands if " " not in command.name}
     for first, below in second_words(commands).items():
         words.setdefault(first, ", ".join(command.name.split()[1] for command in below))
@@ -88,9 +88,9 @@ def first_words(commands: tuple[Command, ...]) -> dict[str, str]:
 
 
 def _command(name: str, summary: str) -> Command:
-    module, parser = command_parser(name)
+    command, parser = command_parser(name)
     arguments = [
-        _argument(action, parser, group.title or "") for group in parser._action_groups for action in _in(group)
+        _argument(action, parser, group.title or "") for group in parser._action_groups for action in _actions(group)
     ]
     return Command(
         name=name,
@@ -98,11 +98,11 @@ def _command(name: str, summary: str) -> Command:
         description=(parser.description or "").strip(),
         options=tuple(argument for argument in arguments if argument.names),
         positionals=tuple(argument for argument in arguments if not argument.names),
-        takes_command=bool(getattr(module, "TAKES_COMMAND", False)),
+        takes_command=command.takes_command,
     )
 
 
-def _in(group: object) -> list[Action]:
+def _actions(group: object) -> list[Action]:
     actions: list[Action] = getattr(group, "_group_actions", [])
     return actions
 
@@ -128,6 +128,6 @@ def _value(action: Action, help_text: str) -> Value:
         return Value(label=label, kind="words", words=tuple(word for word in words if _SAFE_WORD.fullmatch(word)))
     if label in _FOLDERS:
         return Value(label=label, kind="folders")
-    # A server may be named by a file; only the sentence about an argument says so.
-    named_by_file = not action.option_strings and re.search(r"\bfiles?\b", help_text, re.IGNORECASE)
-    return Value(label=label, kind="files" if label in _FILES or named_by_file else "free")
+    # A positional argument may be a server or a file; only its help says so.
+    may_be_file = not action.option_strings and re.search(r"\bfiles?\b", help_text, re.IGNORECASE)
+    return Value(label=label, kind="files" if label in _FILES or may_be_file else "free")

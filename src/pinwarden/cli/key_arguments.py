@@ -1,4 +1,4 @@
-"""Keys that a user names on the command line: private ones in files, public ones in files or as did:key."""
+"""Keys on the command line: private keys in files or variables, public keys in files or as did:key."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
+    from argparse import _ActionsContainer
     from datetime import datetime
 
     from pinwarden.core.keys import PrivateKey, PublicKey, Signer
@@ -22,78 +23,57 @@ if TYPE_CHECKING:
 
 SIGNATURE_FILE = "mcp-lock.sig"
 MAX_PUBLIC_KEY = 64 * 1024
-"""Bytes of a file with a public key, which has about a hundred."""
-
+"""Bytes of a public key file; a usual one has about a hundred."""
 PASSPHRASE_VARIABLE = "PINWARDEN_KEY_PASSPHRASE"  # noqa: S105  # the name of a variable, not its value
-
-
-def private_keys(names: Sequence[str]) -> tuple[PrivateKey, ...]:
-    """The keys in these files; an encrypted one is opened with the variable, or by asking on a terminal."""
-    return tuple(_private_key(Path(name)) for name in names)
+PUBLIC_KEY_HELP = "trusted public key: [NAME=]FILE or [NAME=]did:key:…; repeatable"
+KEYS_REQUIRED = "a signature check needs at least one trusted key: --public-key KEY"
 
 
 def add_signer_arguments(parser: ArgumentParser) -> None:
-    """The options that name a signing key."""
+    """``--key`` and ``--key-env``: the key to sign with."""
     signer = parser.add_mutually_exclusive_group(required=True)
-    signer.add_argument("--key", metavar="FILE", help="the private key to sign with")
-    signer.add_argument("--key-env", metavar="NAME", help="the variable that holds the private key as PEM")
+    signer.add_argument("--key", metavar="FILE", help="file with the private key to sign with")
+    signer.add_argument("--key-env", metavar="NAME", help="environment variable with the private key in PEM format")
 
 
-def signer_of(args: Namespace) -> Signer:
-    """The signer that the options name; an encrypted key is opened as ``private_keys`` does."""
+def signer_from(args: Namespace) -> Signer:
+    """The signing key that the options name. An encrypted key is decrypted as in ``read_private_keys``."""
     if args.key is not None:
-        return _private_key(Path(args.key))
+        return _read_private_key(Path(args.key))
     from pinwarden.system.signers import environment_signer
 
     given = os.environ.get(PASSPHRASE_VARIABLE)
     return environment_signer(args.key_env, os.fsencode(given) if given else None)
 
 
-def public_keys(texts: Sequence[str]) -> dict[str, PublicKey]:
-    """Keys by name. ``NAME=KEY`` names one; else a file is named by its stem, and did:key by itself."""
+def read_private_keys(names: Sequence[str]) -> tuple[PrivateKey, ...]:
+    """The keys in these files. The passphrase of an encrypted key comes from a variable or the terminal."""
+    return tuple(_read_private_key(Path(name)) for name in names)
+
+
+def read_public_keys(texts: Sequence[str]) -> dict[str, PublicKey]:
+    """Keys by name: the NAME of ``NAME=KEY``, else the stem of the file, else the did:key itself."""
     keys: dict[str, PublicKey] = {}
     for text in texts:
-        name, key = _named_key(text)
+        name, key = _read_public_key(text)
         if name in keys:
             raise PinwardenError("USAGE", f"two public keys are named {name[:80]!a}", hint="Name them: NAME=FILE.")
         keys[name] = key
     return keys
 
 
-def passphrase_in(variable: str) -> bytes:
-    """The passphrase that a named environment variable holds; an empty one is not one."""
+def read_passphrase(variable: str) -> bytes:
+    """The passphrase in an environment variable, which must not be empty."""
     value = os.environ.get(variable)
     if not value:
         raise PinwardenError("VARIABLE_MISSING", f"the variable {variable[:80]!a} is not set, or empty")
     return os.fsencode(value)
 
 
-def _private_key(path: Path) -> PrivateKey:
-    from pinwarden.system.key_files import load_key_file
-
-    given = os.environ.get(PASSPHRASE_VARIABLE)
-    try:
-        return load_key_file(path, os.fsencode(given) if given else None)
-    except PinwardenError as err:
-        if err.code != "KEY_PASSPHRASE_REQUIRED":
-            raise
-        if given or not sys.stdin.isatty():
-            hint = f"Put the passphrase into {PASSPHRASE_VARIABLE}, or run this on a terminal."
-            raise PinwardenError(err.code, f"{path}: {err.message}", hint=hint) from err
-    from getpass import getpass
-
-    return load_key_file(path, os.fsencode(getpass(f"passphrase of {path}: ")))
-
-
 def add_gate_signature_arguments(parser: ArgumentParser) -> None:
-    """The options with which a gate demands signatures."""
-    signed = parser.add_argument_group("demanding signatures of the lock")
-    signed.add_argument(
-        "--signature", nargs="+", action="extend", metavar="FILE", help=f"detached signatures ({SIGNATURE_FILE})"
-    )
-    signed.add_argument(
-        "--public-key", nargs="+", action="extend", default=[], metavar="KEY", help="[NAME=]FILE or [NAME=]did:key:…"
-    )
+    """The options with which ``ci`` requires signatures of the lock."""
+    signed = parser.add_argument_group("requiring a signed lock")
+    add_signature_file_arguments(signed)
     signed.add_argument(
         "--require-signer",
         dest="require",
@@ -101,46 +81,63 @@ def add_gate_signature_arguments(parser: ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME",
-        help="keys that must all have signed",
+        help="names of keys that must all have signed",
     )
     signed.add_argument(
         "--require-signatures",
         dest="threshold",
-        type=count,
+        type=signature_count,
         default=1,
         metavar="N",
-        help="how many different keys at least (1)",
+        help="minimum number of different keys that signed (default: 1)",
     )
     signed.add_argument(
-        "--signed-policy", metavar="FILE", help="the policy that the signature must name (the project's own)"
+        "--signed-policy", metavar="FILE", help="policy that the signature must cover (default: the project's policy)"
     )
     signed.add_argument(
         "--signed-since",
         metavar="TIME",
-        help="refuse older signatures; the time of the newest one you know, kept outside the repository",
+        help="refuse signatures older than this time; keep the time of the newest known one outside the repository",
     )
     signed.add_argument(
         "--signed-since-ref",
         metavar="REF",
-        help="refuse signatures older than that of this git revision, for example origin/main",
+        help="refuse signatures older than the one in this git revision, for example origin/main",
     )
-    signed.add_argument(
+    add_partial_argument(signed)
+
+
+def add_signature_file_arguments(parser: _ActionsContainer) -> None:
+    """``--signature`` and ``--public-key``."""
+    parser.add_argument(
+        "--signature",
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help=f"files with detached signatures (default: {SIGNATURE_FILE})",
+    )
+    parser.add_argument("--public-key", nargs="+", action="extend", default=[], metavar="KEY", help=PUBLIC_KEY_HELP)
+
+
+def add_partial_argument(parser: _ActionsContainer) -> None:
+    """``--accept-partial``."""
+    parser.add_argument(
         "--accept-partial",
         action="store_true",
-        help="let ToolPin's envelope count for a lock that holds more than it covers",
+        help="accept a ToolPin signature although it does not cover Pinwarden's own fields in the lock",
     )
 
 
-def signature_check_of(args: Namespace, project: Project) -> SignatureCheck | None:
-    """The signatures that the options demand; None if they demand none."""
+def signature_check_from(args: Namespace, project: Project) -> SignatureCheck | None:
+    """The signatures that the options require; None if they require none."""
     if not args.public_key:
         options = (args.signature, args.require, args.signed_policy, args.signed_since, args.signed_since_ref)
         if any(options) or args.threshold > 1 or args.accept_partial:
-            raise PinwardenError("USAGE", NO_KEYS)
+            raise PinwardenError("USAGE", KEYS_REQUIRED)
         return None
     from pinwarden.project.lock_signatures import SignatureCheck
 
-    keys = public_keys(args.public_key)
+    keys = read_public_keys(args.public_key)
     files = signature_files(args, project)
     return SignatureCheck(
         files=files,
@@ -150,8 +147,87 @@ def signature_check_of(args: Namespace, project: Project) -> SignatureCheck | No
     )
 
 
+def signature_files(args: Namespace, project: Project) -> tuple[Path, ...]:
+    """The signatures that the options name, or the one in the project's folder."""
+    return tuple(Path(name) for name in args.signature or [project.root / SIGNATURE_FILE])
+
+
+def required_signers(args: Namespace, keys: Mapping[str, PublicKey]) -> RequiredSigners:
+    """Which keys, and how many, must have signed."""
+    from pinwarden.lock.signature import RequiredSigners
+
+    unknown = next((name for name in args.require if name not in keys), None)
+    if unknown is not None:
+        raise PinwardenError("USAGE", f"no public key is named {unknown[:80]!a}; known names: {', '.join(keys)}")
+    return RequiredSigners(names=tuple(args.require), threshold=args.threshold, accept_partial=args.accept_partial)
+
+
+def signature_count(text: str) -> int:
+    """A number of signatures, 1 to 1000."""
+    count = int(text)
+    if not 1 <= count <= 1000:
+        raise ValueError
+    return count
+
+
+def read_public_key_file(text: str, max_bytes: int = MAX_PUBLIC_KEY) -> bytes:
+    """The bytes of a public key file. A private key is refused, in the file or in place of its name."""
+    from pinwarden.core.key_texts import EXPECTED, refuse_private
+    from pinwarden.system.files import read_file
+
+    refuse_private(os.fsencode(text), "the given key")
+    path, quoted = Path(text), f"{text[:200]!a}"
+    if path.is_dir():
+        raise PinwardenError("KEY_INVALID", f"{quoted} is a folder, not a key", hint=EXPECTED)
+    if not path.exists():
+        raise PinwardenError("FILE_UNREADABLE", f"there is no file {quoted}", hint=EXPECTED)
+    try:
+        data = read_file(path, max_bytes)
+    except PinwardenError as err:
+        if "larger" not in err.message:
+            raise
+        raise PinwardenError("KEY_INVALID", f"{quoted} is too large for a key", hint=EXPECTED) from err
+    refuse_private(data, quoted, f"{text[:200]}.pub" if Path(f"{text}.pub").is_file() else "")
+    return data
+
+
+def _read_private_key(path: Path) -> PrivateKey:
+    from pinwarden.system.key_files import load_key_file
+
+    given = os.environ.get(PASSPHRASE_VARIABLE)
+    try:
+        return load_key_file(path, os.fsencode(given) if given else None)
+    except PinwardenError as err:
+        if err.code != "KEY_PASSPHRASE_REQUIRED":
+            raise
+        if given or not sys.stdin.isatty():
+            hint = f"Set {PASSPHRASE_VARIABLE} to the passphrase, or run the command on a terminal."
+            raise PinwardenError(err.code, f"{path}: {err.message}", hint=hint) from err
+    from getpass import getpass
+
+    return load_key_file(path, os.fsencode(getpass(f"passphrase of {path}: ")))
+
+
+def _read_public_key(text: str) -> tuple[str, PublicKey]:
+    from pinwarden.core.key_texts import not_a_key
+    from pinwarden.core.keys import PublicKey
+
+    name, separator, rest = text.partition("=")
+    if not separator or Path(text).is_file():
+        name, rest = "", text
+    if rest.startswith("did:"):
+        key = PublicKey.from_did(rest)
+        return name or key.did, key
+    data = read_public_key_file(rest)
+    try:
+        key = PublicKey.parse(data.decode("ascii").strip())
+    except (UnicodeDecodeError, PinwardenError) as err:
+        raise not_a_key(data, f"{rest[:200]!a}") from err
+    return name or Path(rest).stem, key
+
+
 def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, PublicKey]) -> datetime | None:
-    """The moment of the newest signature that is known: as it was given, or as a git revision has it."""
+    """The time of the newest known signature: as given, or as in a git revision, whichever is later."""
     from pinwarden.core.timestamps import moment_of
     from pinwarden.lock.signature import newest_signature
     from pinwarden.system.repository import file_at
@@ -164,70 +240,5 @@ def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, Pub
     if not args.signed_since_ref:
         return given
     earlier = [file_at(file, args.signed_since_ref, os.environ) for file in files]
-    found = newest_signature([data for data in earlier if data is not None], keys)
-    return max((each for each in (given, found) if each is not None), default=None)
-
-
-NO_KEYS = "name the keys to trust with --public-key; a signature does not vouch for its own"
-
-
-def signature_files(args: Namespace, project: Project) -> tuple[Path, ...]:
-    """The signatures that the options name, or the one that lies in the project's folder."""
-    return tuple(Path(name) for name in args.signature or [project.root / SIGNATURE_FILE])
-
-
-def required_signers(args: Namespace, keys: Mapping[str, PublicKey]) -> RequiredSigners:
-    """Who must have signed, as the options say."""
-    from pinwarden.lock.signature import RequiredSigners
-
-    unknown = next((name for name in args.require if name not in keys), None)
-    if unknown is not None:
-        raise PinwardenError("USAGE", f"no public key is named {unknown[:80]!a}; named are: {', '.join(keys)}")
-    return RequiredSigners(names=tuple(args.require), threshold=args.threshold, accept_partial=args.accept_partial)
-
-
-def count(text: str) -> int:
-    """A number of signatures."""
-    number = int(text)
-    if not 1 <= number <= 1000:
-        raise ValueError
-    return number
-
-
-def public_key_bytes(text: str, max_bytes: int = MAX_PUBLIC_KEY) -> bytes:
-    """The file that is said to hold a public key. A private key is refused, in a file or in place of its name."""
-    from pinwarden.core.key_texts import EXPECTED, refuse_private
-    from pinwarden.system.files import read_file
-
-    refuse_private(os.fsencode(text), "what was given")
-    path, shown = Path(text), f"{text[:200]!a}"
-    if path.is_dir():
-        raise PinwardenError("KEY_INVALID", f"{shown} is a folder, not a key", hint=EXPECTED)
-    if not path.exists():
-        raise PinwardenError("FILE_UNREADABLE", f"there is no file {shown}", hint=EXPECTED)
-    try:
-        data = read_file(path, max_bytes)
-    except PinwardenError as err:
-        if "larger" not in err.message:
-            raise
-        raise PinwardenError("KEY_INVALID", f"{shown} is too large for a key", hint=EXPECTED) from err
-    refuse_private(data, shown, f"{text[:200]}.pub" if Path(f"{text}.pub").is_file() else "")
-    return data
-
-
-def _named_key(text: str) -> tuple[str, PublicKey]:
-    from pinwarden.core.key_texts import not_a_key
-    from pinwarden.core.keys import PublicKey
-
-    name, mark, rest = text.partition("=")
-    if not mark or Path(text).is_file():
-        name, rest = "", text
-    if rest.startswith("did:"):
-        key = PublicKey.from_did(rest)
-        return name or key.did, key
-    data = public_key_bytes(rest)
-    try:
-        key = PublicKey.parse(data.decode("ascii").strip())
-    except (UnicodeDecodeError, PinwardenError) as err:
-        raise not_a_key(data, f"{rest[:200]!a}") from err
-    return name or Path(rest).stem, key
+    newest = newest_signature([data for data in earlier if data is not None], keys)
+    return max((time for time in (given, newest) if time is not None), default=None)

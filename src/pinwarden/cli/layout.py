@@ -1,4 +1,4 @@
-"""Tables and sections for a terminal, safe to print whatever a server or a file says."""
+"""Wrapped text, tables and lists for a terminal. Text from servers and files is made harmless first."""
 
 from __future__ import annotations
 
@@ -12,73 +12,75 @@ from typing import Any, TextIO
 
 from pinwarden.core.visible import inert_in_log, show_invisible
 
-_LONGEST_CELL = 60
+_MAX_CELL = 60
 
 
 def terminal_width() -> int:
-    """How wide lines may get: as the terminal, within what can be read."""
+    """The terminal's width, 40 to 120 columns; 100 if there is no terminal."""
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
 
 
-def _seen_width(stream: TextIO | None = None) -> int:
-    """The width of the terminal that a stream is, or stdout; 0 if it is none."""
+def _width_of(stream: TextIO | None = None) -> int:
+    """The width of the terminal behind a stream (stdout by default); 0 if it is not a terminal."""
     if stream is None or os.environ.get("COLUMNS", "").isdigit():
         return shutil.get_terminal_size((0, 0)).columns if (stream or sys.stdout).isatty() else 0
     try:
         return os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # no terminal, or no file at all
+    except (OSError, ValueError):  # not a terminal, or not a file
         return 0
 
 
-def told(text: str, beside: str = "", *, to: TextIO | None = None) -> str:
-    """A sentence on lines that fit the terminal; on one line where another program reads it.
+def wrap(text: str, label: str = "", *, to: TextIO | None = None) -> str:
+    """A sentence wrapped to the terminal; on a single line if the output is not a terminal.
 
-    With something ``beside`` it, its lines are in a column of their own. ``to`` is where it goes, if not to stdout.
+    A ``label`` stands before the first line, and the other lines are indented by its width. ``to`` is the stream that
+    the text is written to, stdout by default.
     """
     shown = show_invisible(text)
-    known = _seen_width(to)
-    if not known:
-        return inert_in_log(f"{beside}{shown}\n")
+    width = _width_of(to)
+    if not width:
+        return inert_in_log(f"{label}{shown}\n")
     lines = textwrap.wrap(
         shown,
-        max(40, known),
-        initial_indent=beside,
-        subsequent_indent=" " * len(beside) or "  ",
+        max(40, width),
+        initial_indent=label,
+        subsequent_indent=" " * len(label) or "  ",
         break_long_words=False,
         break_on_hyphens=False,
     )
     return inert_in_log("".join(f"{line}\n" for line in lines))
 
 
-def cut(line: str) -> str:
-    """A line of a list, as much of it as the terminal has room for; all of it where another program reads it."""
-    known = _seen_width()
-    return line if not known or len(line) <= known else f"{line[: max(40, known) - 1]}…"
+def truncate(line: str) -> str:
+    """A line cut to the width of the terminal; unchanged if the output is not a terminal."""
+    width = _width_of()
+    return line if not width or len(line) <= width else f"{line[: max(40, width) - 1]}…"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns as wide as what is in them; a long cell is cut with a mark, the last one is not.
+    """A table. Long cells are cut, except in the last column.
 
-    On a terminal that is too narrow for that, a block of lines for each row.
+    On a terminal that is too narrow for the table, each row becomes a block of lines.
     """
-    cells = [[_cell(text, last=place == len(row) - 1) for place, text in enumerate(row)] for row in rows]
-    every = [list(headings), *cells]
-    widths = [max(len(row[place]) for row in every) for place in range(len(headings))]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in every]
-    known = _seen_width()
-    # The last column may run over the edge, as it does in other lists; the others would fall apart.
-    if known and sum(widths[:-1]) + 2 * len(widths) > known:
+    cells = [[_cell(text, last=column == len(row) - 1) for column, text in enumerate(row)] for row in rows]
+    lines_of_cells = [list(headings), *cells]
+    widths = [max(len(row[column]) for row in lines_of_cells) for column in range(len(headings))]
+    lines = [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in lines_of_cells
+    ]
+    terminal = _width_of()
+    if terminal and sum(widths[:-1]) + 2 * len(widths) > terminal:  # only the last column may exceed the edge
         return "".join(map(_block, repeat(headings), cells))
     return inert_in_log("".join(f"{line}\n" for line in lines))
 
 
 def _block(headings: Sequence[str], cells: Sequence[str]) -> str:
     rows = zip(headings[1:], cells[1:], strict=True)
-    return f"{cells[0]}\n" + "".join(told(f"  {heading.lower()}: {text}") for heading, text in rows)
+    return f"{cells[0]}\n" + "".join(wrap(f"  {heading.lower()}: {text}") for heading, text in rows)
 
 
-def definitions(rows: Mapping[str, str]) -> str:
-    """Names and what they mean, in two columns; what does not fit beside its name goes on below."""
+def definition_list(rows: Mapping[str, str]) -> str:
+    """Names and their meanings in two columns."""
     column = max(map(len, rows)) + 4
     width = max(column + 15, shutil.get_terminal_size((100, 24)).columns)
     lines = (
@@ -89,7 +91,7 @@ def definitions(rows: Mapping[str, str]) -> str:
 
 
 def sections(parts: Iterable[Mapping[str, Any]]) -> str:
-    """Headings, and their lines below them, indented and wrapped."""
+    """Headings with their lines below them, indented and wrapped."""
     width = terminal_width()
     lines: list[str] = []
     for part in parts:
@@ -103,4 +105,4 @@ def sections(parts: Iterable[Mapping[str, Any]]) -> str:
 
 def _cell(text: str, *, last: bool) -> str:
     shown = show_invisible(text)
-    return shown if last or len(shown) <= _LONGEST_CELL else shown[: _LONGEST_CELL - 1] + "…"
+    return shown if last or len(shown) <= _MAX_CELL else shown[: _MAX_CELL - 1] + "…"

@@ -14,29 +14,172 @@ from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
-    from pinwarden.core.report import Report
+    from pinwarden.core.report import Report, Row
+    from pinwarden.project.project import Project
+
+_MARGIN = "    "
 
 
 def add_format_argument(parser: ArgumentParser) -> None:
     """``--format``."""
-    parser.add_argument("--format", default="text", choices=FORMATS)
+    parser.add_argument("--format", default="text", choices=FORMATS, help="output format (default: text)")
 
 
 def add_report_arguments(parser: ArgumentParser) -> None:
-    """``--format`` for commands that gate: repeatable, and ``FORMAT=FILE`` writes a file beside what is printed."""
+    """``--format`` for checks: repeatable, and ``FORMAT=FILE`` writes a file in addition to stdout."""
     parser.add_argument(
         "--format",
         default="text",
         action=FormatAction,
         choices=_FormatChoices(),
         metavar="FORMAT",
-        help=f"{', '.join(FORMATS)}; FORMAT=FILE writes a file as well, and may be repeated",
+        help=f"output format: {', '.join(FORMATS)} (default: text); FORMAT=FILE also writes that format to a file, "
+        "and may be repeated",
     )
     parser.set_defaults(format_files=())
 
 
+def emit(report: Report, form: str) -> int:
+    """Print the report and return its exit code."""
+    sys.stdout.write(render(report, form, colour=colour_wanted()))
+    sys.stdout.flush()  # before anything goes to stderr, so that a log of both keeps the order
+    return report.exit_code
+
+
+def emit_report(report: Report, args: Namespace, *, about: Sequence[str | Path] = ()) -> int:
+    """Print the report, write the files of ``--format FORMAT=FILE``, and return the exit code.
+
+    If a file cannot be written, a clean run exits with 3; the findings are on stdout in any case. Findings without a
+    file of their own are attributed to the first existing file in ``about``.
+    """
+    if report.file is None and (file := next((Path(name) for name in about if Path(name).is_file()), None)):
+        report = replace(report, file=_path_in_repository(file))
+    exit_code = emit(report, args.format)
+    written = [write_report_file(path, render(report, form)) for form, path in args.format_files]
+    return exit_code if all(written) else exit_code or EXIT_UNCHECKED
+
+
+def write_report_file(path: Path, text: str) -> bool:
+    """Replace a report file atomically. A failure is printed to stderr."""
+    from pinwarden.core.visible import show_invisible
+    from pinwarden.system.files import write_atomically
+
+    try:
+        write_atomically(path, text.encode("utf-8", "backslashreplace"))
+    except PinwardenError as err:
+        sys.stderr.write(f"error: {show_invisible(err.message)} [{err.code}]\nhint: {err.hint}\n")
+        return False
+    return True
+
+
+def print_changes(report: Report) -> None:
+    """Print a report of changes. A new item is printed as its definition over several lines, not as one long row."""
+    from itertools import groupby
+
+    from pinwarden.cli.layout import wrap
+
+    changes = report.facts["changes"]
+    pairs = list(zip(report.rows[: len(changes)], changes, strict=True))
+    for is_new, group in groupby(pairs, key=lambda pair: _is_new_item(pair[1])):
+        if not is_new:
+            print_rows(tuple(row for row, _ in group))
+            continue
+        for row, change in group:
+            print_rows((replace(row, after=None),))
+            sys.stdout.write(format_definition(change["after"]))
+    print_rows(report.rows[len(changes) :])  # the warnings of the scan
+    sys.stdout.write("".join(map(wrap, (*(f"note: {note}" for note in report.notes), report.summary))))
+    sys.stdout.flush()
+
+
+def print_rows(rows: tuple[Row, ...]) -> None:
+    """Print rows of a report as text."""
+    from pinwarden.cli.render.text import render_rows
+
+    sys.stdout.write(render_rows(rows, colour=colour_wanted()))
+
+
+def format_definition(value: Any) -> str:
+    """The definition of a tool, prompt or resource as indented JSON, with invisible characters escaped."""
+    import json
+
+    from pinwarden.core.visible import printed_json
+
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return printed_json("".join(f"{_MARGIN}{line}\n" for line in text.split("\n")))
+
+
+def colour_wanted() -> bool:
+    """Whether stdout is a terminal that shows colours, and NO_COLOR is not set."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def refuse_project_files(args: Namespace, writes: str = "") -> None:
+    """Refuse to overwrite the lock, a policy or a client configuration with a report or an output.
+
+    ``writes`` is the kind of project file that the command is meant to write.
+    """
+    outputs = [("--format", path) for _, path in getattr(args, "format_files", ())]
+    output = getattr(args, "output", None)
+    if output not in (None, "-"):
+        outputs.append(("--output", Path(output)))
+    if not outputs:
+        return
+    own_files = [
+        (path, kind) for project in _projects(args) for path, kind in _own_files(project, args) if kind != writes
+    ]
+    for option, path in outputs:
+        kind = next((kind for own, kind in own_files if _is_same_or_inside(path, own)), None)
+        if kind is not None:
+            raise PinwardenError(
+                "USAGE",
+                f"{option}: {str(path)[:200]!a} is the project's {kind} and would be overwritten",
+                hint="Choose another file name.",
+            )
+
+
+def _projects(args: Namespace) -> Iterator[Project]:
+    from pinwarden.cli.project_arguments import current_project
+
+    named = getattr(args, "project", None) or "."
+    lock = Path(args.file) if hasattr(args, "project") and args.file else None
+    for folder in [named] if isinstance(named, str) else named:
+        yield current_project(Path(folder), lock)
+
+
+def _own_files(project: Project, args: Namespace) -> Iterator[tuple[Path, str]]:
+    """The project's own files and folders, and what each is."""
+    from pinwarden.cli.key_arguments import SIGNATURE_FILE
+    from pinwarden.contract.dialect import DIALECTS
+    from pinwarden.lock.lock_store import closures_folder, surfaces_folder
+    from pinwarden.project.project import OWN_POLICY, TOOLPIN_POLICY
+
+    yield project.lock, "lockfile"
+    yield project.lock.with_name(surfaces_folder(project.lock)), "folder of approved surfaces"
+    yield project.lock.with_name(closures_folder(project.lock)), "folder of dependency lists"
+    yield project.root / SIGNATURE_FILE, "signature"
+    yield project.root / OWN_POLICY, "policy"
+    yield project.root / TOOLPIN_POLICY, "policy"
+    for dialect in DIALECTS.values():
+        yield project.root / dialect.file_name, "contract"
+    if isinstance(getattr(args, "lock", None), str):
+        yield Path(args.lock), "contract"
+    for path in project.config_paths().values():
+        yield Path(path), "client configuration"
+    for config in project.configs():
+        yield Path(config.path), "client configuration"
+
+
+def _is_same_or_inside(path: Path, own: Path) -> bool:
+    try:
+        resolved, protected = path.resolve(), own.resolve()
+        return resolved.is_relative_to(protected) or (path.exists() and own.exists() and path.samefile(own))
+    except (OSError, RuntimeError):  # a loop of links: writing there fails as well
+        return False
+
+
 class _FormatChoices:
-    """The formats, each alone or followed by ``=FILE``."""
+    """Every format, alone or followed by ``=FILE``."""
 
     def __contains__(self, text: str) -> bool:
         return text.partition("=")[0] in FORMATS
@@ -46,7 +189,7 @@ class _FormatChoices:
 
 
 class FormatAction(Action):
-    """Keeps the format of stdout in ``format``, and the files to write in ``format_files``."""
+    """Stores the format of stdout in ``format`` and the files to write in ``format_files``."""
 
     def __call__(
         self,
@@ -55,10 +198,10 @@ class FormatAction(Action):
         values: str | Sequence[Any] | None,
         option: str | None = None,
     ) -> None:
-        """Take one more ``--format``."""
+        """Store one ``--format``."""
         del parser, option
-        form, mark, path = str(values).partition("=")
-        if not mark:
+        form, separator, path = str(values).partition("=")
+        if not separator:
             if getattr(namespace, "_format_given", form) != form:
                 raise ArgumentError(self, "only one format can go to stdout; write the others with FORMAT=FILE")
             namespace.format = namespace._format_given = form
@@ -70,47 +213,13 @@ class FormatAction(Action):
             namespace.format_files = (*namespace.format_files, (form, Path(path)))
 
 
-def colour_wanted() -> bool:
-    """Whether stdout is a terminal that shows colours, and NO_COLOR is not set."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def emit(report: Report, form: str) -> int:
-    """Print the report and return its exit code."""
-    sys.stdout.write(render(report, form, colour=colour_wanted()))
-    sys.stdout.flush()  # before anything goes to stderr, so that a log of both keeps the order
-    return report.exit_code
-
-
-def emit_report(report: Report, args: Namespace, *, about: Sequence[str | Path] = ()) -> int:
-    """Print the report in the chosen format, write the files that ``--format FORMAT=FILE`` names, return the exit code.
-
-    A file that cannot be written makes a clean run exit with 3; the findings are on stdout in any case. Findings that
-    name no file are shown at the first of ``about`` that is one.
-    """
-    if report.file is None and (file := next((Path(each) for each in about if Path(each).is_file()), None)):
-        report = replace(report, file=_in_repository(file))
-    exit_code = emit(report, args.format)
-    written = [write_report_file(path, render(report, form)) for form, path in args.format_files]
-    return exit_code if all(written) else exit_code or EXIT_UNCHECKED
-
-
-def _in_repository(file: Path) -> str:
-    """A path from the root of the repository, which is what viewers of reports resolve."""
+def _path_in_repository(file: Path) -> str:
+    """A path relative to the root of the repository, as viewers of reports expect."""
     from pinwarden.system.repository import repository_root
 
     root = repository_root(file.parent)
     return file.resolve().relative_to(root).as_posix() if root is not None else file.as_posix()
 
 
-def write_report_file(path: Path, text: str) -> bool:
-    """Replace a report file in one step; a failure goes to stderr."""
-    from pinwarden.core.visible import show_invisible
-    from pinwarden.system.files import write_atomically
-
-    try:
-        write_atomically(path, text.encode("utf-8", "backslashreplace"))
-    except PinwardenError as err:
-        sys.stderr.write(f"error: {show_invisible(err.message)} [{err.code}]\nhint: {err.hint}\n")
-        return False
-    return True
+def _is_new_item(change: Any) -> bool:
+    return not change["path"] and "before" not in change and isinstance(change.get("after"), dict)

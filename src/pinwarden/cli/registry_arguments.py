@@ -1,4 +1,4 @@
-"""The options of commands about a registry: its operator's, its publishers', and those of whoever reads its log."""
+"""Options of commands about a bundle registry: for its operator, its publishers, and readers of its log."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
+    from argparse import _ActionsContainer
+
     from pinwarden.core.keys import PublicKey
     from pinwarden.registry.files import HttpRegistry, RegistryFiles
     from pinwarden.registry.log_client import Following
@@ -23,18 +25,26 @@ TOKEN_VARIABLE = "PINWARDEN_REGISTRY_TOKEN"  # noqa: S105  # the name of a varia
 
 
 def add_operator_arguments(parser: ArgumentParser) -> None:
-    """Where a registry keeps what it knows."""
-    kept = parser.add_argument_group("the registry")
-    kept.add_argument("--data", metavar="DIR", help="its folder: key, database, archives (the user's data folder)")
-    kept.add_argument(
-        "--database", metavar="URL", help="postgresql://…, or PINWARDEN_REGISTRY_DATABASE (a file in the folder)"
+    """Where a registry stores its data."""
+    storage = parser.add_argument_group("the registry's storage")
+    storage.add_argument(
+        "--data", metavar="DIR", help="folder for key, database and archives (default: in your data folder)"
     )
-    kept.add_argument("--blobs", metavar="URL", help="oci://host/repository for archives (a folder in the folder)")
-    kept.add_argument("--key", metavar="FILE", help="the registry's private key (made in the folder)")
-    kept.add_argument("--key-env", metavar="NAME", help="the variable that holds that key as PEM")
+    storage.add_argument(
+        "--database",
+        metavar="URL",
+        help="postgresql://… (default: PINWARDEN_REGISTRY_DATABASE, or a file in the data folder)",
+    )
+    storage.add_argument(
+        "--blobs", metavar="URL", help="oci://host/repository for the archives (default: in the data folder)"
+    )
+    storage.add_argument(
+        "--key", metavar="FILE", help="the registry's private key (default: created in the data folder)"
+    )
+    storage.add_argument("--key-env", metavar="NAME", help="environment variable with that key in PEM format")
 
 
-def settings_of(args: Namespace) -> RegistrySettings:
+def registry_settings_from(args: Namespace) -> RegistrySettings:
     """The settings that the options name."""
     from pinwarden.registry.setup import DATABASE_VARIABLE, RegistrySettings, default_folder
 
@@ -46,16 +56,16 @@ def settings_of(args: Namespace) -> RegistrySettings:
 
 
 @contextmanager
-def operated_registry(args: Namespace, settings: RegistrySettings | None = None) -> Iterator[Registry]:
-    """The registry that the options name, open until the command is done."""
+def open_operated_registry(args: Namespace, settings: RegistrySettings | None = None) -> Iterator[Registry]:
+    """The registry in the operator's storage, open until the command ends."""
     from pinwarden.registry.setup import open_registry
 
     signer = None
     if args.key or args.key_env:
-        from pinwarden.cli.key_arguments import signer_of
+        from pinwarden.cli.key_arguments import signer_from
 
-        signer = signer_of(args)
-    registry = open_registry(settings or settings_of(args), signer)
+        signer = signer_from(args)
+    registry = open_registry(settings or registry_settings_from(args), signer)
     try:
         yield registry
     finally:
@@ -63,22 +73,24 @@ def operated_registry(args: Namespace, settings: RegistrySettings | None = None)
 
 
 def add_publisher_arguments(parser: ArgumentParser) -> None:
-    """Which registry is written to, and with which token."""
-    asked = parser.add_argument_group("the registry")
-    asked.add_argument("--registry", required=True, metavar="URL", help="its address")
-    asked.add_argument("--registry-key", metavar="KEY", help="its key (did:key:…); any other is refused")
-    asked.add_argument(
+    """Which registry to publish to, and with which token."""
+    registry = parser.add_argument_group("the registry")
+    registry.add_argument("--registry", required=True, metavar="URL", help="the registry's address")
+    registry.add_argument(
+        "--registry-key", metavar="KEY", help="the registry's key (did:key:…); refuse a registry with another key"
+    )
+    registry.add_argument(
         "--token-env",
         default=TOKEN_VARIABLE,
         metavar="NAME",
-        help=f"the variable with the token ({TOKEN_VARIABLE})",
+        help=f"environment variable with your publish token (default: {TOKEN_VARIABLE})",
     )
-    asked.add_argument("--allow-plain-http", action="store_true", help="allow an address without encryption")
+    registry.add_argument("--allow-plain-http", action="store_true", help="allow an unencrypted http:// address")
 
 
 @contextmanager
-def writable_registry(args: Namespace) -> Iterator[HttpRegistry]:
-    """The registry that the options name, with the token that is for it alone."""
+def open_writable_registry(args: Namespace) -> Iterator[HttpRegistry]:
+    """The registry to publish to, with the token, which is sent to no other address."""
     from pinwarden.registry.files import HttpRegistry
 
     token = os.environ.get(args.token_env)
@@ -86,36 +98,51 @@ def writable_registry(args: Namespace) -> Iterator[HttpRegistry]:
         raise PinwardenError(
             "VARIABLE_MISSING",
             f"the variable {args.token_env[:80]!a} is not set, or empty",
-            hint="Put your publish token into it. The registry's operator makes one: pinwarden registry token add.",
+            hint="Set it to your publish token. The registry's operator creates one: pinwarden registry token add.",
         )
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise PinwardenError("VARIABLE_MISSING", f"the variable {args.token_env[:80]!a} holds no token")
-    fetcher = _fetcher(args)
+        raise PinwardenError("VARIABLE_MISSING", f"the variable {args.token_env[:80]!a} does not contain a token")
+    fetcher = _open_fetcher(args)
     try:
         yield HttpRegistry(args.registry, fetcher, token)
     finally:
         fetcher.close()
 
 
-def registry_key_of(args: Namespace) -> PublicKey | None:
-    """The key that the registry must have, if one is named."""
+def registry_key_from(args: Namespace) -> PublicKey | None:
+    """The key that the registry must have, if one is given."""
     from pinwarden.core.keys import PublicKey
 
     return PublicKey.parse(args.registry_key) if args.registry_key else None
 
 
 def add_log_arguments(parser: ArgumentParser) -> None:
-    """Whose log is read, and who must have seen it."""
-    parser.add_argument("registry", metavar="REGISTRY", help="the address of a registry, or the folder of an export")
-    parser.add_argument("--registry-key", metavar="KEY", help="its key (did:key:…); without it the first seen counts")
-    parser.add_argument("--witness", action="append", default=[], metavar="VKEY", help="the verifier key of a witness")
-    parser.add_argument("--witnesses-needed", type=int, metavar="N", help="how many of them must have signed (all)")
-    parser.add_argument("--allow-plain-http", action="store_true", help="allow an address without encryption")
+    """Which log to read, and which witnesses must have signed it."""
+    parser.add_argument("registry", metavar="REGISTRY", help="a registry's address, or the folder of an export")
+    parser.add_argument(
+        "--registry-key", metavar="KEY", help="the registry's key (did:key:…); without it, the first key seen is kept"
+    )
+    add_witness_arguments(parser)
+    parser.add_argument("--allow-plain-http", action="store_true", help="allow an unencrypted http:// address")
+
+
+def add_witness_arguments(parser: _ActionsContainer) -> None:
+    """``--witness`` and ``--witnesses-needed``."""
+    parser.add_argument(
+        "--witness",
+        action="append",
+        default=[],
+        metavar="VKEY",
+        help="verifier key of a witness that must have signed the log; repeatable",
+    )
+    parser.add_argument(
+        "--witnesses-needed", type=int, metavar="N", help="how many of the witnesses must have signed (default: all)"
+    )
 
 
 @contextmanager
-def readable_registry(args: Namespace) -> Iterator[RegistryFiles]:
-    """The registry that the options name: an address, or a folder."""
+def open_readable_registry(args: Namespace) -> Iterator[RegistryFiles]:
+    """The registry to read from: an address, or a folder."""
     from pinwarden.registry.files import FolderRegistry, HttpRegistry
 
     if "://" not in args.registry:
@@ -123,38 +150,38 @@ def readable_registry(args: Namespace) -> Iterator[RegistryFiles]:
             raise PinwardenError("FILE_UNREADABLE", f"{args.registry} is neither an address nor a folder")
         yield FolderRegistry(Path(args.registry))
         return
-    fetcher = _fetcher(args)
+    fetcher = _open_fetcher(args)
     try:
         yield HttpRegistry(args.registry, fetcher)
     finally:
         fetcher.close()
 
 
-def following_of(args: Namespace) -> Following:
-    """What the options demand of a log."""
+def log_requirements_from(args: Namespace) -> Following:
+    """The key and the witnesses that the options require of a log."""
     from pinwarden.core.cosignature import WitnessKey
     from pinwarden.registry.log_client import Following
 
-    witnesses = tuple(dict.fromkeys(WitnessKey.parse(each) for each in args.witness))
+    witnesses = tuple(dict.fromkeys(WitnessKey.parse(text) for text in args.witness))
     needed = len(witnesses) if args.witnesses_needed is None else args.witnesses_needed
     if not 0 <= needed <= len(witnesses):
-        raise PinwardenError("USAGE", f"{needed} witnesses cannot have signed, if {len(witnesses)} are known")
-    key = registry_key_of(args)
-    _refuse_revoked([each.key for each in witnesses] + ([key] if key else []))
+        raise PinwardenError("USAGE", f"--witnesses-needed is {needed}, but {len(witnesses)} witnesses are given")
+    key = registry_key_from(args)
+    _refuse_revoked([witness.key for witness in witnesses] + ([key] if key else []))
     return Following(key=key, witnesses=witnesses, quorum=needed)
 
 
 def _refuse_revoked(keys: list[PublicKey]) -> None:
-    """A key that this user revoked counts for nothing, though a script still names it."""
+    """Refuse keys that this user revoked, even if a script still names them."""
     from pinwarden.bundle.trust_files import load_trust
     from pinwarden.bundle.trust_store import refuse_revoked
-    from pinwarden.cli.install_arguments import trust_file
+    from pinwarden.cli.bundle_arguments import trust_file
 
     if keys:
         refuse_revoked(load_trust(trust_file()), *(key.did for key in keys))
 
 
-def _fetcher(args: Namespace) -> Fetcher:
+def _open_fetcher(args: Namespace) -> Fetcher:
     from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     return Fetcher(FetchRules(allow_plain_http=args.allow_plain_http), os.environ)

@@ -1,7 +1,7 @@
-"""The three standard streams, made fit before anything is read or written.
+"""Standard streams: prepare them, write notices, show progress, and notice a closed pipe.
 
-A program may be started without some of them, or with an encoding that cannot hold what a server is called; neither
-may stop a gate or change its verdict.
+A process may be started without some of the streams, or with an encoding that cannot represent a server's name. Neither
+may stop a check or change its result.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import io
 import os
 import sys
 
+_SPINNER = "|/-\\"
 
-def make_fit() -> None:
-    """Give every stream a place, and a way to write characters that its encoding does not have."""
-    # Lowest first: a descriptor that is left open would be taken by the next file, and output would go into that.
+
+def configure_streams() -> None:
+    """Open missing streams on the null device, and escape characters that an encoding does not have."""
+    # Lowest first: the next opened file would take a missing descriptor, and output would go into that file.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
@@ -22,31 +24,79 @@ def make_fit() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def say(text: str) -> None:
-    """A sentence for people on standard error, whatever names of servers and files are in it."""
+def print_notice(text: str) -> None:
+    """Write a line for people to stderr. Hostile names of servers and files in it are made harmless."""
     from contextlib import suppress
 
     from pinwarden.core.visible import inert_in_log, show_invisible
 
     line = inert_in_log(f"pinwarden: {show_invisible(text)}\n")
-    with suppress(OSError):  # and past Python's buffer, whose lock would hold up our end if nobody reads
+    with suppress(OSError):  # bypasses Python's buffer: its lock would block shutdown if the reader is stuck
         os.write(2, line.encode("utf-8", "backslashreplace"))
 
 
 def silence_stdout() -> None:
-    """Lead stdout to nowhere: writing again at exit would only repeat the failure."""
+    """Redirect stdout to the null device: flushing at exit would repeat the failure."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def reader_left(descriptor: int, seconds: float) -> bool:
-    """Wait so long; whether the other end of a pipe was closed meanwhile. Without it a writer learns that too late."""
+def wait_for_closed_pipe(descriptor: int, seconds: float) -> bool:
+    """Wait for some seconds; whether the reader of a pipe closed it meanwhile."""
     try:
         from select import poll
-    except ImportError:  # not on Windows
+    except ImportError:  # Windows
         import time
 
         time.sleep(seconds)
         return False
-    ends = poll()
-    ends.register(descriptor, 0)
-    return bool(ends.poll(seconds * 1000))
+    poller = poll()
+    poller.register(descriptor, 0)
+    return bool(poller.poll(seconds * 1000))
+
+
+class Progress:
+    """A spinner on stderr for work that takes longer than a second. Only on a terminal; removed at the end."""
+
+    def __init__(self, activity: str) -> None:
+        import threading
+
+        self._activity = activity
+        self._done = self._total = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._spin, daemon=True)
+
+    def at(self, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` items are finished."""
+        self._done, self._total = done, total
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            self._thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _spin(self) -> None:
+        import time
+
+        started = time.monotonic()
+        if self._stop.wait(1.0):
+            return
+        frame = 0
+        while not self._stop.is_set():
+            seconds = int(time.monotonic() - started)
+            sys.stderr.write(f"\r\x1b[K{_SPINNER[frame % 4]} {self._activity}{self._bar()} {seconds}s")
+            sys.stderr.flush()
+            frame += 1
+            self._stop.wait(0.2)
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+    def _bar(self) -> str:
+        if self._total < 2:
+            return ""
+        filled = 20 * self._done // self._total
+        return f" [{'#' * filled}{'.' * (20 - filled)}] {self._done}/{self._total}"

@@ -1,4 +1,4 @@
-"""Workflow files for CI systems: how Pinwarden gets there, and where the files go."""
+"""Parts of CI workflow files that ``init-ci`` and ``contract init`` share, and how such a file is written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
 
-NOT_SET = "note: the file does not say yet where Pinwarden is installed from; see SET THIS in it\n"
+INSTALL_SOURCE_MISSING = "note: set where Pinwarden is installed from; see SET THIS in the file\n"
 
 _GITHUB_JOB = """\
 on:
@@ -31,20 +31,20 @@ _STEPS = {
     "gitlab": ("    ", "- |\n      pip install {spec}"),
 }
 _UNSET = (
-    "SET THIS: where Pinwarden is installed from. It is in no package index yet, and whoever takes the name there",
-    "could answer for it. Name a source that you trust, by its commit: pinwarden init-ci --install SPEC",
+    "SET THIS: where Pinwarden is installed from. It is not in a package index yet, so anyone could register its name",
+    "there. Use a source that you trust, pinned to a commit: pinwarden init-ci --install SPEC",
 )
 _EXAMPLE = "'git+https://git.example.org/you/pinwarden@COMMIT'"
 _BARE_NAME = re.compile(r"\s*pinwarden\s*(?:\[[^\]]*\]\s*)?(?:$|[=<>!~,;])", re.IGNORECASE)
 
 
 def github_job(name: str) -> str:
-    """How a workflow of GitHub begins, up to the first step of its own: few rights, and code by its commit."""
+    """The beginning of a GitHub workflow, up to the checkout: read-only, with actions pinned to commits."""
     return _GITHUB_JOB.replace("{job}", name)
 
 
 def write_workflow(root: Path, path: Path, text: str) -> None:
-    """Write a new file below the project's folder; what is there is not overwritten."""
+    """Write a new file below the root folder. An existing file is not overwritten."""
     from pinwarden.system.files import create_file
 
     _make_folder(root, path.parent)
@@ -52,7 +52,7 @@ def write_workflow(root: Path, path: Path, text: str) -> None:
 
 
 def install_step(kind: str, spec: str | None) -> str:
-    """The step that installs Pinwarden; without a source one that is commented out, so that the job fails until set."""
+    """The step that installs Pinwarden. Without a source it is commented out, so the job fails until it is set."""
     indent, step = _STEPS[kind]
     if spec is None:
         lines = (*_UNSET, *step.replace("{spec}", _EXAMPLE).replace("|\n", "").replace("  ", "").splitlines())
@@ -62,19 +62,19 @@ def install_step(kind: str, spec: str | None) -> str:
     if _BARE_NAME.match(spec):
         raise PinwardenError(
             "USAGE",
-            f"{spec[:80]!a} is only a name, and in a package index it is not ours yet",
-            hint="Name a source by its commit, or a wheel: git+https://…@COMMIT, ./dist/pinwarden.whl",
+            f"--install: {spec[:80]!a} is only a name, and Pinwarden is not in a package index yet",
+            hint="Use a git URL with a commit, or a wheel: git+https://…@COMMIT, ./dist/pinwarden.whl",
         )
     return indent + step.replace("{spec}", shlex.quote(spec))
 
 
 def _make_folder(root: Path, folder: Path) -> None:
-    """The folder of the workflow. A repository's link must not decide where it is written."""
-    for step in (folder, *folder.parents):
-        if step == root:
+    """Create the folder. A symbolic link in the repository must not decide where the file is written."""
+    for parent in (folder, *folder.parents):
+        if parent == root:
             break
-        if step.is_symlink():
-            raise PinwardenError("CONFIG_UNEDITABLE", f"{step} is a symbolic link", hint="Remove the link.")
+        if parent.is_symlink():
+            raise PinwardenError("CONFIG_UNEDITABLE", f"{parent} is a symbolic link", hint="Remove the link.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as err:

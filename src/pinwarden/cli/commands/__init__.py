@@ -1,1 +1,182 @@
-"""One module per command: ``configure(parser)`` declares the arguments, ``run(args)`` does the work."""
+"""Every command: its name, the function that implements it, and one line of help. Grouped by task, as ``--help`` shows.
+
+One module holds one family of commands. A command is a function decorated with ``command``; its docstring is what
+``pinwarden COMMAND --help`` prints, and the decorator's argument declares the options. A module is imported only when
+one of its commands runs, so heavy imports belong inside these functions.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
+
+_CATALOG = {
+    "Get started": {
+        "init": ("init", "init", "Find the MCP servers configured here and lock them"),
+        "approve": ("approve", "approve", "Show what a locked server tells the model now, and approve it"),
+        "ci": ("ci", "ci", "Check that servers, configurations and tools are still as approved"),
+        "init-ci": ("ci", "init_ci", "Write a CI workflow that runs pinwarden ci"),
+    },
+    "Look at a server": {
+        "inspect": ("surface", "inspect", "Show a server's tools, prompts, resources and instructions"),
+        "diff": ("surface", "diff", "Show what changed between two versions of a server, and how much it matters"),
+        "scan": ("surface", "scan", "Find text that tries to manipulate the model"),
+        "verify": ("artifacts", "verify", "Check a server from a registry before you lock it"),
+    },
+    "Manage the lock": {
+        "lock": ("lock", "lock", "Lock a server from an MCP registry"),
+        "lock digest": ("digest", "lock_digest", "Print the digest of the lockfile"),
+        "lock sign": ("signature", "lock_sign", "Sign the lockfile"),
+        "lock verify-signature": ("signature", "lock_verify_signature", "Check that known keys signed the lockfile"),
+        "add": ("lock", "add", "Lock a server and add it to client configurations"),
+        "remove": ("lock", "remove", "Remove a server from the lock and from client configurations"),
+        "update": ("lock", "update", "Show what newer releases would change; with --yes, lock them"),
+        "outdated": ("lock", "outdated", "List locked servers that have a newer release"),
+        "list": ("status", "list_servers", "List the locked servers"),
+        "explain": ("status", "explain", "Explain what is locked for a server, and why it has its trust tier"),
+        "doctor": ("status", "doctor", "Compare client configurations with the lock"),
+        "secrets audit": ("status", "secrets_audit", "Find secrets stored as plain text in client configurations"),
+        "policy init": ("policy", "policy_init", "Write a policy to start from"),
+        "policy check": ("policy", "policy_check", "Check the locked servers against the policy"),
+        "policy digest": ("policy", "policy_digest", "Print the digest of the policy"),
+        "policy generate": ("policy", "policy_generate", "Propose a gateway policy from what the gateway recorded"),
+    },
+    "Verify the bytes and run exactly those": {
+        "prove": ("artifacts", "prove", "Download and hash locked servers with their dependencies, and pin the hashes"),
+        "fetch": ("artifacts", "fetch", "Download the pinned bytes and build the environments that servers run in"),
+        "run": ("run", "run", "Start a server behind the gateway, from verified bytes if it is locked"),
+        "enforce": ("run", "enforce", "Make clients start locked servers through pinwarden run"),
+        "sbom": ("sbom", "sbom", "Export the locked servers and their dependencies as CycloneDX or SPDX"),
+        "advisories": ("sbom", "advisories", "Check locked versions against a local export of known vulnerabilities"),
+    },
+    "Block unapproved changes at run time": {
+        "gateway": ("gateway", "gateway", "Serve all locked servers over HTTP and block what is not approved"),
+        "gateway token": ("gateway", "gateway_token", "Add, list or revoke the access tokens of gateway clients"),
+        "review": ("review", "review", "Go through the blocked changes one by one and decide"),
+        "review list": ("review", "review_list", "List the blocked changes"),
+        "review show": ("review", "review_show", "Show what approving a blocked change would change"),
+        "review approve": ("review", "review_approve", "Approve blocked changes"),
+        "review reject": ("review", "review_reject", "Reject blocked changes"),
+        "review reopen": ("review", "review_reopen", "Undo decisions about changes"),
+        "audit verify": ("audit", "audit_verify", "Verify that the audit log is complete and unchanged"),
+        "audit tail": ("audit", "audit_tail", "Show the newest events of the audit log"),
+        "audit export": ("audit", "audit_export", "Export the audit log as JSON Lines"),
+    },
+    "Write your own server": {
+        "contract lock": ("contract", "contract_lock", "Record what your server offers and what its code can access"),
+        "contract check": ("contract", "contract_check", "Check in CI that your server still matches its contract"),
+        "contract diff": ("contract", "contract_diff", "Compare two contracts of a server and rate the changes"),
+        "contract verify-signature": (
+            "contract",
+            "contract_verify_signature",
+            "Check that a known key signed a contract",
+        ),
+        "contract tokens": ("contract", "contract_tokens", "Show how many tokens each tool costs per conversation"),
+        "contract init": ("contract", "contract_init", "Write a CI job or commit hook that checks the contract"),
+        "contract explain": ("contract", "contract_explain", "Show what is known about each tool, with the evidence"),
+    },
+    "Publish and install signed bundles": {
+        "install": ("install", "install", "Install a server from a registry of signed bundles"),
+        "trust add": ("trust", "trust_add", "Trust a registry, or a key that signs attestations"),
+        "trust remove": ("trust", "trust_remove", "Stop trusting a key, or revoke it"),
+        "trust list": ("trust", "trust_list", "List the registries and keys you trust"),
+        "bundle pack": ("bundle", "bundle_pack", "Pack a server's folder into a reproducible bundle"),
+        "bundle inspect": ("bundle", "bundle_inspect", "Show what a bundle's documents say about it"),
+        "bundle verify": ("bundle", "bundle_verify", "Check every byte of a bundle against its documents"),
+        "bundle accept": ("bundle", "bundle_accept", "Check offline whether a bundle would be accepted for install"),
+        "bundle push": ("bundle", "bundle_push", "Upload a bundle to an OCI registry"),
+        "bundle pull": ("bundle", "bundle_pull", "Download a bundle from an OCI registry"),
+        "sign": ("signature", "sign", "Sign a pointer, attestation or log document"),
+        "attest": ("signature", "attest", "Check a bundle and sign an attestation for it"),
+        "publish": ("publish", "publish", "Publish a bundle in a registry"),
+        "registry serve": ("registry", "registry_serve", "Serve a registry of bundles with its transparency log"),
+        "registry export": ("registry", "registry_export", "Export a registry as static files"),
+        "registry namespace": ("registry", "registry_namespace", "Assign a namespace to a key, or list namespaces"),
+        "registry token": ("registry", "registry_token", "Create, list or revoke publish tokens"),
+        "registry rotate-key": ("registry", "registry_rotate_key", "Replace the registry's key"),
+        "registry audit": (
+            "registry",
+            "registry_audit",
+            "List the requests to change a registry, and their outcome",
+        ),
+        "registry point": ("publish", "registry_point", "Move a channel to another published version"),
+        "registry yank": ("publish", "registry_yank", "Yank a version, or undo that"),
+        "registry attest": ("publish", "registry_attest", "Add attestations to a published bundle"),
+        "registry keys": ("publish", "registry_keys", "Change which keys may publish in a namespace"),
+        "log verify": ("log", "log_verify", "Verify a registry's whole transparency log"),
+        "log monitor": ("log", "log_monitor", "Report new entries in a registry's log, and prove it only grew"),
+    },
+    "Low-level tools": {
+        "canonicalize": ("digest", "canonicalize", "Print JSON in canonical form"),
+        "digest": ("digest", "digest", "Print the digest of each tool in a list"),
+        "cid": ("digest", "cid", "Print the content identifier (CID) of a document, manifest or file"),
+        "keygen": ("signature", "keygen", "Create an Ed25519 key pair for signing"),
+        "completion": ("completion", "completion", "Print a completion script for your shell"),
+    },
+}
+"""By task: name of the command, then its module, the function in it, and one line of help."""
+
+COMMANDS = {name: summary for commands in _CATALOG.values() for name, (_, _, summary) in commands.items()}
+"""One line of help by the name of the command."""
+
+TASKS = {task: tuple(dict.fromkeys(name.split()[0] for name in commands)) for task, commands in _CATALOG.items()}
+"""The first word of every command, by task."""
+
+FAMILIES = {
+    "secrets": "Secrets in client configurations",
+    "policy": "Rules that locked servers must meet",
+    "audit": "The record of what the gateway saw and did",
+    "contract": "The lock of a server you write",
+    "trust": "Registries and keys you trust",
+    "bundle": "Servers packed as signed bundles",
+    "registry": "A registry of bundles",
+    "log": "A registry's transparency log",
+}
+"""One line of help for each first word that is not a command itself."""
+
+
+class Command:
+    """A command that can be run: its help text, its options, and the function that does it."""
+
+    def __init__(
+        self,
+        run: Callable[[Namespace], int],
+        configure: Callable[[ArgumentParser], None],
+        *,
+        takes_command: bool,
+        writes: str,
+    ) -> None:
+        self.run = run
+        self.configure = configure
+        self.takes_command = takes_command
+        """Whether a command of the user's own may follow after ``--``."""
+        self.writes = writes
+        """The kind of project file that ``--output`` may name; every other kind is refused."""
+
+    @property
+    def description(self) -> str:
+        """The help text, without the indentation of the source."""
+        first, *rest = (self.run.__doc__ or "").strip().split("\n")
+        margin = min((len(line) - len(line.lstrip()) for line in rest if line.strip()), default=0)
+        return "\n".join([first, *(line[margin:] for line in rest)])
+
+
+def command(
+    configure: Callable[[ArgumentParser], None], *, takes_command: bool = False, writes: str = ""
+) -> Callable[[Callable[[Namespace], int]], Command]:
+    """Make a function a command. ``configure`` adds its options to a parser."""
+    return lambda run: Command(run, configure, takes_command=takes_command, writes=writes)
+
+
+def load_command(name: str) -> Command:
+    """Import the module of a command."""
+    from importlib import import_module
+
+    for commands in _CATALOG.values():
+        if name in commands:
+            module, function, _ = commands[name]
+            loaded: Command = getattr(import_module(f"pinwarden.cli.commands.{module}"), function)
+            return loaded
+    raise KeyError(name)

@@ -1,4 +1,4 @@
-"""Approve what a locked server tells the model now. Shows the difference first; --yes writes it into the lock."""
+"""``approve``: approve what a locked server tells the model now."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.probe_arguments import add_probe_arguments
+from pinwarden.cli.commands import command
+from pinwarden.cli.output import add_format_argument, emit, print_changes
 from pinwarden.cli.project_arguments import (
     add_approval_arguments,
     add_project_arguments,
     add_warnings_argument,
-    approver_of,
-    project_of,
+    approver_from,
+    project_from,
 )
-from pinwarden.cli.targets import ask, options_of
+from pinwarden.cli.server_arguments import add_probe_arguments, probe_options, run_probe
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
     from pinwarden.core.report import Report
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Name the arguments."""
+def _configure_approve(parser: ArgumentParser) -> None:
     parser.add_argument("server", help="the server's name in the lock")
-    parser.add_argument("--client", metavar="CLIENT", help="only for this client")
-    parser.add_argument("--yes", action="store_true", help="approve without being asked")
+    parser.add_argument("--client", metavar="CLIENT", help="only the entry for this client")
+    parser.add_argument("--yes", action="store_true", help="approve without asking")
     add_project_arguments(parser)
     add_approval_arguments(parser)
     add_warnings_argument(parser)
@@ -34,8 +33,17 @@ def configure(parser: ArgumentParser) -> None:
     add_probe_arguments(parser)
 
 
-def run(args: Namespace) -> int:
-    """Show, ask, approve."""
+@command(_configure_approve)
+def approve(args: Namespace) -> int:
+    """Connect to a locked server, show what changed since you approved it, and record your approval in the lock.
+
+    On a terminal you are asked before anything is written; in scripts, add --yes. The exit code is 1 if there are
+    changes and you did not approve them.
+
+    Examples:
+      pinwarden approve notes --allow-execute
+      pinwarden approve notes --allow-execute --yes --why "reviewed in ticket 42"
+    """
     from pinwarden.project.approvable import ANSWERED, YES
     from pinwarden.project.approve import (
         approve,
@@ -47,32 +55,30 @@ def run(args: Namespace) -> int:
     from pinwarden.project.server_start import prepare_locked_probe
     from pinwarden.system.clock import now
 
-    project = project_of(args)
+    project = project_from(args)
     server = server_to_approve(project, args.server, args.client)
-    seen = ask(prepare_locked_probe(project, server.entry, project.configs(), options_of(args)))
-    approver = approver_of(args, YES if args.yes else ANSWERED)
+    surface = run_probe(prepare_locked_probe(project, server.entry, project.configs(), probe_options(args)))
+    approver = approver_from(args, YES if args.yes else ANSWERED)
     if args.yes:
-        return _show(approve(project, server, seen, approver, now()), args.format)
-    _show(with_warnings(difference(project, server, seen), project, server, seen), args.format)
-    if nothing_to_approve(project, server, seen):
+        return _print(approve(project, server, surface, approver, now()), args.format)
+    _print(with_warnings(difference(project, server, surface), project, server, surface), args.format)
+    if nothing_to_approve(project, server, surface):
         return 0
-    if args.format != "text" or not sys.stdin.isatty() or not _agrees():
+    if args.format != "text" or not sys.stdin.isatty() or not _confirm():
         sys.stderr.write("nothing was approved; add --yes to approve this\n")
         return 1
-    report = approve(project, server, seen, replace(approver, approves_warnings=True), now())
-    return emit(replace(report, rows=(), notes=()), args.format)  # they were shown before the question
+    report = approve(project, server, surface, replace(approver, approves_warnings=True), now())
+    return emit(replace(report, rows=(), notes=()), args.format)  # rows and notes were shown before the question
 
 
-def _show(report: Report, form: str) -> int:
+def _print(report: Report, form: str) -> int:
     if form != "text":
         return emit(report, form)
-    from pinwarden.cli.definitions import print_changes
-
     print_changes(report)
     return report.exit_code
 
 
-def _agrees() -> bool:
+def _confirm() -> bool:
     sys.stderr.write("approve this? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,15 +1,4 @@
-"""Check that everything is as it was approved, and fail if it is not. Nothing is resolved or written.
-
-Checks the lock and the approved texts beside it, every client configuration that exists, and the policy. --public-key
-demands a signature of the lock as well. --registry looks each locked version up again; --bytes fetches and hashes what
-was locked; --live asks the servers and compares what they tell the model.
-
-In a version-control repository, every folder of it is searched: MCP servers that are configured where no lock covers
-them fail the run. A repository without any MCP configuration is clean.
-
-  pinwarden ci --format github --format sarif=pinwarden.sarif --format junit=pinwarden.xml
-  pinwarden ci --project services/search --project services/mail
-"""
+"""``ci``, the check for pipelines, and ``init-ci``, which writes the pipeline."""
 
 from __future__ import annotations
 
@@ -18,50 +7,100 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.key_arguments import add_gate_signature_arguments, signature_check_of
+from pinwarden.cli.commands import command
+from pinwarden.cli.key_arguments import add_gate_signature_arguments, signature_check_from
 from pinwarden.cli.output import add_report_arguments, emit_report
-from pinwarden.cli.probe_arguments import add_probe_arguments
-from pinwarden.cli.project_arguments import add_projects_arguments, add_scope_argument, projects_of
+from pinwarden.cli.project_arguments import add_projects_arguments, add_scope_argument, projects_from
+from pinwarden.cli.server_arguments import add_probe_arguments
 from pinwarden.core.digest import Digest
-from pinwarden.core.errors import EXIT_USAGE, PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_USAGE, PinwardenError
 from pinwarden.project.project import Project, load_policies
 
 if TYPE_CHECKING:
     from pinwarden.project.gate.report import Checked
 
+_WORKFLOW_FILES = {"github": ".github/workflows/pinwarden.yml", "gitlab": ".gitlab/pinwarden.gitlab-ci.yml"}
 
-def configure(parser: ArgumentParser) -> None:
-    """Name the arguments."""
+_GITHUB = """\
+# Fails when an MCP server, its configuration or its approved text is not what mcp-lock.json says.
+name: pinwarden
+{job}{install}
+      - run: |
+          pinwarden ci --scope project{project} --format github
+"""
+
+_GITLAB = """\
+# Include this file from .gitlab-ci.yml.
+pinwarden:
+  image: python:3.13-slim
+  script:
+{install}
+    - |
+      pinwarden ci --scope project{project} --format junit=pinwarden.xml
+  artifacts:
+    when: always
+    reports:
+      junit: pinwarden.xml
+"""
+
+
+def _configure_ci(parser: ArgumentParser) -> None:
     add_projects_arguments(parser)
     add_scope_argument(parser)
     add_report_arguments(parser)
-    parser.add_argument("--expect-digest", metavar="DIGEST", help="expected lock digest, kept outside the repository")
     parser.add_argument(
-        "--require-lock", action="store_true", help="fail without a lock, also where no MCP server is configured"
+        "--expect-digest",
+        metavar="DIGEST",
+        help="digest that the lock must have (from pinwarden lock digest --sealed), kept outside the repository",
     )
-    parser.add_argument("--require-extension", action="store_true", help="refuse entries without our record")
     parser.add_argument(
-        "--environment", default="default", metavar="NAME", help="apply this environment's minimum tier"
+        "--require-lock", action="store_true", help="fail without a lock, even if no MCP server is configured"
     )
-    parser.add_argument("--require-policy", action="store_true", help="fail where no policy is written down")
-    parser.add_argument("--no-configs", action="store_true", help="do not look at client configurations")
-    parser.add_argument("--registry", action="store_true", help="look each locked version up again")
-    parser.add_argument("--offline", action="store_true", help="with --registry: only local sources and caches")
-    parser.add_argument("--bytes", action="store_true", help="fetch the locked artifacts again and hash them")
-    parser.add_argument("--osv", metavar="PATH", help="look locked packages up in this export of OSV records")
-    parser.add_argument("--trust-root", metavar="FILE", help="with --bytes: a sigstore trusted root of your own")
-    parser.add_argument("--live", action="store_true", help="ask the live servers, and the registry")
+    parser.add_argument(
+        "--require-extension", action="store_true", help="fail if a lock entry lacks Pinwarden's own fields"
+    )
+    parser.add_argument(
+        "--environment",
+        default="default",
+        metavar="NAME",
+        help="apply the minimum trust tier that the policy sets for this environment (default: default)",
+    )
+    parser.add_argument("--require-policy", action="store_true", help="fail if the project has no policy")
+    parser.add_argument("--no-configs", action="store_true", help="do not check client configurations")
+    parser.add_argument("--registry", action="store_true", help="look up each locked version in its registry again")
+    parser.add_argument("--offline", action="store_true", help="with --registry: use only local files and caches")
+    parser.add_argument("--bytes", action="store_true", help="download the locked packages and compare their hashes")
+    parser.add_argument("--osv", metavar="PATH", help="check locked packages against this export of OSV records")
+    parser.add_argument("--trust-root", metavar="FILE", help="with --bytes: sigstore trusted root to use")
+    parser.add_argument(
+        "--live", action="store_true", help="connect to the servers and compare their tools with the approved ones"
+    )
     add_gate_signature_arguments(parser)
     add_probe_arguments(parser)
 
 
-def run(args: Namespace) -> int:
-    """Check and report."""
+@command(_configure_ci)
+def ci(args: Namespace) -> int:
+    """Check that everything is as you approved it, and fail if it is not. Changes nothing.
+
+    Always checks the lockfile, the approved texts beside it, the client configurations, and the policy. Options add
+    slower checks: --live connects to the servers, --registry looks up the locked versions, --bytes downloads and hashes
+    the packages, --public-key requires a signature.
+
+    In a repository, all folders are searched for client configurations: a server that no lock covers fails the check. A
+    repository without MCP servers passes.
+
+    Examples:
+      pinwarden ci
+      pinwarden ci --live --allow-execute
+      pinwarden ci --format github --format sarif=pinwarden.sarif --format junit=pinwarden.xml
+      pinwarden ci --project services/search --project services/mail
+    """
     from pinwarden.project.gate.report import gate_report
     from pinwarden.project.gate.repository import coverage_rows, in_repository, with_coverage
     from pinwarden.system.repository import repository_root
 
-    projects = projects_of(args)
+    projects = projects_from(args)
     _refuse_single_project_options(args, projects)
     root = repository_root(projects[0].root)
     alone = len(projects) == 1
@@ -72,10 +111,57 @@ def run(args: Namespace) -> int:
     return emit_report(gate_report(checked), args)
 
 
+def _configure_init_ci(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--for", dest="kind", default="github", choices=list(_WORKFLOW_FILES), help="CI system (default: github)"
+    )
+    parser.add_argument(
+        "--install", metavar="SPEC", help="what the job installs Pinwarden from: a git URL with a commit, or a wheel"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the file instead of writing it")
+    add_projects_arguments(parser)
+
+
+@command(_configure_init_ci)
+def init_ci(args: Namespace) -> int:
+    """Write a CI workflow that runs pinwarden ci on every pull request.
+
+    The file goes into the root of the repository. The project needs a lock, and an existing file is not overwritten.
+
+    Examples:
+      pinwarden init-ci --dry-run
+      pinwarden init-ci --for gitlab
+      pinwarden init-ci --project services/search --project services/mail
+    """
+    import os
+    import sys
+
+    from pinwarden.cli.workflow_files import INSTALL_SOURCE_MISSING, github_job, install_step, write_workflow
+    from pinwarden.system.repository import repository_root
+
+    projects = projects_from(args)
+    root = repository_root(projects[0].root) or projects[0].root.resolve()
+    options = "".join(_project_option(project, root) for project in projects)
+    text = _GITHUB.replace("{job}", github_job("pinwarden")) if args.kind == "github" else _GITLAB
+    text = text.replace("{install}", install_step(args.kind, args.install)).replace("{project}", options)
+    if not args.install:
+        sys.stderr.write(INSTALL_SOURCE_MISSING)
+    if args.dry_run:
+        sys.stdout.write(text)
+        return EXIT_CLEAN
+    for project in projects:
+        if not project.lock.is_file():
+            raise PinwardenError("LOCK_MISSING", f"there is no {project.shown(project.lock)} for the workflow to check")
+    path = root / _WORKFLOW_FILES[args.kind]
+    write_workflow(root, path, text)
+    sys.stdout.write(f"wrote {os.path.relpath(path)}\n")
+    return EXIT_CLEAN
+
+
 def _check(args: Namespace, project: Project, *, alone: bool) -> Checked:
-    """One project. An error ends the command, unless there are other projects to report."""
+    """Check one project. With several projects, an error in one becomes part of the report."""
     try:
-        return _checked(args, project)
+        return _run_checks(args, project)
     except PinwardenError as err:
         if alone or err.exit_code == EXIT_USAGE:
             raise
@@ -84,15 +170,15 @@ def _check(args: Namespace, project: Project, *, alone: bool) -> Checked:
         return unchecked_project(project, err)
 
 
-def _checked(args: Namespace, project: Project) -> Checked:
+def _run_checks(args: Namespace, project: Project) -> Checked:
     from pinwarden.project.gate.check import Gate, check_project
     from pinwarden.system.clock import now
 
     probe = None
     if args.live:
-        from pinwarden.cli.targets import options_of
+        from pinwarden.cli.server_arguments import probe_options
 
-        probe = options_of(args)
+        probe = probe_options(args)
     gate = Gate(
         now=now(),
         registries=project.registries(offline=args.offline) if args.registry or args.live else None,
@@ -100,20 +186,20 @@ def _checked(args: Namespace, project: Project) -> Checked:
         probe=probe,
         configs=not args.no_configs,
         scope=args.scope,
-        expect_digest=_digest(args.expect_digest),
+        expect_digest=_parse_digest(args.expect_digest),
         require_lock=args.require_lock or bool(args.file),
         require_extension=args.require_extension,
         require_policy=args.require_policy,
-        signatures=signature_check_of(args, project),
+        signatures=signature_check_from(args, project),
         osv=Path(args.osv) if args.osv else None,
     )
     policies = load_policies(project, args.environment)
     if not args.bytes:
         return check_project(project, policies, gate)
-    from pinwarden.cli.fetch_arguments import workshop
+    from pinwarden.cli.fetch_arguments import open_fetch_context
     from pinwarden.core.record import replace
 
-    with workshop(args, project, "hashing") as shop:
+    with open_fetch_context(args, project, "downloading and hashing") as shop:
         return check_project(project, policies, replace(gate, workshop=shop))
 
 
@@ -122,16 +208,37 @@ def _refuse_single_project_options(args: Namespace, projects: Sequence[Project])
         if value and len(projects) > 1:
             raise PinwardenError(
                 "USAGE",
-                f"{option} belongs to one project, and there are {len(projects)}",
+                f"{option} is for one project, but {len(projects)} are given",
                 hint=f"Run pinwarden ci once per project: pinwarden ci --project DIR {option} VALUE",
             )
 
 
-def _digest(text: str | None) -> str | None:
-    """The digest in the spelling of a lock. Half a digest is a slip of the hand, and no sign of an edited lock."""
+def _parse_digest(text: str | None) -> str | None:
+    """The digest as a lock spells it. A malformed one is a usage error, not a sign of an edited lock."""
     if text is None:
         return None
     try:
         return Digest.parse(text).sri
     except PinwardenError as err:
         raise PinwardenError("USAGE", f"--expect-digest: {err.message}", hint=err.hint) from err
+
+
+def _project_option(project: Project, root: Path) -> str:
+    """The options with which the workflow, in the repository's root, names this project."""
+    import shlex
+
+    folder = _relative_path(project.root, root)
+    option = "" if folder == "." else f" --project {shlex.quote(folder)}"
+    if project.lock.resolve() != (project.root / "mcp-lock.json").resolve():
+        option += f" --file {shlex.quote(_relative_path(project.lock, root))}"
+    return option
+
+
+def _relative_path(path: Path, root: Path) -> str:
+    try:
+        shown = path.resolve().relative_to(root).as_posix()
+    except ValueError:
+        raise PinwardenError("USAGE", f"{path} is not in the repository {root}") from None
+    if not shown.isprintable() or "${{" in shown:  # an expression that GitHub would evaluate
+        raise PinwardenError("USAGE", f"{shown!a} has characters that are not allowed in a workflow file")
+    return shown

@@ -1,30 +1,35 @@
-"""Print a script that completes pinwarden's commands, options and their values in a shell.
-
-bash: put  source <(pinwarden completion bash)  into ~/.bashrc
-zsh:  put  source <(pinwarden completion zsh)  into ~/.zshrc, after compinit
-fish: run  pinwarden completion fish > ~/.config/fish/completions/pinwarden.fish
-
-The script holds all it needs: completing starts no pinwarden. Make it anew after an update.
-"""
+"""``completion``: scripts for bash, zsh and fish."""
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
 
+from pinwarden.cli.commands import COMMANDS, command
 from pinwarden.cli.completion import SHELLS, completion_script
 from pinwarden.core.errors import EXIT_CLEAN
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Name the arguments."""
-    parser.add_argument("shell", choices=SHELLS)
+def _configure_completion(parser: ArgumentParser) -> None:
+    parser.add_argument("shell", choices=SHELLS, help="your shell")
 
 
-def run(args: Namespace) -> int:
-    """Write the script to stdout."""
+@command(_configure_completion)
+def completion(args: Namespace) -> int:
+    """Print a script that completes pinwarden's commands, options and values in your shell.
+
+    For bash, add this line to ~/.bashrc:
+      source <(pinwarden completion bash)
+
+    For zsh, add this line to ~/.zshrc, after compinit:
+      source <(pinwarden completion zsh)
+
+    For fish, run this once, and again after an update:
+      pinwarden completion fish > ~/.config/fish/completions/pinwarden.fish
+
+    The script contains everything it needs, so pressing Tab does not start pinwarden.
+    """
     from pinwarden.cli.grammar import grammar
-    from pinwarden.cli.main import COMMANDS
 
     sys.stdout.write(completion_script(args.shell, grammar(COMMANDS)))
     return EXIT_CLEAN

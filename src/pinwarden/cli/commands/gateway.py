@@ -1,10 +1,4 @@
-"""Serve all locked servers over Streamable HTTP: each at /mcp/SERVER, and all of them together at /mcp.
-
-Nothing that was not approved reaches a client. Clients show a token (pinwarden gateway token add CLIENT); if there is
-none, one is made for this run and printed, and only this machine may use it. The lock, the policy and the tokens are
-read again when they change. SIGTERM lets requests in flight end for --drain-seconds; the gateway ends at most five
-seconds later. A second SIGTERM cuts them off.
-"""
+"""``gateway``, the enforcing HTTP proxy, and ``gateway token``, its access tokens."""
 
 from __future__ import annotations
 
@@ -14,11 +8,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.durations import add_answer_argument, seconds
+from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_project_arguments, project_of
-from pinwarden.cli.state_arguments import add_state_argument, state_from
-from pinwarden.cli.streams import say
+from pinwarden.cli.project_arguments import (
+    add_database_argument,
+    add_project_arguments,
+    open_database,
+    project_from,
+)
+from pinwarden.cli.server_arguments import add_response_argument, seconds
+from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.gateway.http.limits import HttpLimits
@@ -27,28 +26,33 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.gateway import Settings
     from pinwarden.gateway.http.locked import Locked
     from pinwarden.gateway.state import GatewayState
+    from pinwarden.project.project import Project
 
 _NO_LIMIT = 10 * 365 * 86_400.0  # seconds
-_MOST_PROCESSES = 4096
-_SENTENCES = 200  # in a second; those of all servers on their own standard error are among them
-_LAST_WORDS_SECONDS = 2.0  # how long the end waits for somebody to read
+_MAX_PROCESSES = 4096
+_MAX_NOTICES_PER_SECOND = 200  # including what all servers write to stderr
+_FLUSH_SECONDS = 2.0  # how long shutdown waits for the reader of stderr
+_TOKEN_HEADINGS = ("ID", "CLIENT", "SERVERS", "MADE", "REVOKED")
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Name the arguments."""
+def _configure_gateway(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--listen", type=_address, default=("127.0.0.1", 8642), metavar="HOST:PORT", help="127.0.0.1:8642; port 0: any"
+        "--listen",
+        type=_address,
+        default=("127.0.0.1", 8642),
+        metavar="HOST:PORT",
+        help="address to listen on (default: 127.0.0.1:8642); port 0 picks a free one",
     )
-    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain in PEM form")
-    parser.add_argument("--tls-key", metavar="FILE", help="its private key, if it is not in the same file")
-    parser.add_argument("--policy", metavar="FILE", help="a policy file in place of the project's pinwarden.toml")
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain in PEM format; enables TLS")
+    parser.add_argument("--tls-key", metavar="FILE", help="private key of the certificate, if it is in another file")
+    parser.add_argument("--policy", metavar="FILE", help="policy file (default: pinwarden.toml in the project)")
     parser.add_argument(
         "--allow-host",
         action="append",
         type=_host,
         default=[],
         metavar="NAME",
-        help="a name under which clients reach the gateway",
+        help="host name under which clients reach the gateway; repeatable",
     )
     parser.add_argument(
         "--allow-origin",
@@ -56,103 +60,160 @@ def configure(parser: ArgumentParser) -> None:
         type=_origin,
         default=[],
         metavar="ORIGIN",
-        help="a web page's origin that may ask, as https://app.example",
+        help="origin of web pages that may send requests, e.g. https://app.example; repeatable",
     )
     parser.add_argument(
-        "--allow-execute", action="store_true", help="start commands as configured where their bytes are not verified"
+        "--allow-execute",
+        action="store_true",
+        help="also start servers whose bytes are not verified, with their configured commands",
     )
     parser.add_argument(
-        "--allow-private", action="store_true", help="contact remote servers whose names lead to private addresses"
+        "--allow-private", action="store_true", help="allow remote servers whose names resolve to private addresses"
     )
     parser.add_argument(
-        "--pass-env", action="append", default=[], metavar="NAME", help="a variable that servers may be given"
+        "--pass-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="environment variable that servers may have; repeatable",
     )
     parser.add_argument(
         "--when-away",
         choices=["refuse", "spool"],
         default="refuse",
-        help="if the audit database is away (refuse)",
+        help="if the audit database is unavailable: block every message, or keep events in a file (default: refuse)",
     )
     parser.add_argument(
         "--approvals",
         choices=["database", "lock"],
         default="database",
-        help="which approvals count: those of the lock and of the database (database), or of the lock alone",
+        help="which approvals count: those in the lock and the database, or only those in the lock (default: database)",
     )
-    _add_limits(parser)
+    _add_limit_arguments(parser)
     parser.add_argument(
-        "--check", action="store_true", help="say what would be served, and end; exit code 1 if anything is not"
+        "--check",
+        action="store_true",
+        help="print what would be served, then exit; the exit code is 1 if a server cannot be served",
     )
     add_project_arguments(parser)
-    add_state_argument(parser)
+    add_database_argument(parser)
     add_format_argument(parser)
 
 
-def _add_limits(parser: ArgumentParser) -> None:
+def _add_limit_arguments(parser: ArgumentParser) -> None:
     limits = HttpLimits()
-    add_answer_argument(parser)
+    add_response_argument(parser)
     parser.add_argument(
         "--drain-seconds",
         type=seconds,
         default=limits.drain_seconds,
         metavar="SECONDS",
-        help=f"for requests in flight to end after SIGTERM ({limits.drain_seconds:g}); the gateway ends "
+        help=f"time for open requests to finish after SIGTERM (default: {limits.drain_seconds:g}); the gateway exits "
         "at most 5 seconds later",
     )
     parser.add_argument(
         "--max-processes",
-        type=_count,
+        type=_process_count,
         default=limits.max_children,
         metavar="N",
-        help=f"server processes that may run at once ({limits.max_children}); one more is refused with an error",
+        help=f"maximum number of server processes (default: {limits.max_children}); further requests get an error",
     )
     parser.add_argument(
         "--shared-processes",
         action=BooleanOptionalAction,
         default=limits.share_processes,
-        help="run one process for all clients of a server that needs no session (2026-07-28); this is the default",
+        help="run one process for all clients of a server that needs no session, protocol 2026-07-28 (default: yes)",
     )
     parser.add_argument(
         "--idle-seconds",
         type=seconds,
         default=limits.session_seconds,
         metavar="SECONDS",
-        help=f"end sessions, and their processes, that were not used for so long ({limits.session_seconds:g})",
+        help=f"end sessions and their processes after this time without use (default: {limits.session_seconds:g})",
     )
 
 
-def run(args: Namespace) -> int:
-    """Open everything, say where, and serve until told to end."""
+@command(_configure_gateway)
+def gateway(args: Namespace) -> int:
+    """Serve all locked servers over Streamable HTTP: each at /mcp/SERVER, and all together at /mcp.
+
+    Whatever was not approved is blocked. Clients authenticate with a token (pinwarden gateway token add CLIENT). If
+    there is none, the gateway creates one for this run, prints it, and accepts only local connections. Changes to the
+    lock, the policy and the tokens take effect while it runs.
+
+    SIGTERM lets open requests finish for --drain-seconds; a second SIGTERM ends them.
+
+    Examples:
+      pinwarden gateway --check --allow-execute
+      pinwarden gateway --check --listen 127.0.0.1:0 --allow-execute --format json
+    """
     _refuse_without_packages()
-    from pinwarden.cli.progress import Progress
+    from pinwarden.cli.streams import Progress
     from pinwarden.gateway.http.gateway import HttpGateway, serve
     from pinwarden.gateway.inside_server import running_gateway
     from pinwarden.gateway.log_output import Telling
 
     settings = _settings(args)
-    project = replace(project_of(args), policy=_path(args.policy))
+    project = replace(project_from(args), policy=_path(args.policy))
     complete = True
-    with state_from(args, project) as state, ExitStack() as showing:
-        token = _token_of_this_run(state, settings)
-        showing.enter_context(Progress("reading the lock and preparing the servers"))
+    with open_database(args, project) as state, ExitStack() as progress:
+        token = _temporary_token(state, settings)
+        progress.enter_context(Progress("reading the lock and preparing the servers"))
 
-        def started(taken: str, number: int, locked: Locked) -> None:
+        def started(host: str, port: int, locked: Locked) -> None:
             nonlocal complete
             complete = not locked.problems
-            showing.close()
-            _announce(args.format, f"{'https' if args.tls_cert else 'http'}://{_shown(taken)}:{number}", locked)
+            progress.close()
+            _announce(args.format, f"{'https' if args.tls_cert else 'http'}://{_bracketed(host)}:{port}", locked)
             if token and not args.check:
-                say(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
+                print_notice(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
 
-        tell = Telling(say, most=_SENTENCES)
+        notices = Telling(print_notice, most=_MAX_NOTICES_PER_SECOND)
         try:
             with running_gateway(state.running, client=None):
-                drained = serve(HttpGateway(project, state, settings, tell), started, token, once=args.check)
+                drained = serve(HttpGateway(project, state, settings, notices), started, token, once=args.check)
             if not drained:
-                tell("some requests were cut off")
+                notices("some open requests were ended")
         finally:
-            tell.close(_LAST_WORDS_SECONDS)
+            notices.close(_FLUSH_SECONDS)
     return EXIT_REFUSED if args.check and not complete else EXIT_CLEAN
+
+
+def _configure_gateway_token(parser: ArgumentParser) -> None:
+    parser.add_argument("action", nargs="?", choices=["add", "list", "revoke"], help="what to do")
+    parser.add_argument("name", nargs="?", help="name of the client; for revoke also the id of a token")
+    parser.add_argument(
+        "--server",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="server that the client may use (default: all); repeatable",
+    )
+    add_project_arguments(parser)
+    add_database_argument(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_gateway_token)
+def gateway_token(args: Namespace) -> int:
+    """Add, list or revoke the tokens with which clients authenticate at the gateway.
+
+    A new token is printed once; the database stores only its hash.
+
+    Examples:
+      pinwarden gateway token add laptop
+      pinwarden gateway token list
+      pinwarden gateway token revoke laptop
+    """
+    if args.action is None:
+        raise PinwardenError("USAGE", "gateway token needs one of: add, list, revoke")
+    if (args.action == "list") != (args.name is None):
+        raise PinwardenError("USAGE", f"{args.action} takes {'no name' if args.name else 'the name of a client'}")
+    if args.server and args.action != "add":
+        raise PinwardenError("USAGE", "--server can only be used with add")
+    project = project_from(args)
+    with open_database(args, project) as state:
+        return _change_tokens(args, project, state)
 
 
 def _refuse_without_packages() -> None:
@@ -162,7 +223,7 @@ def _refuse_without_packages() -> None:
         raise PinwardenError(
             "GATEWAY_UNAVAILABLE",
             f"the gateway over HTTP needs the package {err.name}, which is not installed",
-            hint='Install it from the checkout of Pinwarden, which is in no package index: pip install ".[gateway]"',
+            hint='Install it from a checkout of Pinwarden: pip install ".[gateway]"',
         ) from err
 
 
@@ -191,8 +252,8 @@ def _settings(args: Namespace) -> Settings:
     )
 
 
-def _token_of_this_run(state: GatewayState, settings: Settings) -> str:
-    """A token, if no client has one; empty if one has."""
+def _temporary_token(state: GatewayState, settings: Settings) -> str:
+    """A token for this run if no client has one, else an empty text."""
     from pinwarden.gateway.http.gateway import LOOPBACK
     from pinwarden.gateway.store.tokens import new_token
 
@@ -201,20 +262,20 @@ def _token_of_this_run(state: GatewayState, settings: Settings) -> str:
     if token and host not in LOOPBACK:
         raise PinwardenError(
             "GATEWAY_UNAVAILABLE",
-            f"{host} can be reached from elsewhere, and no client has a token",
-            hint="Make one with: pinwarden gateway token add CLIENT",
+            f"{host} is reachable from other machines, but no client has a token",
+            hint="Create one: pinwarden gateway token add CLIENT",
         )
     if host not in LOOPBACK and settings.listening.certificate is None:
-        say("tokens reach this address unencrypted: give --tls-cert, or let only a web server with TLS reach it")
+        print_notice("tokens are sent unencrypted to this address: use --tls-cert, or a reverse proxy with TLS")
     return token
 
 
 def _announce(form: str, base: str, locked: Locked) -> None:
-    """The addresses are what was asked for; the rest is for whoever looks on."""
+    """Print the addresses to stdout, and problems to stderr."""
     from pinwarden.core.report import Report, counted
     from pinwarden.gateway.http.locked import CONSENT_HINT
 
-    servers = {each.name: f"{base}/mcp/{slug}" for slug, each in sorted(locked.upstreams.items())}
+    servers = {upstream.name: f"{base}/mcp/{slug}" for slug, upstream in sorted(locked.upstreams.items())}
     problems = dict(sorted(locked.problems.items()))
     facts = {
         "servers": servers,
@@ -223,11 +284,11 @@ def _announce(form: str, base: str, locked: Locked) -> None:
         "unapproved": list(locked.unapproved),
     }
     for name, problem in problems.items():
-        say(f"{name} is not served: {problem}")
+        print_notice(f"{name} is not served: {problem}")
     if locked.needs_consent:
-        say(f"hint: {CONSENT_HINT}")
+        print_notice(f"hint: {CONSENT_HINT}")
     for name in locked.unapproved:
-        say(f"{name}: nothing that it tells is approved, so all of it is withheld; see pinwarden approve {name}")
+        print_notice(f"{name}: everything is blocked, because nothing is approved; run: pinwarden approve {name}")
     if form == "text":
         width = max(map(len, ("all servers", *servers)))
         lines = [f"{name:{width}}  {url}\n" for name, url in (*servers.items(), ("all servers", f"{base}/mcp"))]
@@ -242,7 +303,7 @@ def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
 
 
-def _shown(host: str) -> str:
+def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
@@ -254,26 +315,60 @@ def _address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _count(text: str) -> int:
-    """How many processes: each may take a thread, and three open files."""
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST_PROCESSES or len(text) > 9:
-        raise ArgumentTypeError(f"{text[:80]!a} is not a number of processes from 1 to {_MOST_PROCESSES}")
+def _process_count(text: str) -> int:
+    """A number of processes. Each may need a thread and three open files."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MAX_PROCESSES or len(text) > 9:
+        raise ArgumentTypeError(f"{text[:80]!a} is not a number of processes from 1 to {_MAX_PROCESSES}")
     return int(text)
 
 
 def _host(text: str) -> str:
-    """A name as it stands in a Host header, without the port: one with more in it would never be asked for."""
+    """A name as in a Host header, without the port. Anything else would never match."""
     name = text.removeprefix("[").removesuffix("]")
     if not text or not text.isascii() or set(text) & set("/@?# ") or (":" in text and name.count(":") < 2):
-        raise ArgumentTypeError(f"{text[:80]!a} is not the name of a host; write it without https:// and port")
+        raise ArgumentTypeError(f"{text[:80]!a} is not a host name; leave out https:// and the port")
     return name
 
 
 def _origin(text: str) -> str:
-    """An origin as browsers send it: scheme and host, and the port if it is not the usual one."""
+    """An origin as browsers send it: scheme and host, and the port if it is not the default."""
     scheme, separator, rest = text.rstrip("/").partition("://")
     if text == "null":
-        raise ArgumentTypeError("null is the origin of any page that a browser shuts in, and names nobody")
+        raise ArgumentTypeError("null is the origin of every sandboxed page, so it identifies none")
     if not separator or not scheme or not rest or set(rest) & set("/@?# *"):
-        raise ArgumentTypeError(f"{text[:80]!a} is no origin; write it as https://app.example")
+        raise ArgumentTypeError(f"{text[:80]!a} is not an origin, such as https://app.example")
     return text
+
+
+def _change_tokens(args: Namespace, project: Project, state: GatewayState) -> int:
+    from pinwarden.gateway.client_tokens import add_token, list_tokens, revoke_tokens
+    from pinwarden.system.clock import now
+
+    if args.action == "add":
+        from pinwarden.cli.layout import wrap
+
+        report, secret = add_token(state, project, args.name, args.server, now())
+        if args.format == "text":
+            sys.stdout.write(f"{secret}\n")
+            sys.stdout.flush()
+            sys.stderr.write("".join(map(wrap, (f"{report.summary}: {report.notes[0]}", *report.notes[1:]))))
+            return report.exit_code
+        return emit(report, args.format)
+    if args.action == "revoke":
+        return emit(revoke_tokens(state, args.name, now()), args.format)
+    report = list_tokens(state)
+    if args.format == "text" and report.facts["tokens"]:
+        from pinwarden.cli.layout import table
+
+        rows = [
+            (
+                token["id"],
+                token["client"],
+                ", ".join(token["servers"]) or "all",
+                token["made_at"],
+                token["revoked_at"] or "-",
+            )
+            for token in report.facts["tokens"]
+        ]
+        sys.stdout.write(table(_TOKEN_HEADINGS, rows))
+    return emit(report, args.format)

@@ -1,13 +1,4 @@
-"""Find the MCP servers that are already configured here and lock them.
-
-Reads the configurations of all known clients, of this project and of this user. With --allow-execute the servers are
-also asked for their tools, so that what they tell the model is pinned as well.
-
-Where there is a lock already, servers that are new or different are shown, and nothing is written until each of them
-is accepted by name or all at once. On a terminal you are asked about each, and what you accept is written at once. A
-server with a critical finding is only ever locked if it is accepted by name; text that pinwarden scan warns of, if
---approve-warnings approves the warnings as well.
-"""
+"""``init``: lock the servers that client configurations already have."""
 
 from __future__ import annotations
 
@@ -15,30 +6,35 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.probe_arguments import add_probe_arguments
 from pinwarden.cli.project_arguments import (
     add_approval_arguments,
     add_project_arguments,
     add_scope_argument,
     add_warnings_argument,
-    approver_of,
-    project_of,
+    approver_from,
+    project_from,
 )
-from pinwarden.cli.targets import options_of
+from pinwarden.cli.server_arguments import add_probe_arguments, probe_options
 
 if TYPE_CHECKING:
     from pinwarden.project.init_decisions import Discovery
     from pinwarden.project.lock import Approver
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Name the arguments."""
+def _configure_init(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--accept", action="append", default=[], metavar="NAME", help="lock this server as it is configured now"
+        "--accept",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="lock this server as it is configured now; repeatable",
     )
     parser.add_argument(
-        "--accept-all", action="store_true", help="lock all servers as they are now, but for critical findings"
+        "--accept-all",
+        action="store_true",
+        help="lock all servers as they are, except those with critical findings",
     )
     add_scope_argument(parser)
     add_project_arguments(parser)
@@ -48,27 +44,42 @@ def configure(parser: ArgumentParser) -> None:
     add_probe_arguments(parser)
 
 
-def run(args: Namespace) -> int:
-    """Discover, decide, lock and report."""
-    from pinwarden.cli.progress import Progress
+@command(_configure_init)
+def init(args: Namespace) -> int:
+    """Find the MCP servers that your clients are configured to use, and lock them in mcp-lock.json.
+
+    Reads the configuration files of all known clients, in this project and in your home folder. With --allow-execute,
+    Pinwarden also starts the servers and records their tools, prompts and instructions, so that later changes to these
+    are noticed.
+
+    If there is a lock already, Pinwarden shows which servers are new or changed, and locks only those that you accept:
+    one by one on a terminal, by name with --accept, or all with --accept-all. A server with a critical finding has to
+    be accepted by name.
+
+    Examples:
+      pinwarden init
+      pinwarden init --allow-execute
+      pinwarden init --accept notes
+    """
+    from pinwarden.cli.streams import Progress
     from pinwarden.project.init import ask_servers, discover_servers, lock_found
     from pinwarden.project.init_decisions import Accepted
     from pinwarden.system.clock import now
 
-    approver = approver_of(args)
+    approver = approver_from(args)
     accepted = Accepted(names=tuple(args.accept), everything=args.accept_all, warnings=args.approve_warnings)
-    discovery = _decide(discover_servers(project_of(args), accepted, args.scope), args, approver)
+    discovery = _decide(discover_servers(project_from(args), accepted, args.scope), args, approver)
     if not discovery.undecided:
-        asks = args.allow_execute or args.allow_private
-        with Progress("asking the servers") as progress:
-            discovery = ask_servers(discovery, options_of(args) if asks else None, progress.at)
+        connects = args.allow_execute or args.allow_private
+        with Progress("connecting to the servers") as progress:
+            discovery = ask_servers(discovery, probe_options(args) if connects else None, progress.at)
         discovery = _decide(discovery, args, approver)
     return emit(lock_found(discovery, now=now(), approver=approver), args.format)
 
 
 def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discovery:
-    """Ask on a terminal about each server that needs a decision. What is accepted is written at once, so that no answer
-    is lost if a later question is interrupted."""
+    """Ask on a terminal about each undecided server. Each accepted one is written at once, so that an interruption
+    loses no answer."""
     if args.format != "text" or not sys.stdin.isatty():
         return discovery
     from pinwarden.cli.render.text import render_rows
@@ -76,13 +87,13 @@ def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discov
     from pinwarden.project.init import lock_answer
     from pinwarden.system.clock import now
 
-    for each in discovery.undecided:
-        sys.stderr.write(render_rows(each.standing.rows))
-        sys.stderr.write(f"lock {show_invisible(each.server.name)} for {each.server.client} as it is now? [y/N] ")
+    for server in discovery.undecided:
+        sys.stderr.write(render_rows(server.standing.rows))
+        sys.stderr.write(f"lock {show_invisible(server.server.name)} for {server.server.client} as it is now? [y/N] ")
         sys.stderr.flush()
         typed = sys.stdin.readline()
         if not typed:
             break
         if typed.strip().lower() in ("y", "yes"):
-            discovery = lock_answer(discovery, each.key, now=now(), approver=approver)
+            discovery = lock_answer(discovery, server.key, now=now(), approver=approver)
     return discovery

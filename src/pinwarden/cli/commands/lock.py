@@ -1,28 +1,335 @@
-"""Resolve a server and write it into the lock, without touching any client configuration."""
+"""``lock``, ``add``, ``remove``, ``update`` and ``outdated``: change what the lock contains."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from pinwarden.cli.lock_arguments import add_lock_arguments, verifying_workshop, wanted_of, writing_of
-from pinwarden.cli.output import emit
-from pinwarden.cli.project_arguments import project_of
+from pinwarden.cli.bundle_arguments import add_location_arguments, add_permission_arguments
+from pinwarden.cli.commands import command
+from pinwarden.cli.fetch_arguments import add_network_arguments, open_fetch_context
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import (
+    add_approval_arguments,
+    add_offline_argument,
+    add_project_arguments,
+    add_release_arguments,
+    add_warnings_argument,
+    approver_from,
+    project_from,
+)
+from pinwarden.cli.server_arguments import add_probe_arguments
+from pinwarden.core.errors import EXIT_CLEAN
+
+if TYPE_CHECKING:
+    from pinwarden.core.report import Report
+    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.lock import LockWriting, Wanted
+    from pinwarden.project.project import Project
+
+_LIVE_HELP = "connect to the server, and approve the tools and texts it has now"
+_PLAIN_HELP = "write only the fields of lockfileVersion 2, without Pinwarden's own"
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Name the arguments."""
-    add_lock_arguments(parser)
+def _configure_lock(parser: ArgumentParser) -> None:
+    from pinwarden.lock.launch_choice import TARGET_KINDS
+
+    parser.add_argument("server", help="the server's name in the registry, e.g. io.github.owner/server")
+    parser.add_argument(
+        "--client",
+        action="append",
+        metavar="CLIENT",
+        help="client that will use it, or all (default: claude); repeatable",
+    )
+    parser.add_argument(
+        "--scope",
+        default="project",
+        choices=["project", "global"],
+        help="configure it for this project or for this user (default: project)",
+    )
+    add_release_arguments(parser)
+    parser.add_argument(
+        "--target", choices=TARGET_KINDS, help="kind of package or remote to use, if the server offers several"
+    )
+    parser.add_argument(
+        "--modern", action="store_true", help="write the clients' newer configuration format (type: http, ${VAR})"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="download and hash the package, and record the evidence in the lock"
+    )
+    parser.add_argument("--plain-v2", action="store_true", help=_PLAIN_HELP)
+    add_offline_argument(parser)
+    parser.add_argument("--live", action="store_true", help=_LIVE_HELP)
+    add_project_arguments(parser)
+    add_approval_arguments(parser)
+    add_warnings_argument(parser)
+    add_format_argument(parser)
+    add_probe_arguments(parser)
 
 
-def run(args: Namespace) -> int:
-    """Lock and report."""
+@command(_configure_lock)
+def lock(args: Namespace) -> int:
+    """Look a server up in an MCP registry and write the exact version into mcp-lock.json.
+
+    Client configurations are not changed; pinwarden add does that as well.
+
+    Examples:
+      pinwarden lock io.github.acme/notes
+      pinwarden lock io.github.acme/notes --version 1.0.0 --client cursor
+    """
     from pinwarden.core.record import replace
     from pinwarden.project.approvable import by_command
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 
-    project = project_of(args)
-    with verifying_workshop(args, project) as shop:
-        writing = replace(writing_of(args, by_command("lock")), shop=shop)
-        report = lock_from_registry(project, wanted_of(args), load_policies(project), writing)
+    project = project_from(args)
+    with _open_verification(args, project) as shop:
+        writing = replace(_lock_writing(args, by_command("lock")), shop=shop)
+        report = lock_from_registry(project, _lock_request(args), load_policies(project), writing)
     return emit(report, args.format)
+
+
+def _configure_add(parser: ArgumentParser) -> None:
+    _configure_lock(parser)
+    parser.add_argument(
+        "--enforce",
+        action="store_true",
+        help="also pin the bytes, and make clients start the server through pinwarden run",
+    )
+
+
+@command(_configure_add)
+def add(args: Namespace) -> int:
+    """Lock a server from an MCP registry, then add it to the configuration of each client as the lock states it.
+
+    Examples:
+      pinwarden add io.github.acme/notes
+      pinwarden add io.github.acme/notes --client cursor --client vscode
+    """
+    from pinwarden.core.record import replace
+    from pinwarden.project.approvable import by_command
+    from pinwarden.project.client_install import install_locked
+    from pinwarden.project.lock import lock_from_registry
+    from pinwarden.project.project import load_policies
+
+    project, wanted = project_from(args), _lock_request(args)
+    with _open_verification(args, project) as shop:
+        writing = replace(_lock_writing(args, by_command("add")), shop=shop)
+        locked = lock_from_registry(project, wanted, load_policies(project), writing)
+    if locked.exit_code != EXIT_CLEAN:
+        summary = f"{locked.summary}; no client configuration was changed"
+        return emit(replace(locked, command="add", summary=summary), args.format)
+    report = install_locked(project, wanted, locked)
+    return emit(_enforce(args, project, report) if args.enforce else report, args.format)
+
+
+def _configure_remove(parser: ArgumentParser) -> None:
+    parser.add_argument("server", help="the server's name in the lock")
+    parser.add_argument(
+        "--client", action="append", default=[], metavar="CLIENT", help="only for this client; repeatable"
+    )
+    parser.add_argument("--keep-config", action="store_true", help="do not change client configurations")
+    add_project_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_remove)
+def remove(args: Namespace) -> int:
+    """Remove a server from the lock and from the configurations of the clients it was locked for.
+
+    Examples:
+      pinwarden remove notes --keep-config
+      pinwarden remove notes
+    """
+    from pinwarden.project.client_install import remove_server
+    from pinwarden.system.clock import now
+
+    report = remove_server(project_from(args), args.server, args.client, now(), keep_config=args.keep_config)
+    return emit(report, args.format)
+
+
+def _configure_update(parser: ArgumentParser) -> None:
+    parser.add_argument("server", nargs="*", help="names in the lock (default: all)")
+    parser.add_argument("--yes", action="store_true", help="write the changes into the lock")
+    add_offline_argument(parser)
+    parser.add_argument("--live", action="store_true", help=_LIVE_HELP)
+    parser.add_argument("--plain-v2", action="store_true", help=_PLAIN_HELP)
+    parser.add_argument(
+        "--on-drift",
+        default="block",
+        choices=["block", "warn"],
+        help="what to do if the new version of a bundle looks like an attack (default: block)",
+    )
+    parser.add_argument(
+        "--literal",
+        action="store_true",
+        help="for bundles installed with --literal: apply the installation rules to the letter again",
+    )
+    add_location_arguments(parser)
+    add_permission_arguments(parser)
+    add_project_arguments(parser)
+    add_approval_arguments(parser)
+    add_warnings_argument(parser)
+    add_format_argument(parser)
+    add_probe_arguments(parser)
+
+
+@command(_configure_update)
+def update(args: Namespace) -> int:
+    """Show what newer releases, newer dependencies and moved tags would change; with --yes, write them into the lock.
+
+    Installed bundles go through all checks of a first installation again. An update of a bundle that looks like an
+    attack is blocked, unless you give --on-drift warn.
+
+    Examples:
+      pinwarden update
+      pinwarden update notes --yes --why "security fix"
+    """
+    from pinwarden.project.approvable import YES
+    from pinwarden.project.project import load_policies
+    from pinwarden.project.update import Wish, update
+
+    project = project_from(args)
+    writing = _lock_writing(args, YES, approves=args.yes)
+    with open_fetch_context(args, project, "looking up releases") as shop:
+        wish = Wish(names=args.server, agreed=args.yes, shop=shop)
+        report = update(project, wish, load_policies(project), writing)
+        report = _update_bundles(args, project, writing, report)
+    return emit(report, args.format)
+
+
+def _configure_outdated(parser: ArgumentParser) -> None:
+    add_offline_argument(parser)
+    add_network_arguments(parser)
+    add_project_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_outdated)
+def outdated(args: Namespace) -> int:
+    """List the locked servers that have a newer release. The exit code is 0 even if there are some.
+
+    Examples:
+      pinwarden outdated
+    """
+    from pinwarden.project.update import outdated
+
+    project = project_from(args)
+    with open_fetch_context(args, project, "looking up releases") as shop:
+        report = outdated(project, shop, offline=args.offline)
+    return emit(report, args.format)
+
+
+def _lock_request(args: Namespace) -> Wanted:
+    """Which server to lock, for which clients."""
+    from pinwarden.project.lock import Wanted
+
+    clients = args.client or ["claude"]
+    if "all" in clients:
+        clients = _writable_clients(args.scope)
+    return Wanted(
+        name=args.server,
+        clients=tuple(dict.fromkeys(clients)),
+        version=args.version,
+        scope=args.scope,
+        source=args.source,
+        target=args.target,
+        modern=args.modern,
+        verified=args.verify,
+    )
+
+
+def _writable_clients(scope: str) -> list[str]:
+    """The clients whose configuration of that scope Pinwarden can write."""
+    from pinwarden.clients.table import client_of, installation_place
+    from pinwarden.lock.shape import LOCK_CLIENTS
+
+    named = [client for client in LOCK_CLIENTS if client != "generic"]
+    return [client for client in named if installation_place(client_of(client), scope)]
+
+
+def _lock_writing(args: Namespace, how: str, *, approves: bool = True) -> LockWriting:
+    """How to write the lock. An approver is needed only if something is approved; ``how`` says what happened."""
+    from pinwarden.cli.server_arguments import probe_options
+    from pinwarden.project.lock import LockWriting
+    from pinwarden.system.clock import now
+
+    return LockWriting(
+        now=now(),
+        approver=approver_from(args, how) if approves and not args.plain_v2 else None,
+        plain_v2=args.plain_v2,
+        offline=args.offline,
+        probe=probe_options(args) if args.live else None,
+    )
+
+
+@contextmanager
+def _open_verification(args: Namespace, project: Project) -> Iterator[Workshop | None]:
+    """What downloading needs, if --verify is given."""
+    if not args.verify or args.offline:
+        yield None
+        return
+    with open_fetch_context(args, project, "downloading") as shop:
+        yield shop
+
+
+def _enforce(args: Namespace, project: Project, report: Report) -> Report:
+    """Prove, fetch and enforce. The report is that of the first step that fails."""
+    from pinwarden.core.record import replace
+    from pinwarden.project.enforce import enforce
+    from pinwarden.project.fetch import How, fetch
+    from pinwarden.project.prove import prove
+    from pinwarden.system.clock import now
+
+    names = [args.server]
+    with open_fetch_context(args, project, "downloading and hashing") as shop:
+        done = prove(project, names, shop, now())
+        if done.exit_code == EXIT_CLEAN:
+            done = fetch(project, names, shop, How(frozen=True))
+        if done.exit_code == EXIT_CLEAN:
+            done = enforce(project, names, now())
+    if done.exit_code != EXIT_CLEAN:
+        return replace(done, command="add", facts={**report.facts, "enforced": done.facts})
+    return replace(report, summary=f"{report.summary}; {done.summary}", facts={**report.facts, "enforced": done.facts})
+
+
+def _update_bundles(args: Namespace, project: Project, writing: LockWriting, report: Report) -> Report:
+    """Add the updates of installed bundles to the report, if the lock has any."""
+    from pinwarden.lock import lock_store
+    from pinwarden.project.run import is_bundle
+
+    locked = lock_store.read(project.lock)
+    if locked is None or not any(is_bundle(entry) for entry in locked.entries):
+        return report
+    from pinwarden.artifacts.environments.store import Store
+    from pinwarden.bundle.trust_files import load_trust
+    from pinwarden.cli.bundle_arguments import installer_policy_from, open_locations, trust_file
+    from pinwarden.install.staging import PinnedBundles
+    from pinwarden.install.upgrade import Updating, merged, update_bundles
+    from pinwarden.project.project import load_policies, store_folder
+    from pinwarden.system.clock import present
+
+    trusted = load_trust(trust_file())
+    with open_locations(args) as places:
+        updating = Updating(
+            project=project,
+            places=places,
+            pinned=PinnedBundles(
+                places, lambda: trusted, lambda: installer_policy_from(args), args.registry, trust_file()
+            ),
+            log=args.log,
+            trusted=trusted,
+            trust_path=trust_file(),
+            policy=installer_policy_from(args),
+            store=Store(store_folder(project)),
+            policies=load_policies(project),
+            writing=writing,
+            now=present(),
+            agreed=args.yes,
+            ask=args.allow_execute,
+            literal=args.literal,
+            on_drift=args.on_drift,
+        )
+        return merged(report, update_bundles(args.server, updating), updating)

@@ -1,49 +1,164 @@
-"""Publish a bundle: check every byte of it, send it to a registry, and let a channel point to it.
-
-The registry wants a token of the namespace (PINWARDEN_REGISTRY_TOKEN) and a signature by one of its keys. It checks the
-archive itself, starts the server in its sandbox to learn what it tells the model, and writes an event into its log. The
-same version with other content is refused, for ever.
-"""
+"""``publish``, and what publishers change later: ``registry point``, ``yank``, ``attest`` and ``keys``."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pinwarden.cli.bundle_arguments import add_bundle_arguments, bundle_of
-from pinwarden.cli.key_arguments import add_signer_arguments
+from pinwarden.cli.bundle_arguments import add_attestation_argument, add_bundle_arguments, bundle_files_from
+from pinwarden.cli.commands import command
+from pinwarden.cli.key_arguments import add_signer_arguments, signer_from
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.registry_arguments import add_publisher_arguments, registry_key_of, writable_registry
+from pinwarden.cli.registry_arguments import add_publisher_arguments, open_writable_registry, registry_key_from
+
+if TYPE_CHECKING:
+    from pinwarden.core.report import Report
+
+_REASON_HELP = "reason, which the public log records"
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Name the arguments."""
+def _configure_publish(parser: ArgumentParser) -> None:
     add_bundle_arguments(parser)
     add_signer_arguments(parser)
-    parser.add_argument("--channel", default="stable", metavar="NAME", help="the channel that points to it (stable)")
     parser.add_argument(
-        "--allow-older", action="store_true", help="let the channel go back from a newer version to this one"
+        "--channel", default="stable", metavar="NAME", help="channel that will point to the bundle (default: stable)"
     )
     parser.add_argument(
-        "--attestation", nargs="+", action="extend", default=[], metavar="FILE", help="attestations to send along"
+        "--allow-older", action="store_true", help="allow the channel to move from a newer version back to this one"
     )
+    add_attestation_argument(parser)
     add_publisher_arguments(parser)
     add_format_argument(parser)
 
 
-def run(args: Namespace) -> int:
-    """Check, send and report."""
-    from pinwarden.cli.key_arguments import signer_of
+@command(_configure_publish)
+def publish(args: Namespace) -> int:
+    """Check every byte of a bundle, upload it to a registry, and let a channel point to it.
+
+    You need a publish token for the namespace (PINWARDEN_REGISTRY_TOKEN) and one of the namespace's keys. The registry
+    checks the archive itself, starts the server in a sandbox to record its tools, and adds an entry to its log. A
+    published version can never be replaced by other content.
+
+    Examples:
+      pinwarden publish acme.notes-1.0.0.car --key release.pem --registry https://registry.example.org
+    """
     from pinwarden.registry.publisher import Publishing, publish_bundle
 
-    with writable_registry(args) as registry:
+    with open_writable_registry(args) as registry:
         publishing = Publishing(
             registry=registry,
-            files=bundle_of(args),
-            signer=signer_of(args),
-            attestations=tuple(Path(each) for each in args.attestation),
+            files=bundle_files_from(args),
+            signer=signer_from(args),
+            attestations=tuple(Path(name) for name in args.attestation),
             channel=args.channel,
             allow_older=args.allow_older,
-            registry_key=registry_key_of(args),
+            registry_key=registry_key_from(args),
         )
         return emit(publish_bundle(publishing), args.format)
+
+
+def _configure_registry_point(parser: ArgumentParser) -> None:
+    parser.add_argument("tool", metavar="TOOL", help="name of the tool")
+    parser.add_argument("version", metavar="VERSION", help="version that the channel will point to")
+    parser.add_argument("--channel", default="stable", metavar="NAME", help="the channel to move (default: stable)")
+    parser.add_argument("--reason", default="point", metavar="TEXT", help=_REASON_HELP)
+    _add_change_arguments(parser)
+
+
+@command(_configure_registry_point)
+def registry_point(args: Namespace) -> int:
+    """Move a channel to another published version, newer or older. The registry's log records every move.
+
+    Examples:
+      pinwarden registry point acme.notes 1.0.0 --key release.pem --registry https://registry.example.org
+    """
+    from pinwarden.registry.statement import POINT
+
+    body = {"tool": args.tool, "version": args.version, "channel": args.channel, "reason": args.reason}
+    return emit(_request(args, "registry point", POINT, body), args.format)
+
+
+def _configure_registry_yank(parser: ArgumentParser) -> None:
+    parser.add_argument("tool", metavar="TOOL", help="name of the tool")
+    parser.add_argument("version", metavar="VERSION", help="version to yank")
+    parser.add_argument("--reason", default="yank", metavar="TEXT", help=_REASON_HELP)
+    parser.add_argument("--undo", action="store_true", help="make a yanked version available again")
+    _add_change_arguments(parser)
+
+
+@command(_configure_registry_yank)
+def registry_yank(args: Namespace) -> int:
+    """Yank a version: the log records it, and no channel points to the version any more.
+
+    The bundle stays available for users who locked it. --undo does not restore the channels.
+
+    Examples:
+      pinwarden registry yank acme.notes 1.0.0 --key release.pem --registry https://registry.example.org
+      pinwarden registry yank acme.notes 1.0.0 --undo --key release.pem --registry https://registry.example.org
+    """
+    from pinwarden.registry.statement import UNYANK, YANK
+
+    body = {"tool": args.tool, "version": args.version, "reason": args.reason}
+    return emit(_request(args, "registry yank", UNYANK if args.undo else YANK, body), args.format)
+
+
+def _configure_registry_attest(parser: ArgumentParser) -> None:
+    parser.add_argument("file", nargs="+", metavar="FILE", help="attestations, as pinwarden attest writes them")
+    add_publisher_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_registry_attest)
+def registry_attest(args: Namespace) -> int:
+    """Add attestations to a bundle that is already published.
+
+    Anyone with a token can add them, because each attestation is signed; users decide whose signatures they trust.
+
+    Examples:
+      pinwarden registry attest notes.attestation.json --registry https://registry.example.org
+    """
+    from pinwarden.registry.publisher import send_attestations
+
+    with open_writable_registry(args) as registry:
+        return emit(send_attestations(registry, [Path(name) for name in args.file]), args.format)
+
+
+def _configure_registry_keys(parser: ArgumentParser) -> None:
+    parser.add_argument("namespace", metavar="NAME", help="the namespace")
+    for option, meaning in (
+        ("--add-owner", "keys that may publish and change keys"),
+        ("--add-publisher", "keys that may publish"),
+        ("--remove", "keys to remove"),
+    ):
+        parser.add_argument(option, nargs="+", action="extend", default=[], metavar="DID", help=meaning)
+    _add_change_arguments(parser)
+
+
+@command(_configure_registry_keys)
+def registry_keys(args: Namespace) -> int:
+    """Change which keys may publish in a namespace. One of its owners has to sign the change.
+
+    To rotate a key, add the new one and remove the old one in a single call. A namespace below your own that does not
+    exist yet is created, so that you can hand over a part of yours. A namespace always keeps at least one owner.
+    """
+    from pinwarden.registry.publisher import keys_body
+    from pinwarden.registry.statement import KEYS
+
+    body = keys_body(args.namespace, args.add_owner, args.add_publisher, args.remove)
+    return emit(_request(args, "registry keys", KEYS, body), args.format)
+
+
+def _add_change_arguments(parser: ArgumentParser) -> None:
+    add_signer_arguments(parser)
+    add_publisher_arguments(parser)
+    add_format_argument(parser)
+
+
+def _request(args: Namespace, name: str, kind: str, body: dict[str, Any]) -> Report:
+    """Sign a change and send it to the registry."""
+    from pinwarden.registry.publisher import Changing, request_change
+
+    with open_writable_registry(args) as registry:
+        changing = Changing(registry=registry, signer=signer_from(args), registry_key=registry_key_from(args))
+        return request_change(changing, name, kind, body)

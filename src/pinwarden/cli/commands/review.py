@@ -1,23 +1,32 @@
-"""Go through the changes that the gateway holds back, one by one: see the difference, then approve, reject or skip.
+"""``review``: see the changes that the gateway blocked, and decide about them.
 
-Needs a terminal. Scripts use pinwarden review list, show, approve and reject.
+There is no way to approve everything, or all changes of a server: something else could arrive between looking and
+deciding. A decision names the changes it is about; the name of a change is a digest of its content.
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pinwarden.cli.layout import told
-from pinwarden.cli.output import emit
-from pinwarden.cli.project_arguments import add_approval_arguments, approver_of, this_project
-from pinwarden.cli.state_arguments import add_state_argument, state_to_read_from
+from pinwarden.cli.commands import command
+from pinwarden.cli.layout import wrap
+from pinwarden.cli.output import add_format_argument, emit, format_definition, print_rows
+from pinwarden.cli.project_arguments import (
+    add_approval_arguments,
+    add_database_argument,
+    add_warnings_argument,
+    approver_from,
+    current_project,
+    read_database,
+)
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
-    from pinwarden.core.report import Report
+    from pinwarden.core.report import Report, Row
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.lock import Approver
     from pinwarden.project.project import Project
@@ -25,23 +34,194 @@ if TYPE_CHECKING:
 _QUESTION = "reject (r), definition (d), skip (s), quit (q)? "
 _ANSWERS = {"a": "approved", "r": "rejected", "s": "skipped"}
 _WORDS = {"approve": "a", "reject": "r", "definition": "d", "skip": "s", "quit": "q"}
-_ABOUT_ONE = ("REVIEW_STALE", "SURFACE_INVALID", "LOCK_MISSING", "LOCK_BUSY", "LOCK_TAMPERED", "SERVER_NOT_LOCKED")
-"""Errors that concern one change: the others can still be decided about."""
+_ERRORS_OF_ONE_CHANGE = (
+    "REVIEW_STALE",
+    "SURFACE_INVALID",
+    "LOCK_MISSING",
+    "LOCK_BUSY",
+    "LOCK_TAMPERED",
+    "SERVER_NOT_LOCKED",
+)
+"""After these errors, the other changes can still be decided."""
+_LEVELS = ("info", "review", "critical")
+_HEADINGS = ("NAME", "LEVEL", "SERVER", "ITEM", "STATE", "APPROVED IN", "LAST SEEN", "WHY")
+_MAX_PATH = 40  # characters of a path in the list
+_MAX_NAMES_BYTES = 1 << 20  # about thirty thousand names, more than can be pending
+_LABEL_WIDTH = 9  # so that a digest beside its label fits into eighty columns
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Name the arguments."""
+def _configure_review(parser: ArgumentParser) -> None:
     parser.add_argument("--server", metavar="NAME", help="only changes of this server")
-    add_state_argument(parser)
+    add_database_argument(parser)
     add_approval_arguments(parser)
-    parser.set_defaults(why="")  # asked for each decision, unless it is given for all
+    parser.set_defaults(why="")  # asked for each decision, unless --why gives one for all
 
 
-def run(args: Namespace) -> int:
-    """Show, ask, decide, for each change that waits."""
-    project = this_project()
-    with state_to_read_from(args, project) as state:
+@command(_configure_review)
+def review(args: Namespace) -> int:
+    """Go through the changes that the gateway blocked, one by one: see the difference, then approve, reject or skip.
+
+    Needs a terminal. In scripts, use pinwarden review list, show, approve and reject.
+    """
+    project = current_project()
+    with read_database(args, project) as state:
         return _go_through(args, state, project)
+
+
+def _configure_review_list(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--all", action="store_true", help="also changes that are decided, or that the server no longer serves"
+    )
+    parser.add_argument("--server", metavar="NAME", help="only changes of this server")
+    parser.add_argument(
+        "--level", action="append", default=[], choices=_LEVELS, help="only changes of this level; repeatable"
+    )
+    parser.add_argument(
+        "--names", action="store_true", help="print only the names, one per line, for review approve --names-from"
+    )
+    add_database_argument(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_review_list)
+def review_list(args: Namespace) -> int:
+    """List the changes that the gateway blocked and that are pending review.
+
+    Examples:
+      pinwarden review list
+      pinwarden review list --server notes --level critical
+      pinwarden review list --all --format json
+    """
+    from pinwarden.gateway.review import list_reviews
+
+    with read_database(args) as state:
+        report = list_reviews(state, every=args.all, server=args.server, levels=args.level)
+    if args.names:
+        if args.format != "text":
+            raise PinwardenError("USAGE", "--names prints text only", hint="Leave out --format.")
+        sys.stdout.write("".join(f"{review['name']}\n" for review in report.facts["reviews"]))
+        return report.exit_code
+    if args.format == "text" and report.facts["reviews"]:
+        from pinwarden.cli.layout import table
+
+        rows = [
+            (
+                review["name"],
+                review["level"] or "-",
+                review["server"],
+                f"{review['entity']} {review['item']}",
+                _format_state(review),
+                _format_baseline(review["baseline"]),
+                review["last_seen"],
+                review["reason"] or review["code"],
+            )
+            for review in report.facts["reviews"]
+        ]
+        sys.stdout.write(table(_HEADINGS, rows))
+    return emit(report, args.format)
+
+
+def _configure_review_show(parser: ArgumentParser) -> None:
+    parser.add_argument("name", help="name of the change, as pinwarden review list prints it")
+    add_database_argument(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_review_show)
+def review_show(args: Namespace) -> int:
+    """Show what approving a blocked change would change, and the full definition that would be approved.
+
+    Examples:
+      pinwarden review show NAME
+    """
+    from pinwarden.gateway.review import show_review
+
+    project = current_project()
+    with read_database(args, project) as state:
+        _, report = show_review(state, project, args.name)
+    if args.format != "text":
+        return emit(report, args.format)
+    _print_review(report, definition=True)
+    return report.exit_code
+
+
+def _configure_review_approve(parser: ArgumentParser) -> None:
+    _configure_decision(parser)
+    add_warnings_argument(parser)
+
+
+@command(_configure_review_approve)
+def review_approve(args: Namespace) -> int:
+    """Approve blocked changes: exactly what pinwarden review show prints under these names.
+
+    The approval is written into the lock, or into the database for servers without a lock entry. Gateways that use this
+    lock apply it at once, as do other gateways with the same server and database; the command lists them. If one of
+    several names cannot be approved, none is. Text that pinwarden scan warns about needs --why for names on the command
+    line, or --approve-warnings.
+
+    Examples:
+      pinwarden review approve NAME --why "reviewed the new wording"
+    """
+    from pinwarden.gateway.review import approve_reviews, has_reason
+    from pinwarden.project.approvable import REVIEW_NAMED
+    from pinwarden.system.clock import now
+
+    project, approver = current_project(), approver_from(args, REVIEW_NAMED)
+    if has_reason(approver) and not args.names_from:
+        # A name stands for one definition, so a reason given for it also covers its warnings.
+        approver = replace(approver, approves_warnings=True)
+    with read_database(args, project) as state:
+        report = approve_reviews(state, project, _read_names(args), approver, now())
+    return emit(report, args.format)
+
+
+def _configure_decision(parser: ArgumentParser) -> None:
+    """What is decided, where it is stored, who decides and why."""
+    parser.add_argument("name", nargs="*", help="names of changes, as pinwarden review list prints them")
+    parser.add_argument(
+        "--names-from",
+        metavar="FILE",
+        help="file with names, one per line, as pinwarden review list --names prints them; - for stdin",
+    )
+    add_database_argument(parser)
+    add_approval_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_decision)
+def review_reject(args: Namespace) -> int:
+    """Reject blocked changes: they stay blocked, and the same content is not put up for review again.
+
+    Examples:
+      pinwarden review reject NAME --why "asks for private files"
+    """
+    from pinwarden.gateway.review import reject_reviews
+    from pinwarden.project.approvable import REVIEW_NAMED
+    from pinwarden.system.clock import now
+
+    with read_database(args) as state:
+        report = reject_reviews(state, _read_names(args), approver_from(args, REVIEW_NAMED), now())
+    return emit(report, args.format)
+
+
+@command(_configure_decision)
+def review_reopen(args: Namespace) -> int:
+    """Undo decisions: a rejected change is pending review again, an approved one is blocked again.
+
+    The definition that was approved before takes the place of a withdrawn one, in the lock or in the database. The
+    audit log records who undid what, and why.
+
+    Examples:
+      pinwarden review reopen NAME
+    """
+    from pinwarden.gateway.review import reopen_reviews
+    from pinwarden.project.approvable import REVIEW_NAMED
+    from pinwarden.system.clock import now
+
+    project = current_project()
+    with read_database(args, project) as state:
+        report = reopen_reviews(state, project, _read_names(args), approver_from(args, REVIEW_NAMED), now())
+    return emit(report, args.format)
 
 
 def _go_through(args: Namespace, state: GatewayState, project: Project) -> int:
@@ -49,82 +229,81 @@ def _go_through(args: Namespace, state: GatewayState, project: Project) -> int:
     from pinwarden.gateway.review import list_reviews
 
     listed = list_reviews(state, server=args.server)
-    names = [each["name"] for each in listed.facts["reviews"]]
+    names = [review["name"] for review in listed.facts["reviews"]]
     if not names:
         return emit(listed, "text")
     if not sys.stdin.isatty():
         raise PinwardenError(
-            "USAGE", "a review needs a terminal", hint="In scripts: pinwarden review list, show, approve, reject."
+            "USAGE",
+            "a review needs a terminal",
+            hint="In scripts, use pinwarden review list, show, approve and reject.",
         )
-    approver = approver_of(args)
+    approver = approver_from(args)
     decided = dict.fromkeys(_ANSWERS.values(), 0)
-    for place, name in enumerate(names, 1):
-        answer = _decide(state, project, name, approver, heading=f"{place} of {len(names)}  ")
+    for position, name in enumerate(names, 1):
+        answer = _decide(state, project, name, approver, heading=f"{position} of {len(names)}  ")
         if answer == "q":
             break
         decided[_ANSWERS[answer]] += 1
-    waiting = counted(len(list_reviews(state, server=args.server).facts["reviews"]), "change")
-    sys.stdout.write(f"\n{decided['approved']} approved, {decided['rejected']} rejected; {waiting} still to review\n")
+    pending = counted(len(list_reviews(state, server=args.server).facts["reviews"]), "change")
+    sys.stdout.write(f"\n{decided['approved']} approved, {decided['rejected']} rejected; {pending} still to review\n")
     return 0
 
 
 def _decide(state: GatewayState, project: Project, name: str, approver: Approver, heading: str) -> str:
-    """One change; what was answered, and "s" if nothing came of it."""
-    from pinwarden.cli.review_view import print_review
+    """Decide about one change. Returns the answer; "s" if the decision failed."""
     from pinwarden.gateway.review import show_review
 
     try:
         _, report = show_review(state, project, name)
         sys.stdout.write("\n")
-        print_review(report, heading=heading)
-        answer = _asked(report)
+        _print_review(report, heading=heading)
+        answer = _ask(report)
         if answer in ("a", "r"):
-            why = approver.why or _reason(needed=answer == "a" and report.facts["review"]["level"] == "critical")
+            why = approver.why or _ask_reason(needed=answer == "a" and report.facts["review"]["level"] == "critical")
             if not why:
                 return "q"
-            _write(state, project, name, answer, replace(approver, why=why))
+            _record_decision(state, project, name, answer, replace(approver, why=why))
     except PinwardenError as err:
-        if err.code not in _ABOUT_ONE:
+        if err.code not in _ERRORS_OF_ONE_CHANGE:
             raise
-        sys.stderr.write(told(f"{name}: {err.message} [{err.code}]"))
+        sys.stderr.write(wrap(f"{name}: {err.message} [{err.code}]"))
         return "s"
     return answer
 
 
-def _write(state: GatewayState, project: Project, name: str, answer: str, approver: Approver) -> None:
-    """By the whole name, which is a digest of what was shown: what changed since is not approved."""
+def _record_decision(state: GatewayState, project: Project, name: str, answer: str, approver: Approver) -> None:
+    """Decide by the full name, a digest of what was shown: a later change is not approved by accident."""
     from pinwarden.gateway.review import approve_reviews, reject_reviews
     from pinwarden.system.clock import now
 
     if answer == "a":
-        # The warnings were shown with the definition.
+        # The warnings were shown together with the definition.
         report = approve_reviews(state, project, [name], replace(approver, approves_warnings=True), now())
     else:
         report = reject_reviews(state, [name], approver, now())
     emit(replace(report, rows=()), "text")
 
 
-def _asked(report: Report) -> str:
-    from pinwarden.cli.review_view import print_definition
-
+def _ask(report: Report) -> str:
     can_be_approved = report.facts["approval_goes_to"] is not None
     while True:
-        line = _typed(f"approve (a), {_QUESTION}" if can_be_approved else _QUESTION)
+        line = _read_line(f"approve (a), {_QUESTION}" if can_be_approved else _QUESTION)
         typed = line.strip().lower()
-        answer = _WORDS.get(typed, typed)  # only whole words: "abort" is no approval
+        answer = _WORDS.get(typed, typed)  # full words only: "abort" must not approve
         if answer == "d":
-            print_definition(report)
+            _print_definition(report)
         elif not line or answer == "q":
             return "q"
         elif answer in _ANSWERS and (can_be_approved or answer != "a"):
             return answer
 
 
-def _reason(*, needed: bool) -> str:
-    """Why; empty if the terminal ended, and then nothing is decided."""
+def _ask_reason(*, needed: bool) -> str:
+    """The reason; empty if the terminal was closed, and then nothing is decided."""
     from pinwarden.gateway.review import UNSAID
 
-    while line := _typed("why? " if needed else f"why ({UNSAID})? "):
+    while line := _read_line("why? " if needed else f"why ({UNSAID})? "):
         if line.strip() not in ("", UNSAID):
             return line.strip()
         if not needed:
@@ -132,8 +311,77 @@ def _reason(*, needed: bool) -> str:
     return ""
 
 
-def _typed(question: str) -> str:
-    """A line from the terminal; empty at its end."""
+def _read_line(question: str) -> str:
+    """A line from the terminal; empty if it was closed."""
     sys.stderr.write(question)
     sys.stderr.flush()
     return sys.stdin.readline()
+
+
+def _print_review(report: Report, *, heading: str = "", definition: bool = False) -> None:
+    """Print one change. The definition is included if the rows do not show all of it."""
+    rows = _rows_without_new_items(report)
+    sys.stdout.write(wrap(f"{heading}{report.subject}"))
+    sys.stdout.write("".join(wrap(text, label=f"{name:{_LABEL_WIDTH}}") for name, text in _describe(report)))
+    print_rows(rows)
+    if definition or rows != report.rows or report.facts["approval_goes_to"] is None:
+        _print_definition(report)
+    sys.stdout.write(wrap(report.summary))
+    sys.stdout.flush()
+
+
+def _print_definition(report: Report) -> None:
+    sys.stdout.write(f"  definition, as the server sent it:\n{format_definition(report.facts['definition'])}")
+    sys.stdout.flush()
+
+
+def _describe(report: Report) -> list[tuple[str, str]]:
+    review = report.facts["review"]
+    level = f"{review['level']}: " if review["level"] else ""
+    return [
+        ("blocked", f"{level}{review['reason'] or 'it differs from what was approved'} ({review['code']})"),
+        ("approved", ", ".join(review["expected"]) or "nothing of this name"),
+        ("served", review["digest"] or "has no digest"),
+        ("seen", f"first {review['opened']}, last {review['last_seen']}"),
+        ("approval", report.facts["approval_goes_to"] or "not possible, because the item cannot be identified"),
+    ]
+
+
+def _rows_without_new_items(report: Report) -> tuple[Row, ...]:
+    """A new item is shown as its definition, not as one long row."""
+    return tuple(replace(row, after=None) if row.before is None and not row.path else row for row in report.rows)
+
+
+def _format_state(review: dict[str, Any]) -> str:
+    return f"{review['state']} by {review['decided_by']}" if review["decided_by"] else str(review["state"])
+
+
+def _format_baseline(baseline: str) -> str:
+    """Where the approval is stored: two projects may each have a server of the same name."""
+    lock = baseline.removeprefix("lock:")
+    if lock == baseline:
+        return "first use"
+    path = Path(lock)
+    shown = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else lock
+    return shown if len(shown) <= _MAX_PATH else f"…{shown[1 - _MAX_PATH :]}"  # the end tells projects apart
+
+
+def _read_names(args: Namespace) -> list[str]:
+    """The names on the command line and in the file."""
+    names = [*args.name, *(_read_names_file(args.names_from) if args.names_from else ())]
+    if not names:
+        problem = f"{args.names_from} contains no names" if args.names_from else "give the names of changes"
+        raise PinwardenError("USAGE", problem, hint="pinwarden review list prints the names.")
+    return names
+
+
+def _read_names_file(file: str) -> list[str]:
+    if file == "-":
+        data = sys.stdin.buffer.read(_MAX_NAMES_BYTES + 1)
+    else:
+        from pinwarden.system.files import read_file
+
+        data = read_file(Path(file), _MAX_NAMES_BYTES)
+    if len(data) > _MAX_NAMES_BYTES:
+        raise PinwardenError("USAGE", f"--names-from: more than {_MAX_NAMES_BYTES} bytes")
+    return [line.strip() for line in data.decode("utf-8", "backslashreplace").splitlines() if line.strip()]

@@ -1,10 +1,4 @@
-"""Start a server behind the gateway: nothing that was not approved reaches the client on its standard streams.
-
-With the name of a locked server, exactly its verified bytes are started; what stands after -- are then its own
-arguments, for clients that fill in values of theirs. Without a name, what stands after -- is any command. With --name
-it is held to what the lock approves for that name. What no lock holds is trusted as it is when it is used for the first
-time, unless --require-lock is given.
-"""
+"""``run`` starts a server behind the gateway; ``enforce`` makes clients do that."""
 
 from __future__ import annotations
 
@@ -14,9 +8,11 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.durations import add_answer_argument
-from pinwarden.cli.project_arguments import add_project_arguments, project_of
-from pinwarden.cli.streams import say
+from pinwarden.cli.commands import command
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import add_project_arguments, project_from
+from pinwarden.cli.server_arguments import add_response_argument, probe_seconds
+from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 
@@ -25,72 +21,117 @@ if TYPE_CHECKING:
     from pinwarden.project.authority import Authority
     from pinwarden.project.project import Project
 
-TAKES_COMMAND = True
 
-
-def configure(parser: ArgumentParser) -> None:
-    """Name the arguments."""
+def _configure_run(parser: ArgumentParser) -> None:
+    parser.add_argument("server", nargs="?", help="the server's name in the lock; without it, give a command after --")
+    parser.add_argument("--client", metavar="CLIENT", help="use the lock entry for this client, if the entries differ")
     parser.add_argument(
-        "server", nargs="?", help="the server's name in the lock; without it, a command follows after --"
-    )
-    parser.add_argument("--client", metavar="CLIENT", help="for which client, if theirs differ")
-    parser.add_argument(
-        "--show", action="store_true", help="say what would be started and which lock and policy apply; start nothing"
+        "--show",
+        action="store_true",
+        help="print the command that would be started, and which lock and policy apply; start nothing",
     )
     parser.add_argument(
-        "--sandbox", action="store_true", help="start it in bubblewrap, without network, also if no policy says so"
+        "--sandbox", action="store_true", help="start it in bubblewrap without network, even if no policy requires that"
     )
-    parser.add_argument("--name", metavar="NAME", help="the name of a command: in the lock, or to remember it by")
+    parser.add_argument(
+        "--name", metavar="NAME", help="name for the command after --: its name in the lock, or one to remember it by"
+    )
     parser.add_argument(
         "--require-lock",
         action="store_true",
-        help="refuse what has no approved surface in the lock; trust no first use",
+        help="refuse a server whose surface is not approved in the lock, instead of trusting it on first use",
     )
-    parser.add_argument("--policy", metavar="FILE", help="the policy (pinwarden.toml of the project)")
-    parser.add_argument("--audit", metavar="URL", help="the database of the audit log (a file of this user)")
+    parser.add_argument("--policy", metavar="FILE", help="policy file (default: pinwarden.toml in the project)")
+    parser.add_argument("--audit", metavar="URL", help="audit log database (default: a file in your data folder)")
     parser.add_argument(
         "--when-away",
         choices=["spool", "refuse"],
         default="spool",
-        help="while the audit database is away: keep events in a file, or let nothing pass (spool)",
+        help="if the audit database is unavailable: keep events in a file, or block every message (default: spool)",
     )
-    add_answer_argument(parser)
+    add_response_argument(parser)
     parser.add_argument(
         "--without-gateway",
         action="store_true",
-        help="become the server: nothing stands between it and the client, and nothing is judged",
+        help="replace this process with the server: no gateway, and nothing is checked or blocked",
     )
     parser.add_argument(
         "--unsafe-no-sandbox",
         action="store_true",
-        help="start an installed bundle without the sandbox that holds it to what it was accepted with",
+        help="start an installed bundle without its sandbox, so that its permissions are not enforced",
     )
     add_project_arguments(parser)
     parser.set_defaults(project=None)  # whether it was given matters
 
 
+@command(_configure_run, takes_command=True)
 def run(args: Namespace) -> int:
-    """Find out what to start, then start it behind the gateway."""
-    authority = _authority(args, project_of(args))
+    """Start a server behind the gateway on stdin and stdout: the client sees only what you approved.
+
+    With the name of a locked server, Pinwarden starts exactly the verified bytes; words after -- are then further
+    arguments for the server. Without a name, the words after -- are the command to start; --name links it to an
+    approved server in the lock. A server without a lock entry is trusted on first use, unless you give --require-lock.
+
+    Examples:
+      pinwarden run notes --show
+      pinwarden run --name notes --show -- python3 notes_server.py
+    """
+    authority = _find_authority(args, project_from(args))
     project = authority.project
-    behind = _any_command(args, project) if args.server is None else _locked(args, project)
+    server = _prepare_command(args, project) if args.server is None else _prepare_locked(args, project)
     if args.show:
         from pinwarden.project.authority import explained
 
-        sys.stdout.write("\n".join(behind.command.words) + "\n")
+        sys.stdout.write("\n".join(server.command.words) + "\n")
         for line in explained(authority):
-            say(line)
+            print_notice(line)
         return 0
     sys.stdout.flush()
     if args.without_gateway:
-        _become(behind)
+        _replace_process(server)
     from pinwarden.gateway.running import run_behind
 
-    return run_behind(project, behind, say)
+    return run_behind(project, server, print_notice)
 
 
-def _authority(args: Namespace, here: Project) -> Authority:
-    """Whose lock and policy apply. A policy that is named counts as it is."""
+def _configure_enforce(parser: ArgumentParser) -> None:
+    parser.add_argument("server", nargs="*", help="names in the lock (default: all)")
+    parser.add_argument(
+        "--allow-execute",
+        action="store_true",
+        help="start each server once with its new command, and leave it unchanged if it does not respond",
+    )
+    parser.add_argument(
+        "--timeout", type=probe_seconds, default=60.0, metavar="SECONDS", help="time limit for each start (default: 60)"
+    )
+    add_project_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_enforce)
+def enforce(args: Namespace) -> int:
+    """Rewrite client configurations so that clients start locked servers through pinwarden run.
+
+    The lock is updated to match. Only servers with pinned bytes (pinwarden prove) and an approved configuration are
+    changed.
+
+    Examples:
+      pinwarden enforce
+      pinwarden enforce notes --allow-execute
+    """
+    from pinwarden.project.enforce import enforce
+    from pinwarden.system.clock import now
+
+    probe = None
+    if args.allow_execute:
+        from pinwarden.surface.probe.probe import ProbeOptions
+
+        probe = ProbeOptions(allow_execute=True, timeout=args.timeout)
+    return emit(enforce(project_from(args), args.server, now(), probe), args.format)
+
+
+def _find_authority(args: Namespace, here: Project) -> Authority:
+    """Which lock and policy apply. A policy given with --policy is used as it is."""
     from pinwarden.project.authority import Start, authority_of
 
     start = Start(
@@ -106,34 +147,34 @@ def _authority(args: Namespace, here: Project) -> Authority:
     return replace(authority, project=replace(authority.project, policy=Path(args.policy)))
 
 
-def _any_command(args: Namespace, project: Project) -> Behind:
+def _prepare_command(args: Namespace, project: Project) -> Behind:
     from pinwarden.gateway.running import Behind, gateway_policy_of, name_of_command
     from pinwarden.gateway.server_process import command_of
     from pinwarden.project.run import Started
     from pinwarden.project.server_start import prepare_start
 
     if not args.command:
-        raise PinwardenError("USAGE", "name a locked server, or write a command after --")
+        raise PinwardenError("USAGE", "give the name of a locked server, or a command after --")
     policy = gateway_policy_of(project)
     locked = args.name is not None and _is_approved(project, args.name, args.client)
     if args.client and not locked:
-        raise PinwardenError("USAGE", "--client is for locked servers")
+        raise PinwardenError("USAGE", "--client needs a server that is approved in the lock")
     words = tuple(args.command)
     if args.require_lock and not locked:
         raise PinwardenError(
             "SERVER_NOT_LOCKED",
             f"{(args.name or words[0])[:120]!a} is not approved in {project.lock.resolve()}",
-            hint="Give it the name that it has in the lock with --name (pinwarden list shows what is locked), or "
-            "name the folder of another lock with --project.",
+            hint="Give its name in the lock with --name (pinwarden list shows the names), or another project with "
+            "--project.",
         )
     name = args.name or name_of_command(words, str(Path.cwd()))
 
-    def typed() -> Started:
-        program = _program(words[0])
+    def started() -> Started:
+        program = _find_program(words[0])
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PINWARDEN_")}
         return Started(command=(program, *words[1:]), environment=environment)
 
-    prepared = prepare_start(project, name, typed, sandbox=args.sandbox)
+    prepared = prepare_start(project, name, started, sandbox=args.sandbox)
     return Behind(
         server=name,
         command=command_of(prepared, name),
@@ -144,7 +185,7 @@ def _any_command(args: Namespace, project: Project) -> Behind:
     )
 
 
-def _program(word: str) -> str:
+def _find_program(word: str) -> str:
     from pinwarden.system.programs import find_program
 
     program = word if "/" in word else find_program(word, os.environ.get("PATH", ""))
@@ -154,7 +195,7 @@ def _program(word: str) -> str:
 
 
 def _is_approved(project: Project, name: str, client: str | None) -> bool:
-    """Whether a lock says what a server of this name may tell. A lock that cannot be read is no first use."""
+    """Whether the lock approves a surface for this name. An unreadable lock raises: it must not count as first use."""
     if not project.lock.exists():
         return False
     from pinwarden.lock.record import has_surface
@@ -168,7 +209,7 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
         return False
 
 
-def _locked(args: Namespace, project: Project) -> Behind:
+def _prepare_locked(args: Namespace, project: Project) -> Behind:
     from pinwarden.gateway.running import Behind, gateway_policy_of, name_of_command
     from pinwarden.gateway.server_process import command_of
     from pinwarden.lock.record import has_surface
@@ -181,15 +222,15 @@ def _locked(args: Namespace, project: Project) -> Behind:
     if args.require_lock and not locked:
         raise PinwardenError(
             "SERVER_NOT_LOCKED",
-            f"nothing that {args.server[:120]!a} tells the model is approved in the lock",
-            hint=f"Look at it and approve it with pinwarden approve {args.server} --allow-execute.",
+            f"the lock has no approved surface for {args.server[:120]!a}",
+            hint=f"Review and approve it: pinwarden approve {args.server} --allow-execute",
         )
     prepared = prepare_start(
         project,
         args.server,
-        lambda: prepare(project, entry, given=args.command, say=say),
+        lambda: prepare(project, entry, given=args.command, say=print_notice),
         sandbox=args.sandbox,
-        confine=not is_bundle(entry) or _can_confine(args),
+        confine=not is_bundle(entry) or _can_sandbox(args),
     )
     name = args.server if locked else name_of_command((args.server, entry.client), str(project.lock.resolve()))
     return Behind(
@@ -208,24 +249,24 @@ def _options(args: Namespace) -> Options:
     return Options(database=args.audit, when_away=args.when_away, answer_seconds=args.answer_seconds)
 
 
-def _become(behind: Behind) -> None:
-    command = behind.command
+def _replace_process(server: Behind) -> None:
+    command = server.command
     try:
         if command.cwd is not None:
             os.chdir(command.cwd)
         os.execve(command.words[0], list(command.words), dict(command.environment))  # noqa: S606  no shell
     except OSError as err:
-        why = err.strerror or str(err)
-        raise PinwardenError("PROGRAM_UNKNOWN", f"{behind.server[:120]!a} could not be started: {why}") from err
+        problem = err.strerror or str(err)
+        raise PinwardenError("PROGRAM_UNKNOWN", f"{server.server[:120]!a} could not be started: {problem}") from err
 
 
-def _can_confine(args: Namespace) -> bool:
-    """Whether a bundle can be held to its bounds. Without that it starts only if somebody says so."""
+def _can_sandbox(args: Namespace) -> bool:
+    """Whether to start a bundle in its sandbox. Without bubblewrap it starts only with --unsafe-no-sandbox."""
     import shutil
 
     if args.unsafe_no_sandbox:
-        say(f"{args.server} is started without its sandbox: nothing holds it to what it was accepted with")
+        print_notice(f"{args.server} starts without its sandbox: its permissions are not enforced")
         return False
     if shutil.which("bwrap") is None:
-        raise PinwardenError("SANDBOX_UNAVAILABLE", f"{args.server[:120]!a} was not started: there is no bubblewrap")
+        raise PinwardenError("SANDBOX_UNAVAILABLE", f"{args.server[:120]!a} was not started: bubblewrap is missing")
     return True

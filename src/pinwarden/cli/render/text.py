@@ -6,7 +6,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.layout import terminal_width, told
+from pinwarden.cli.layout import terminal_width, wrap
 from pinwarden.core.visible import inert_in_log, show_invisible
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _WIDTH = 8  # of the column that names the level
 def render_text(report: Report, *, colour: bool = False) -> str:
     """Rows in order of weight, then notes and a line that sums up."""
     notes = (*(f"note: {note}" for note in report.notes), report.summary)
-    return render_rows(report.rows, colour=colour) + "".join(map(told, notes))
+    return render_rows(report.rows, colour=colour) + "".join(map(wrap, notes))
 
 
 def render_rows(rows: tuple[Row, ...], *, colour: bool = False) -> str:

@@ -1,0 +1,194 @@
+"""``verify``, ``prove`` and ``fetch``: check, pin and download the bytes of servers."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.bundle_arguments import add_permission_arguments
+from pinwarden.cli.commands import command
+from pinwarden.cli.fetch_arguments import add_fetch_arguments, open_fetch_context
+from pinwarden.cli.key_arguments import PUBLIC_KEY_HELP
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import (
+    add_approval_arguments,
+    add_offline_argument,
+    add_project_arguments,
+    add_release_arguments,
+    approver_from,
+    project_from,
+)
+from pinwarden.cli.server_arguments import add_probe_arguments, add_target_arguments
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinwarden.project.project import Project
+    from pinwarden.surface.surface import Surface
+    from pinwarden.system.target import Target
+
+
+def _configure_verify(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "server",
+        nargs="?",
+        help="the server's name in the registry; with --contract a URL, or a name from a client configuration",
+    )
+    parser.add_argument("--contract", metavar="FILE", help="contract that the live server has to match")
+    parser.add_argument(
+        "--public-key",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY",
+        help=f"with --contract, {PUBLIC_KEY_HELP}",
+    )
+    add_release_arguments(parser)
+    add_offline_argument(parser)
+    parser.add_argument("--live", action="store_true", help="also connect to the live server")
+    add_project_arguments(parser)
+    add_format_argument(parser)
+    add_target_arguments(parser)
+    add_probe_arguments(parser)
+
+
+@command(_configure_verify, takes_command=True)
+def verify(args: Namespace) -> int:
+    """Check a server from an MCP registry before you lock it: what is verified, what is only claimed, what is missing.
+
+    The package or image is downloaded and hashed, unless you give --offline. Nothing is installed, and the server is
+    started only with both --live and --allow-execute.
+
+    With --contract, checks a live server (a URL, a name from a client configuration, or a command after --) against the
+    contract that its author published, and with --public-key also the author's signature.
+
+    Examples:
+      pinwarden verify io.github.acme/notes --offline
+      pinwarden verify --contract mcp-fusion.lock --allow-execute -- python3 src/server.py
+    """
+    if args.contract:
+        return _verify_contract(args)
+    if not args.server or args.command or args.config or args.header or args.env or args.public_key:
+        raise PinwardenError(
+            "USAGE",
+            "give the name of a server in a registry",
+            hint="A command, --config, --header, --env and --public-key need --contract.",
+        )
+    from pinwarden.project.verify import verify_server
+    from pinwarden.system.clock import now
+
+    project = project_from(args)
+    entry = project.registries(offline=args.offline).find(args.server, args.version, args.source)
+    ask = _probe_function(args, project) if args.live else None
+    with open_fetch_context(args, project, "downloading") as shop:
+        report = verify_server(entry, now=now(), ask=ask, shop=None if args.offline else shop)
+    return emit(report, args.format)
+
+
+def _configure_prove(parser: ArgumentParser) -> None:
+    parser.add_argument("server", nargs="*", help="names in the lock (default: all)")
+    parser.add_argument(
+        "--allow-script",
+        action="append",
+        default=[],
+        metavar="NAME@VERSION",
+        help="approve the install script of this package, for the bytes it has now; repeatable",
+    )
+    add_project_arguments(parser)
+    add_approval_arguments(parser)
+    add_format_argument(parser)
+    add_fetch_arguments(parser)
+
+
+@command(_configure_prove)
+def prove(args: Namespace) -> int:
+    """Download locked servers and all their dependencies, hash them on this machine, and pin the hashes in the lock.
+
+    npm or uv resolves the dependencies; no code of the packages runs. An install script runs only if you approve it
+    with --allow-script, later and in a sandbox, when pinwarden fetch builds the server.
+
+    Examples:
+      pinwarden prove
+      pinwarden prove notes
+    """
+    from pinwarden.project.install_scripts import AllowedScripts
+    from pinwarden.project.prove import prove
+    from pinwarden.system.clock import now
+
+    project, scripts = project_from(args), tuple(args.allow_script)
+    allowed = AllowedScripts(names=scripts, by=approver_from(args).by if scripts else "")
+    with open_fetch_context(args, project, "downloading and hashing") as shop:
+        report = prove(project, args.server, shop, now(), allowed)
+    return emit(report, args.format)
+
+
+def _configure_fetch(parser: ArgumentParser) -> None:
+    parser.add_argument("server", nargs="*", help="names in the lock (default: all)")
+    parser.add_argument(
+        "--frozen", action="store_true", help="fail if the lock does not pin the bytes of a package or image"
+    )
+    parser.add_argument(
+        "--scripts-without-sandbox",
+        action="store_true",
+        help="run approved install scripts even without bubblewrap; they can then do everything you can",
+    )
+    add_project_arguments(parser)
+    add_format_argument(parser)
+    add_fetch_arguments(parser)
+    parser.add_argument(
+        "--registry", metavar="PLACE", help="registry to download bundles from (default: from your trust store)"
+    )
+    add_permission_arguments(parser)
+
+
+@command(_configure_fetch)
+def fetch(args: Namespace) -> int:
+    """Download the pinned packages, verify every hash, and build the environments that the servers run in.
+
+    Afterwards pinwarden run starts the servers without a network.
+
+    Examples:
+      pinwarden fetch
+      pinwarden fetch --frozen notes
+    """
+    from pinwarden.cli.bundle_arguments import open_pinned_bundles
+    from pinwarden.project.fetch import How, fetch
+
+    project = project_from(args)
+    with open_fetch_context(args, project, "downloading") as shop, open_pinned_bundles(args) as bundles:
+        how = How(frozen=args.frozen, bundles=bundles, scripts_without_sandbox=args.scripts_without_sandbox)
+        report = fetch(project, args.server, shop, how)
+    return emit(report, args.format)
+
+
+def _probe_function(args: Namespace, project: Project) -> Callable[[str, Target], Surface]:
+    from pinwarden.cli.server_arguments import probe_options
+    from pinwarden.project.project import load_policies
+    from pinwarden.project.server_start import ask, prepare_probe
+
+    load_policies(project)  # an unreadable policy fails the command, not the server
+    options = probe_options(args)
+    return lambda name, target: ask(prepare_probe(project, name, target, options))
+
+
+def _verify_contract(args: Namespace) -> int:
+    from pinwarden.cli.key_arguments import read_public_keys
+    from pinwarden.cli.server_arguments import (
+        command_target,
+        is_url,
+        mask_command,
+        mask_target,
+        parse_target,
+        probe_target,
+    )
+    from pinwarden.contract.verify_live import verify_contract
+
+    if bool(args.server) == bool(args.command):
+        raise PinwardenError("USAGE", "give one server, or a command after --")
+    target = command_target(args.command, args) if args.command else parse_target(args.server, args)
+    subject = mask_target(args.server) if args.server else mask_command(args.command)
+    surface = probe_target(args.server, target, args, typed=not args.server or is_url(args.server))
+    keys = tuple(read_public_keys(args.public_key).values())
+    return emit(verify_contract(Path(args.contract), surface, keys, subject), args.format)

@@ -1,0 +1,197 @@
+"""``audit verify``, ``audit tail`` and ``audit export``: the gateway's audit log."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.commands import command
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import add_database_argument, read_database
+from pinwarden.cli.streams import Progress, wait_for_closed_pipe
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.audit.entry import Entry, Head
+    from pinwarden.gateway.audit.report import Wanted
+    from pinwarden.gateway.state import GatewayState
+
+_POLL_SECONDS = 0.5
+_MAX_ENTRY_NUMBER = 2**63 - 1  # of a database integer
+
+
+def _configure_audit_verify(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--head",
+        action="append",
+        default=[],
+        metavar="HEAD",
+        help="head that an earlier run printed, as NUMBER:sha256:HEX; the log must contain it; repeatable",
+    )
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="earlier export, which the log must contain line by line; repeatable",
+    )
+    parser.add_argument("--file", metavar="FILE", help="verify this export instead of the database")
+    add_database_argument(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_audit_verify)
+def audit_verify(args: Namespace) -> int:
+    """Verify that the audit log is complete, in order and unchanged. The exit code is 1 if it is not.
+
+    Each entry includes the hash of the one before, so a change in the middle is always found. To find out whether the
+    end was cut off or the whole log was replaced, keep the head that this command prints somewhere else, and give it
+    with --head the next time; or give an earlier export with --against.
+
+    Examples:
+      pinwarden audit verify
+      pinwarden audit verify --against audit.jsonl
+    """
+    from pinwarden.gateway.audit.entry import parse_head
+    from pinwarden.gateway.audit.report import verify_export, verify_log
+
+    try:
+        heads = [parse_head(text) for text in args.head]
+    except PinwardenError as err:
+        raise PinwardenError("USAGE", f"--head: {err.message}", hint="Write NUMBER:sha256:HEX.") from err
+    exports = [Path(name) for name in args.against]
+    if args.file is not None:
+        with Progress("verifying the export"):
+            report = verify_export(Path(args.file), heads, exports)
+        return emit(report, args.format)
+    with read_database(args, needed=True) as state, Progress("verifying the audit log"):
+        report = verify_log(state, heads, exports)
+    return emit(report, args.format)
+
+
+def _configure_audit_tail(parser: ArgumentParser) -> None:
+    parser.add_argument("--count", "-n", type=int, default=20, metavar="N", help="number of events (default: 20)")
+    parser.add_argument("--server", default="", metavar="NAME", help="only events of this server")
+    parser.add_argument(
+        "--kind",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="only events of this kind, such as blocked, called or approved; repeatable",
+    )
+    parser.add_argument("--follow", "-f", action="store_true", help="keep printing new events until interrupted")
+    add_database_argument(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_audit_tail)
+def audit_tail(args: Namespace) -> int:
+    """Show the newest events of the audit log, and with --follow also those to come.
+
+    Examples:
+      pinwarden audit tail
+      pinwarden audit tail --kind blocked --server notes
+    """
+    from pinwarden.gateway.audit.chain import head_of
+    from pinwarden.gateway.audit.report import Wanted, last_entries, tail_report
+    from pinwarden.gateway.event import KINDS
+
+    for kind in args.kind:
+        if kind not in KINDS:
+            raise PinwardenError("USAGE", f"--kind: unknown kind {kind[:40]!a}", hint=f"Kinds: {', '.join(KINDS)}.")
+    if args.count < 0:
+        raise PinwardenError("USAGE", f"--count must not be negative: {args.count}")
+    if args.follow and args.format != "text":
+        raise PinwardenError("USAGE", "--follow prints text only", hint="Leave out --format.")
+    wanted = Wanted(server=args.server, kinds=tuple(args.kind))
+    with read_database(args) as state:
+        head = head_of(state.audit_database).number  # read first, so that --follow misses no entry
+        with Progress("reading the audit log"):
+            entries = last_entries(state, args.count, wanted)
+        if args.format != "text":
+            return emit(tail_report(entries), args.format)
+        for entry in entries:
+            sys.stdout.write(_format_entry(entry))
+        if not entries:
+            filtered = args.kind or args.server
+            sys.stderr.write("no matching events are recorded\n" if filtered else "no events are recorded yet\n")
+        if args.follow:
+            _follow(state, wanted, max(head, entries[-1].number if entries else 0))
+    return 0
+
+
+def _configure_audit_export(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--after", type=_entry_number, default=0, metavar="NUMBER", help="only entries after this number"
+    )
+    parser.add_argument("--output", "-o", default="-", metavar="FILE", help="new file to write (default: stdout)")
+    add_database_argument(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_audit_export)
+def audit_export(args: Namespace) -> int:
+    """Export the audit log as JSON Lines: each line is one entry as it is stored, with the hash of the entry before.
+
+    Also prints the head of the log, which commits to all entries: to stderr, or to stdout with --output. Keep it
+    somewhere else than the log, for pinwarden audit verify --head.
+
+    Examples:
+      pinwarden audit export --output export.jsonl
+      pinwarden audit verify --file export.jsonl
+    """
+    from pinwarden.gateway.audit.report import export, export_report
+
+    if args.output == "-" and args.format != "text":
+        raise PinwardenError("USAGE", "--format needs --output, because the entries are printed to stdout")
+    with read_database(args) as state:
+        if args.output != "-":
+            head = _export_to_file(state, Path(args.output), args.after)
+            return emit(export_report(args.output, args.after, head), args.format)
+        head = export(state, sys.stdout.buffer.write, args.after)
+        sys.stdout.flush()
+    sys.stderr.write(f"{export_report('standard output', args.after, head).summary}\n")
+    return 0
+
+
+def _follow(state: GatewayState, wanted: Wanted, last_number: int) -> None:
+    from pinwarden.gateway.audit.report import later_entries
+
+    sys.stdout.flush()
+    while not wait_for_closed_pipe(sys.stdout.fileno(), _POLL_SECONDS):
+        for entry in later_entries(state, last_number):
+            last_number = entry.number
+            if wanted.fits(entry):
+                sys.stdout.write(_format_entry(entry))
+        sys.stdout.flush()
+
+
+def _format_entry(entry: Entry) -> str:
+    """An event as one line."""
+    from pinwarden.core.visible import inert_in_log, show_invisible
+
+    fact = entry.fact
+    parts = [entry.at, f"{fact.kind:9}", fact.server]
+    parts += [text for text in (f"{fact.item_kind} {fact.item}".strip() or fact.method, fact.level, fact.code) if text]
+    parts += [f"by {fact.by}"] if fact.by else []
+    parts += [f"for {fact.client}"] if fact.client else []
+    parts += [fact.reason] if fact.reason else []
+    parts += [f"[{fact.call}]"] if fact.call else []
+    return inert_in_log(f"{show_invisible('  '.join(parts))}\n")
+
+
+def _export_to_file(state: GatewayState, path: Path, after: int) -> Head:
+    from pinwarden.gateway.audit.report import export
+    from pinwarden.system.files import created_file
+
+    with created_file(path) as stream:  # an incomplete export never gets the file's name
+        return export(state, stream.write, after)
+
+
+def _entry_number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= _MAX_ENTRY_NUMBER:
+        raise ValueError
+    return number

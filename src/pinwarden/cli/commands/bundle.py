@@ -1,0 +1,222 @@
+"""``bundle``: pack, check and transfer bundles."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.bundle_arguments import (
+    add_attestation_argument,
+    add_bundle_arguments,
+    bundle_files_from,
+    open_oci_network,
+)
+from pinwarden.cli.commands import command
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.bundle.oci_transfer import Judging
+
+_ARCHIVES = ("car", "tar+zstd")
+_PERMISSIONS = {
+    "network": ("deny", "allow"),
+    "filesystem": ("deny", "read_only", "read_write"),
+    "exec": ("deny", "allow"),
+}
+_POLICY_HELP = "installer policy: the permissions that a bundle may ask for"
+_TRUST_HELP = "trusted keys and their roles"
+
+
+def _configure_bundle_pack(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="the server's folder, with its server.json")
+    parser.add_argument(
+        "--output", "-o", default=".", metavar="DIR", help="folder for the three files (default: current folder)"
+    )
+    parser.add_argument("--archive", default="car", choices=_ARCHIVES, help="archive format (default: car)")
+    parser.add_argument(
+        "--compress", action="store_true", help="with tar+zstd: compress; the bytes then depend on the zstd version"
+    )
+    for name, values in _PERMISSIONS.items():
+        parser.add_argument(f"--{name}", choices=values, help=f"{name} permission to ask for (default: deny)")
+    add_format_argument(parser)
+
+
+@command(_configure_bundle_pack)
+def bundle_pack(args: Namespace) -> int:
+    """Pack a server's folder into a bundle: NAME-VERSION.car, with .manifest.json and .descriptor.json beside it.
+
+    The folder needs a server.json with name, version, runtime and entry; description, author, license, display_name and
+    security.policy are optional. The same folder gives the same bytes on every machine: the archive has no times,
+    owners or links.
+
+    Examples:
+      pinwarden bundle pack notes --output dist
+    """
+    from pinwarden.bundle.descriptor import CAR, TAR_ZSTD
+    from pinwarden.bundle.pack import Packing, pack
+
+    if args.compress and args.archive == "car":
+        raise PinwardenError("USAGE", "a CAR archive cannot be compressed", hint="Add --archive tar+zstd.")
+    packing = Packing(
+        folder=Path(args.folder),
+        output=Path(args.output),
+        media_type=CAR if args.archive == "car" else TAR_ZSTD,
+        permissions={name: getattr(args, name) for name in _PERMISSIONS if getattr(args, name) is not None},
+        compress=args.compress,
+    )
+    return emit(pack(packing), args.format)
+
+
+def _configure_bundle(parser: ArgumentParser) -> None:
+    add_bundle_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_bundle)
+def bundle_inspect(args: Namespace) -> int:
+    """Show what a bundle's documents say: its files, the command that starts it, and the permissions it asks for.
+
+    The archive is not opened; use pinwarden bundle verify to check it.
+
+    Examples:
+      pinwarden bundle inspect acme.notes-1.0.0.car
+    """
+    from pinwarden.bundle.inspect import inspect_bundle
+
+    return emit(inspect_bundle(bundle_files_from(args)), args.format)
+
+
+@command(_configure_bundle)
+def bundle_verify(args: Namespace) -> int:
+    """Check every byte of a bundle: descriptor, manifest and archive match, and each file has the CID it should have.
+
+    Nothing is written. Whether anyone you trust attested the bundle is a separate question: see pinwarden bundle
+    accept.
+
+    Examples:
+      pinwarden bundle verify acme.notes-1.0.0.car
+    """
+    from pinwarden.bundle.inspect import verify_bundle
+
+    return emit(verify_bundle(bundle_files_from(args)), args.format)
+
+
+def _configure_bundle_accept(parser: ArgumentParser) -> None:
+    parser.add_argument("--pointer", required=True, metavar="FILE", help="the registry's signed pointer to the bundle")
+    parser.add_argument("--descriptor", required=True, metavar="FILE", help="the bundle's descriptor")
+    parser.add_argument("--manifest", required=True, metavar="FILE", help="the bundle's manifest")
+    add_attestation_argument(parser)
+    parser.add_argument("--policy", required=True, metavar="FILE", help=_POLICY_HELP)
+    parser.add_argument("--trust", required=True, metavar="FILE", help=_TRUST_HELP)
+    parser.add_argument("--now", metavar="TIME", help="time to check expiry against (default: now)")
+    parser.add_argument("--tool", metavar="NAME", help="requested tool (default: that of the first pointer)")
+    parser.add_argument("--channel", metavar="NAME", help="requested channel (default: that of the first pointer)")
+    parser.add_argument(
+        "--literal",
+        action="store_true",
+        help="apply the published rules to the letter, without Pinwarden's stricter checks",
+    )
+    add_format_argument(parser)
+
+
+@command(_configure_bundle_accept)
+def bundle_accept(args: Namespace) -> int:
+    """Check whether a bundle would be accepted for installation, from its documents alone: no registry, no network.
+
+    Goes through the nine steps of the acceptance rules in order and stops at the first that fails. --policy has the
+    form {"network": "deny", "filesystem": "read_only", "exec": "deny", "allow_legacy": false}, and --trust the form
+    {"trusted_registry_keys": [...], "known_keys": [...]}.
+    """
+    from pinwarden.bundle.accept import AcceptanceFiles, judge
+    from pinwarden.system.clock import present
+
+    files = AcceptanceFiles(
+        pointer=Path(args.pointer),
+        descriptor=Path(args.descriptor),
+        manifest=Path(args.manifest),
+        attestations=tuple(Path(name) for name in args.attestation),
+        policy=Path(args.policy),
+        trust=Path(args.trust),
+    )
+    moment = present() if args.now is None else args.now
+    report = judge(files, moment, tool=args.tool, channel=args.channel, literal=args.literal)
+    return emit(report, args.format)
+
+
+def _configure_bundle_push(parser: ArgumentParser) -> None:
+    add_bundle_arguments(parser)
+    parser.add_argument("reference", metavar="REFERENCE", help="destination: host/name:tag")
+    add_attestation_argument(parser)
+    parser.add_argument("--pointer", metavar="FILE", help="a bundle registry's signed pointer to the bundle")
+    add_format_argument(parser)
+
+
+@command(_configure_bundle_push)
+def bundle_push(args: Namespace) -> int:
+    """Upload a bundle with its attestations to any OCI registry.
+
+    Every byte is checked before the upload. The login of docker or podman is used. Prints the digest by which exactly
+    this bundle can be pulled.
+    """
+    from pinwarden.bundle.oci_transfer import push_bundle
+
+    attestations = [Path(name) for name in args.attestation]
+    pointer = Path(args.pointer) if args.pointer else None
+    with open_oci_network() as net:
+        report = push_bundle(bundle_files_from(args), attestations, pointer, args.reference, net)
+    return emit(report, args.format)
+
+
+def _configure_bundle_pull(parser: ArgumentParser) -> None:
+    parser.add_argument("reference", metavar="REFERENCE", help="host/name:tag, or host/name@digest for exact bytes")
+    parser.add_argument(
+        "--output", "-o", default=".", metavar="DIR", help="folder for the files (default: current folder)"
+    )
+    parser.add_argument("--policy", metavar="FILE", help=_POLICY_HELP)
+    parser.add_argument("--trust", metavar="FILE", help=_TRUST_HELP)
+    parser.add_argument("--tool", metavar="NAME", help="requested tool (default: that of the first pointer)")
+    parser.add_argument("--channel", metavar="NAME", help="requested channel (default: that of the first pointer)")
+    parser.add_argument("--unpack", metavar="DIR", help="new folder to unpack an accepted bundle into")
+    add_format_argument(parser)
+
+
+@command(_configure_bundle_pull)
+def bundle_pull(args: Namespace) -> int:
+    """Download a bundle from an OCI registry.
+
+    Every byte is checked before anything is written. With --policy and --trust, the bundle also has to pass the checks
+    of pinwarden bundle accept, with the pointer and attestations that were pushed with it; if it does not, nothing is
+    written.
+    """
+    from pinwarden.bundle.oci_transfer import Pulling, pull_bundle
+
+    pulling = Pulling(
+        place=args.reference,
+        output=Path(args.output),
+        judging=_acceptance_rules(args),
+        unpack_to=Path(args.unpack) if args.unpack else None,
+    )
+    with open_oci_network() as net:
+        report = pull_bundle(pulling, net)
+    return emit(report, args.format)
+
+
+def _acceptance_rules(args: Namespace) -> Judging | None:
+    if args.policy is None and args.trust is None and args.tool is None and args.channel is None:
+        return None
+    if args.policy is None or args.trust is None:
+        raise PinwardenError("USAGE", "--policy and --trust have to be used together")
+    from pinwarden.bundle import installer_policy, trust
+    from pinwarden.bundle.oci_transfer import Judging
+    from pinwarden.system.clock import present
+    from pinwarden.system.files import read_file
+
+    return Judging(
+        policy=installer_policy.parse(read_file(Path(args.policy))),
+        trust=trust.parse(read_file(Path(args.trust))),
+        now=present(),
+        tool=args.tool,
+        channel=args.channel,
+    )

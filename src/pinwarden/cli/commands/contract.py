@@ -1,0 +1,398 @@
+"""``contract``: the commands for authors of MCP servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.commands import command
+from pinwarden.cli.key_arguments import PUBLIC_KEY_HELP
+from pinwarden.cli.output import add_format_argument, add_report_arguments, emit, emit_report
+from pinwarden.cli.server_arguments import add_probe_arguments
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.contract.observation import Observed
+    from pinwarden.core.keys import PrivateKey
+    from pinwarden.core.report import Report
+
+_DIALECTS = ("F1", "F2", "F3", "F4", "F5", "V")
+_MAX_BAR = 40
+_WORKFLOW_FILES = {
+    "github": ".github/workflows/pinwarden-contract.yml",
+    "gitlab": ".gitlab/pinwarden-contract.gitlab-ci.yml",
+    "pre-commit": ".pre-commit-config.yaml",
+}
+
+_GITHUB = """\
+# Fails when the server's contract is not the one in its lockfile; what changed is in the job's summary.
+name: contract
+{job}      # Install the server with its packages here, the way your other jobs do.
+      - run: python3 -m pip install .
+{install}
+      - run: >-
+          pinwarden contract check --server {server} --python "$(command -v python3)"
+          --format markdown >> "$GITHUB_STEP_SUMMARY"
+"""
+
+_GITLAB = """\
+# Include this file from .gitlab-ci.yml.
+contract:
+  image: python:3.13-slim
+  script:
+    # Install the server with its packages here, the way your other jobs do.
+    - pip install .
+{install}
+    - pinwarden contract check --server {server} --format junit > contract.xml
+  artifacts:
+    when: always
+    reports:
+      junit: contract.xml
+"""
+
+_PRE_COMMIT = """\
+repos:
+  - repo: local
+    hooks:
+      - id: pinwarden-contract
+        name: the server matches its contract
+        entry: pinwarden contract check --server {server}
+        language: system
+        types: [python]
+        pass_filenames: false
+"""
+
+_SAFE_SERVER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*(?::[A-Za-z0-9_.]+)?\Z")
+_WORKFLOWS = {"github": _GITHUB, "gitlab": _GITLAB, "pre-commit": _PRE_COMMIT}
+
+
+def _configure_contract_lock(parser: ArgumentParser) -> None:
+    _add_lockfile_argument(parser)
+    parser.add_argument(
+        "--dialect",
+        choices=_DIALECTS,
+        help="write the format of an older release of mcp-fusion (F1 to F5) or of vurb (V) (default: F5, or V for "
+        "vurb.lock)",
+    )
+    parser.add_argument("--name", help="the server's name in the contract (default: the name it reports)")
+    parser.add_argument(
+        "--sign", action="append", default=[], metavar="KEY", help="sign with this private key; repeatable"
+    )
+    _add_server_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_contract_lock, takes_command=True, writes="contract")
+def contract_lock(args: Namespace) -> int:
+    """Record your server's contract: its tools, prompts and resources, their token costs, and what the code can access.
+
+    The file has the format of mcp-fusion.lock, plus the texts and digests that others need to check it. A Python server
+    is imported in a process of its own, so naming its file allows Pinwarden to run it.
+
+    Examples:
+      pinwarden contract lock --server src/server.py
+      pinwarden contract lock --command --lock command.lock -- python3 notes_server.py
+    """
+    from pinwarden.contract.dialect import dialect_named
+    from pinwarden.contract.lock_command import lock, place_of, sign
+    from pinwarden.core.record import replace
+    from pinwarden.system.clock import now
+
+    keys: tuple[PrivateKey, ...] = ()
+    if args.sign:
+        from pinwarden.cli.key_arguments import read_private_keys
+
+        keys = read_private_keys(args.sign)  # before anything is written
+    dialect = None if args.dialect is None else dialect_named(args.dialect)
+    place = place_of(args.lock, dialect)
+    observed = _observe(args)
+    report = lock(observed, place, now=now(), dialect=dialect, name=args.name)
+    if keys:
+        sign(place.path, keys)
+        signed = f"signed by {', '.join(key.public_key.did for key in keys)}"
+        report = replace(report, notes=(*report.notes, signed))
+    return emit(report, args.format)
+
+
+def _configure_contract_check(parser: ArgumentParser) -> None:
+    _add_lockfile_argument(parser)
+    parser.add_argument(
+        "--compat", action="store_true", help="compare only what mcp-fusion compares; misses some changes"
+    )
+    _add_budget_arguments(parser)
+    _add_server_arguments(parser)
+    add_report_arguments(parser)
+
+
+@command(_configure_contract_check, takes_command=True)
+def contract_check(args: Namespace) -> int:
+    """Check in CI that your server still matches its contract.
+
+    The exit code is 1 after any change, and 3 if the server could not be checked.
+
+    Examples:
+      pinwarden contract check --server src/server.py
+      pinwarden contract check --server src/server.py --format markdown --budget 5000
+    """
+    from pinwarden.contract.check_report import check
+    from pinwarden.contract.cost_report import Budget
+    from pinwarden.contract.lock_command import locked_at, place_of
+
+    place = place_of(args.lock)
+    locked_at(place)
+    observed = _observe(args)
+    budget = Budget(total=args.budget, tool=args.tool_budget)
+    return emit_report(check(observed, place, compat=args.compat, budget=budget), args, about=[place.path])
+
+
+def _configure_contract_diff(parser: ArgumentParser) -> None:
+    parser.add_argument("before", metavar="BEFORE", help="the reviewed contract")
+    parser.add_argument("after", metavar="AFTER", help="the new contract")
+    parser.add_argument(
+        "--compat", action="store_true", help="use mcp-fusion's severities, to which a description is cosmetic"
+    )
+    add_format_argument(parser)
+
+
+@command(_configure_contract_diff)
+def contract_diff(args: Namespace) -> int:
+    """Compare two contracts of a server: which texts changed, how severe that is, and what it costs in tokens.
+
+    Each change is BREAKING, RISKY, SAFE or COSMETIC. The exit code is 1 if one is breaking or risky. --format markdown
+    prints a comment for a pull request.
+
+    Examples:
+      pinwarden contract diff mcp-fusion.lock mcp-fusion.lock
+    """
+    from pinwarden.contract.diff_report import diff_files
+
+    return emit(diff_files(Path(args.before), Path(args.after), compat=args.compat), args.format)
+
+
+def _configure_contract_verify_signature(parser: ArgumentParser) -> None:
+    _add_lockfile_argument(parser)
+    parser.add_argument("--public-key", nargs="+", action="extend", required=True, metavar="KEY", help=PUBLIC_KEY_HELP)
+    add_format_argument(parser)
+
+
+@command(_configure_contract_verify_signature)
+def contract_verify_signature(args: Namespace) -> int:
+    """Check that one of the given keys signed a contract, and that the contract was not changed since.
+
+    Examples:
+      pinwarden contract verify-signature --lock signed.lock --public-key release.pem.pub
+    """
+    from pinwarden.cli.key_arguments import read_public_keys
+    from pinwarden.contract.lock_command import place_of
+    from pinwarden.contract.verify_live import verify_signature
+
+    return emit(verify_signature(place_of(args.lock), tuple(read_public_keys(args.public_key).values())), args.format)
+
+
+def _configure_contract_tokens(parser: ArgumentParser) -> None:
+    _add_budget_arguments(parser)
+    _add_server_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_contract_tokens, takes_command=True)
+def contract_tokens(args: Namespace) -> int:
+    """Show how many tokens each tool of your server costs in every conversation, before any is called.
+
+    Tokens are counted with tiktoken if it is installed with its tables, else estimated as length / 3.5. With a budget,
+    the exit code is 1 if it is exceeded.
+
+    Examples:
+      pinwarden contract tokens --server src/server.py
+      pinwarden contract tokens --server src/server.py --tool-budget 2000
+    """
+    from pinwarden.contract.cost_report import Budget, cost_report
+
+    observed = _observe(args)
+    report = cost_report(observed.name, observed.extension.surface, Budget(total=args.budget, tool=args.tool_budget))
+    if args.format == "text":
+        sys.stdout.write(_chart(report))
+    return emit(report, args.format)
+
+
+def _configure_contract_init(parser: ArgumentParser) -> None:
+    parser.add_argument("--server", required=True, metavar="FILE[:OBJECT]", help="Python file with the server")
+    parser.add_argument(
+        "--for", dest="kind", default="github", choices=list(_WORKFLOW_FILES), help="what to write (default: github)"
+    )
+    parser.add_argument(
+        "--install", metavar="SPEC", help="what the job installs Pinwarden from: a git URL with a commit, or a wheel"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the file instead of writing it")
+
+
+@command(_configure_contract_init)
+def contract_init(args: Namespace) -> int:
+    """Write a CI job for GitHub or GitLab, or a pre-commit hook, that checks the contract.
+
+    Existing files are not overwritten.
+
+    Examples:
+      pinwarden contract init --server src/server.py
+      pinwarden contract init --server src/server.py --for pre-commit --dry-run
+    """
+    from pinwarden.cli.workflow_files import INSTALL_SOURCE_MISSING, github_job, install_step, write_workflow
+    from pinwarden.contract.python_server import python_server
+
+    python_server(args.server)
+    if not _SAFE_SERVER.match(args.server) or ".." in Path(args.server).parts:
+        raise PinwardenError(
+            "USAGE",
+            f"--server: {args.server[:200]!a} has characters that are not safe in a workflow file",
+            hint="Use a path below this folder with letters, digits and . _ - / only.",
+        )
+    text = _WORKFLOWS[args.kind].replace("{server}", args.server)
+    if args.kind != "pre-commit":
+        text = text.replace("{job}", github_job("contract"))
+        text = text.replace("{install}", install_step(args.kind, args.install))
+        if not args.install:
+            sys.stderr.write(INSTALL_SOURCE_MISSING)
+    if args.dry_run:
+        sys.stdout.write(text)
+        return EXIT_CLEAN
+    root = Path.cwd()
+    write_workflow(root, root / _WORKFLOW_FILES[args.kind], text)
+    sys.stdout.write(f"wrote {_WORKFLOW_FILES[args.kind]}\n")
+    return EXIT_CLEAN
+
+
+def _configure_contract_explain(parser: ArgumentParser) -> None:
+    parser.add_argument("--tool", action="append", default=[], metavar="NAME", help="only this tool; repeatable")
+    _add_server_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_contract_explain, takes_command=True)
+def contract_explain(args: Namespace) -> int:
+    """Show what is known about each tool of your server, and whether it comes from the source, the process or the wire.
+
+    For each entitlement (such as network or file access), prints the line of code and the calls that lead to it.
+
+    Examples:
+      pinwarden contract explain --server src/server.py
+    """
+    from pinwarden.cli.layout import wrap
+    from pinwarden.contract.explain_report import explain, lines_of
+
+    report = explain(_observe(args), tuple(args.tool))
+    if args.format == "text":
+        for line in lines_of(report):
+            sys.stdout.write(wrap(line))
+    return emit(report, args.format)
+
+
+def _add_server_arguments(parser: ArgumentParser) -> None:
+    """The server: a Python file, a command, or a URL."""
+    server = parser.add_argument_group("the server (one of --server, --url and --command)")
+    server.add_argument(
+        "--server", metavar="FILE[:OBJECT]", help="Python file with the server, which Pinwarden imports"
+    )
+    server.add_argument("--url", metavar="URL", help="address of a running server")
+    server.add_argument("--command", dest="starts", action="store_true", help="start the command after --")
+    server.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="HTTP header for --url; ${VAR} is replaced by the environment variable; repeatable",
+    )
+    server.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment variable for the started server; repeatable",
+    )
+    source = parser.add_argument_group("analysing the source")
+    source.add_argument("--python", metavar="PROGRAM", help="Python interpreter that has the server's packages")
+    source.add_argument(
+        "--source", metavar="DIR", help="with --command or --url: folder of the server's Python package"
+    )
+    source.add_argument(
+        "--scan-packages", action="store_true", help="also analyse installed packages that Pinwarden does not know"
+    )
+    add_probe_arguments(parser)
+
+
+def _add_lockfile_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--lock", metavar="FILE", help="contract file (default: mcp-fusion.lock, or vurb.lock if it exists)"
+    )
+
+
+def _add_budget_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--budget", type=int, metavar="TOKENS", help="fail if all tools together cost more")
+    parser.add_argument("--tool-budget", type=int, metavar="TOKENS", help="fail if a single tool costs more")
+
+
+def _observe(args: Namespace) -> Observed:
+    """Observe the server that the options name."""
+    from pinwarden.cli.server_arguments import command_target, is_url, parse_target, parse_variables, probe_options
+    from pinwarden.cli.streams import Progress
+    from pinwarden.contract.observation import observe_live, observe_python
+    from pinwarden.core.record import replace
+
+    if sum(map(bool, (args.server, args.url, args.command))) != 1:
+        raise PinwardenError(
+            "USAGE", "give one server", hint="Use --server FILE, --url URL, or --command -- and the command."
+        )
+    if args.url and not is_url(args.url):
+        raise PinwardenError("USAGE", "--url needs a URL", hint="Begin it with https://")
+    _refuse_ignored(args)
+    options = probe_options(args, typed=True)
+    if args.server:
+        from pinwarden.contract.python_server import interpreter_for, python_server
+
+        server = python_server(args.server)
+        python = interpreter_for(server, os.environ, args.python)
+        with Progress("importing the server and listing its tools"):
+            return observe_python(
+                server, python, options, variables=parse_variables(args), scan_packages=args.scan_packages
+            )
+    folder = None if args.source is None else Path(args.source)
+    with Progress("connecting to the server"):
+        if args.url:
+            return observe_live(parse_target(args.url, Namespace(header=args.header, config=None)), options, folder)
+        started = replace(options, allow_execute=options.allow_execute or args.starts)
+        return observe_live(command_target(args.command, args), started, folder)
+
+
+def _refuse_ignored(args: Namespace) -> None:
+    """Refuse options that would have no effect."""
+    ignored = (
+        ("--header", args.header and not args.url, "--url"),
+        ("--env", args.env and args.url, "--server or --command"),
+        ("--python", args.python and not args.server, "--server"),
+        ("--scan-packages", args.scan_packages and not args.server, "--server"),
+        ("--source", args.source and args.server, "--command or --url"),
+    )
+    for option, given, needed in ignored:
+        if given:
+            raise PinwardenError("USAGE", f"{option} can only be used with {needed}", hint=f"Leave out {option}.")
+
+
+def _chart(report: Report) -> str:
+    """A bar for each tool, the most expensive first."""
+    from pinwarden.cli.layout import table
+
+    costs: dict[str, int] = dict(report.facts["tools"])
+    if report.facts["instructions"]:
+        costs["(instructions)"] = report.facts["instructions"]
+    most = max(costs.values(), default=1) or 1
+    total = sum(costs.values()) or 1
+    return table(
+        ("tool", "tokens", "share", ""),
+        [
+            (name, f"{cost:6}", f"{100 * cost / total:4.0f}%", "█" * max(1, round(_MAX_BAR * cost / most)))
+            for name, cost in costs.items()
+        ],
+    )

@@ -1,0 +1,143 @@
+"""``policy init``, ``policy check``, ``policy digest`` and ``policy generate``."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from pinwarden.cli.commands import command
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import (
+    add_database_argument,
+    add_project_arguments,
+    project_from,
+    read_database,
+)
+from pinwarden.core.errors import PinwardenError
+
+_POLICY_HELP = "policy file (default: pinwarden.toml and .toolpin/policy.json in the project)"
+
+
+def _configure_policy_init(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--recommended", action="store_true", help="also require pinned container images and hashes of MCPB bundles"
+    )
+    parser.add_argument("--toolpin", action="store_true", help="write .toolpin/policy.json, which ToolPin reads too")
+    parser.add_argument("--force", action="store_true", help="replace an existing policy")
+    add_project_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_policy_init)
+def policy_init(args: Namespace) -> int:
+    """Write a policy to start from: a [policy] table in pinwarden.toml, with every rule explained in a comment.
+
+    Without --recommended, only a minimum trust tier is in force; the other rules are there for you to switch on.
+
+    Examples:
+      pinwarden policy init --recommended
+      pinwarden policy init --force
+    """
+    from pinwarden.project.policy_init import init_policy
+
+    report = init_policy(project_from(args), recommended=args.recommended, toolpin=args.toolpin, force=args.force)
+    return emit(report, args.format)
+
+
+def _configure_policy_check(parser: ArgumentParser) -> None:
+    parser.add_argument("server", nargs="?", metavar="SERVER[:client]", help="check only this server (default: all)")
+    parser.add_argument("--policy", metavar="FILE", help=_POLICY_HELP)
+    parser.add_argument(
+        "--environment",
+        default="default",
+        metavar="NAME",
+        help="apply the minimum trust tier that the policy sets for this environment (default: default)",
+    )
+    add_project_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_policy_check)
+def policy_check(args: Namespace) -> int:
+    """Check the locked servers against the policy. The exit code is 1 if a server breaks a rule.
+
+    If both policy files exist, both apply. Violations that a waiver allows are shown as well.
+
+    Examples:
+      pinwarden policy check
+      pinwarden policy check notes --environment production
+    """
+    from pinwarden.project.policies import check_policy, policies_in
+    from pinwarden.system.clock import now
+
+    project = project_from(args)
+    policies = policies_in(project, Path(args.policy) if args.policy else None, args.environment)
+    return emit(check_policy(project, policies, now=now(), server=args.server), args.format)
+
+
+def _configure_policy_digest(parser: ArgumentParser) -> None:
+    parser.add_argument("--policy", metavar="FILE", help=_POLICY_HELP)
+    add_project_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_policy_digest)
+def policy_digest(args: Namespace) -> int:
+    """Print the digest of the policy, which a signature of the lock includes. For ToolPin's policy, ToolPin's digest.
+
+    Examples:
+      pinwarden policy digest
+    """
+    from pinwarden.project.policies import digest_policy
+
+    return emit(digest_policy(project_from(args), Path(args.policy) if args.policy else None), args.format)
+
+
+def _configure_policy_generate(parser: ArgumentParser) -> None:
+    parser.add_argument("--server", action="append", default=[], metavar="NAME", help="only this server; repeatable")
+    parser.add_argument(
+        "--all", action="store_true", help="all recorded servers, also those of other projects and plain commands"
+    )
+    parser.add_argument("--only-called", action="store_true", help="leave out tools that were never called")
+    parser.add_argument("--output", "-o", default="-", metavar="FILE", help="new file to write (default: stdout)")
+    add_project_arguments(parser)
+    add_database_argument(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_policy_generate, writes="policy")
+def policy_generate(args: Namespace) -> int:
+    """Propose a gateway policy from what the gateway recorded, for example after a week with enforcement = "audit".
+
+    Each definition is allowed by its digest, with a comment on how long it was seen and how often it was called.
+    Definitions that look like an attack, changed, appeared twice, were rejected or were blocked are left out, with the
+    reason. In a project with a lock, the policy covers the servers in that lock. It takes effect when you put it into
+    pinwarden.toml.
+
+    Examples:
+      pinwarden policy generate
+      pinwarden policy generate --all --only-called --output proposed.toml
+    """
+    from pinwarden.cli.streams import Progress
+    from pinwarden.gateway.policy_generate import Coverage, generate_policy, locked_servers
+
+    if args.all and args.server:
+        raise PinwardenError("USAGE", "--all and --server cannot be used together")
+    project = project_from(args)
+    named = tuple(args.server)
+    coverage = Coverage(servers=named) if named or args.all else locked_servers(project)
+    with read_database(args, project) as state, Progress("reading the recorded events"):
+        proposal = generate_policy(state, coverage, only_called=args.only_called)
+    if args.output != "-":
+        from pinwarden.system.files import create_file
+
+        create_file(Path(args.output), proposal.text.encode())
+    if args.output != "-" or args.format != "text":
+        return emit(proposal.report, args.format)
+    sys.stdout.write(proposal.text)
+    sys.stdout.flush()
+    sys.stderr.write(f"{proposal.report.summary}\n")
+    for note in proposal.report.notes:
+        sys.stderr.write(f"note: {note}\n")
+    return proposal.report.exit_code

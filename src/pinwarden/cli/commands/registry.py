@@ -1,0 +1,289 @@
+"""``registry``: the commands for the operator of a bundle registry."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.commands import command
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.registry_arguments import add_operator_arguments, open_operated_registry, registry_settings_from
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.core.report import Report
+
+
+def _configure_registry_serve(parser: ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8470, help="port; 0 picks a free one (default: 8470)")
+    parser.add_argument(
+        "--name", default="Pinwarden registry", help="name in its documents (default: Pinwarden registry)"
+    )
+    parser.add_argument("--origin", metavar="NAME", help="origin of its log, such as registry.example/log")
+    parser.add_argument("--public-url", metavar="URL", help="public address, if the registry is behind a reverse proxy")
+    parser.add_argument(
+        "--probe",
+        default="auto",
+        choices=("auto", "required", "never"),
+        help="start published servers in a sandbox to record their tools: if bubblewrap is installed (auto), always "
+        "(required: refuse bundles that cannot be started), or never (default: auto)",
+    )
+    parser.add_argument(
+        "--witness",
+        action="append",
+        default=[],
+        metavar="VKEY",
+        help="verifier key of a witness whose cosignatures are accepted; repeatable",
+    )
+    parser.add_argument("--max-archive", type=int, metavar="BYTES", help="largest archive (default: 268435456)")
+    parser.add_argument("--max-requests", type=int, metavar="N", help="requests per token and hour (default: 600)")
+    add_operator_arguments(parser)
+
+
+@command(_configure_registry_serve)
+def registry_serve(args: Namespace) -> int:
+    """Serve a registry of bundles with its transparency log. Without options, everything is created in a folder.
+
+    Prints the address, the registry's key and the verifier key of its log; give the last one to your users. Several
+    processes can serve the same PostgreSQL database and blob storage with the same key.
+    """
+    try:
+        from pinwarden.registry.http.server import listening_socket, serve
+    except ImportError as err:
+        raise PinwardenError(
+            "USAGE",
+            f"serving a registry needs the package {err.name}, which is not installed",
+            hint='Install it from a checkout of Pinwarden: pip install ".[registry]"',
+        ) from err
+    from pinwarden.core.record import replace
+    from pinwarden.registry.registry import RegistryLimits
+
+    limits = RegistryLimits()
+    if args.max_archive is not None:
+        limits = replace(limits, archive_bytes=args.max_archive)
+    if args.max_requests is not None:
+        limits = replace(limits, requests_per_hour=args.max_requests)
+    settings = replace(
+        registry_settings_from(args),
+        name=args.name,
+        log_id=args.origin,
+        probing=args.probe,
+        witnesses=tuple(args.witness),
+        public_url=args.public_url,
+        limits=limits,
+    )
+    with open_operated_registry(args, settings) as registry:
+        listening, address = listening_socket(args.host, args.port)
+        sys.stdout.write(f"{address}\n{registry.identity.key.did}\n{registry.identity.note_key}\n")
+        sys.stdout.flush()
+        serve(registry, listening)
+    return 0
+
+
+def _configure_registry_export(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="folder to write the files to")
+    parser.add_argument(
+        "--base-url", metavar="URL", help="where the files will be served; adds the official registry API"
+    )
+    add_operator_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_registry_export)
+def registry_export(args: Namespace) -> int:
+    """Export a whole registry as static files, which any web server can serve and pinwarden install can use.
+
+    Exporting into the same folder again writes only what is new.
+
+    Examples:
+      pinwarden registry export --data registry-data static
+    """
+    from pinwarden.registry.export import export
+
+    with open_operated_registry(args) as registry:
+        return emit(export(registry, Path(args.folder), args.base_url), args.format)
+
+
+def _configure_registry_namespace(parser: ArgumentParser) -> None:
+    parser.add_argument("action", choices=("add", "list"), help="what to do")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="with add: the namespace")
+    parser.add_argument("--owner", metavar="KEY", help="with add: public key of the owner, a file or did:key:…")
+    add_operator_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_registry_namespace)
+def registry_namespace(args: Namespace) -> int:
+    """Assign a namespace to the key of its owner, or list all namespaces.
+
+    A namespace is the first part of tool names: acme.notes is in the namespace acme. Its owner adds further keys with
+    pinwarden registry keys.
+
+    Examples:
+      pinwarden registry namespace add example --owner release.pem.pub --data registry-data
+      pinwarden registry namespace list --data registry-data
+    """
+    from pinwarden.registry.operator import add_namespace, list_namespaces
+
+    if args.action == "add":
+        if not args.name or not args.owner:
+            raise PinwardenError("USAGE", "registry namespace add needs a name and --owner")
+        from pinwarden.cli.key_arguments import read_public_keys
+
+        owner = next(iter(read_public_keys([args.owner]).values()))
+        with open_operated_registry(args) as registry:
+            return emit(add_namespace(registry, args.name, owner.did), args.format)
+    with open_operated_registry(args) as registry:
+        report = list_namespaces(registry)
+    if args.format == "text" and report.facts["namespaces"]:
+        from pinwarden.cli.layout import table
+
+        rows = [
+            (namespace["namespace"], role, key)
+            for namespace in report.facts["namespaces"]
+            for key, role in namespace["keys"].items()
+        ]
+        sys.stdout.write(table(("NAMESPACE", "ROLE", "KEY"), rows))
+    return emit(report, args.format)
+
+
+def _configure_registry_token(parser: ArgumentParser) -> None:
+    parser.add_argument("action", choices=("add", "list", "revoke"), help="what to do")
+    parser.add_argument(
+        "subject", nargs="?", metavar="NAME", help="with add: the namespace; with revoke: the id of the token"
+    )
+    parser.add_argument("--label", default="", metavar="TEXT", help="with add: note on what the token is for")
+    parser.add_argument("--days", type=int, default=90, metavar="N", help="with add: days it is valid (default: 90)")
+    add_operator_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_registry_token)
+def registry_token(args: Namespace) -> int:
+    """Create, list or revoke the tokens with which publishers upload to their namespace.
+
+    A new token is printed once; the registry stores only its digest. To publish, a token is not enough: a key of the
+    namespace has to sign as well.
+
+    Examples:
+      pinwarden registry token add acme --label ci --data registry-data
+      pinwarden registry token list --data registry-data
+    """
+    from pinwarden.registry.operator import add_token, list_tokens, revoke_token
+
+    if args.action != "list" and not args.subject:
+        subject = "a namespace" if args.action == "add" else "the id of a token"
+        raise PinwardenError("USAGE", f"registry token {args.action} needs {subject}")
+    with open_operated_registry(args) as registry:
+        if args.action == "add":
+            report = add_token(registry, args.subject, args.label, args.days)
+        elif args.action == "list":
+            report = list_tokens(registry)
+        else:
+            report = revoke_token(registry, args.subject)
+    if args.format == "text":
+        return _print_tokens(args.action, report)
+    return emit(report, args.format)
+
+
+def _configure_registry_rotate_key(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--new-key", metavar="FILE", help="the new private key (default: created in the data folder); needs --key"
+    )
+    parser.add_argument("--new-key-env", metavar="NAME", help="environment variable with the new key in PEM format")
+    parser.add_argument(
+        "--why", default="rotation", metavar="TEXT", help="reason, which the public log records (default: rotation)"
+    )
+    add_operator_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_registry_rotate_key)
+def registry_rotate_key(args: Namespace) -> int:
+    """Replace the registry's key. Clients that follow the log switch to the new key automatically.
+
+    The change is a log entry that both keys sign; from then on the old key is refused. Stop all processes of the
+    registry first, start them with the new key afterwards, and export again. If the old key was stolen, also tell your
+    users directly: those who have not seen the log entry yet still accept the old key.
+
+    Examples:
+      pinwarden registry rotate-key --data registry-data --why "yearly rotation"
+    """
+    from pinwarden.cli.key_arguments import signer_from
+    from pinwarden.registry.key_rotation import rotate, rotation_report
+    from pinwarden.registry.setup import next_key, take_next_key
+
+    settings = registry_settings_from(args)
+    given = args.new_key or args.new_key_env
+    if args.new_key and args.new_key_env:
+        raise PinwardenError("USAGE", "--new-key and --new-key-env cannot be used together")
+    if bool(args.key or args.key_env) != bool(given):
+        raise PinwardenError(
+            "USAGE",
+            "give both the current key (--key or --key-env) and the new one (--new-key or --new-key-env), or neither",
+        )
+    with open_operated_registry(args, settings) as registry:
+        new = signer_from(Namespace(key=args.new_key, key_env=args.new_key_env)) if given else next_key(settings.folder)
+        _, change, count = rotate(registry, new, args.why)
+        if not given:
+            take_next_key(settings.folder)
+        return emit(rotation_report(change, count), args.format)
+
+
+def _configure_registry_audit(parser: ArgumentParser) -> None:
+    parser.add_argument("--most", type=int, default=100, metavar="N", help="number of requests (default: 100)")
+    add_operator_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_registry_audit)
+def registry_audit(args: Namespace) -> int:
+    """List the requests to change a registry, newest first: by which token, about what, and the outcome.
+
+    Examples:
+      pinwarden registry audit --data registry-data
+    """
+    from pinwarden.registry.operator import audit
+
+    with open_operated_registry(args) as registry:
+        report = audit(registry, args.most)
+    if args.format == "text" and report.facts["requests"]:
+        from pinwarden.cli.layout import table
+
+        rows = [
+            (
+                _format_time(request["at_ms"]),
+                request["action"],
+                request["outcome"],
+                request["namespace"] or "-",
+                request["subject"] or "-",
+            )
+            for request in report.facts["requests"]
+        ]
+        sys.stdout.write(table(("AT", "ACTION", "OUTCOME", "NAMESPACE", "ABOUT"), rows))
+    return emit(report, args.format)
+
+
+def _print_tokens(action: str, report: Report) -> int:
+    if action == "add":  # only the token, so that a script can read it
+        sys.stdout.write(f"{report.facts['token']}\n")
+        sys.stderr.write("".join(f"note: {note}\n" for note in report.notes))
+        return report.exit_code
+    if action == "list" and report.facts["tokens"]:
+        from pinwarden.cli.layout import table
+
+        rows = [
+            (token["id"], token["namespace"], "revoked" if token["revoked"] else "valid", token["label"] or "-")
+            for token in report.facts["tokens"]
+        ]
+        sys.stdout.write(table(("ID", "NAMESPACE", "STATE", "LABEL"), rows))
+    return emit(report, "text")
+
+
+def _format_time(milliseconds: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

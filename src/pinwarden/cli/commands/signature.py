@@ -1,0 +1,231 @@
+"""``keygen``, ``sign``, ``attest``, ``lock sign`` and ``lock verify-signature``: keys and signatures."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pinwarden.cli.bundle_arguments import add_bundle_arguments, bundle_files_from
+from pinwarden.cli.commands import command
+from pinwarden.cli.key_arguments import (
+    KEYS_REQUIRED,
+    SIGNATURE_FILE,
+    add_partial_argument,
+    add_signature_file_arguments,
+    add_signer_arguments,
+    read_passphrase,
+    read_private_keys,
+    read_public_keys,
+    required_signers,
+    signature_count,
+    signature_files,
+    signer_from,
+)
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.project_arguments import add_project_arguments, project_from
+from pinwarden.core.errors import PinwardenError
+
+_ROLES = ("verifier", "maintainer", "auditor")
+_CLAIMS = ("integrity", "audit", "compatibility")
+_DURATION = re.compile(r"([1-9][0-9]{0,4})([dh])")
+
+
+def _configure_keygen(parser: ArgumentParser) -> None:
+    parser.add_argument("file", help="where to write the private key")
+    parser.add_argument(
+        "--passphrase-env", metavar="NAME", help="encrypt the key with the passphrase in this environment variable"
+    )
+    add_format_argument(parser)
+
+
+@command(_configure_keygen)
+def keygen(args: Namespace) -> int:
+    """Create an Ed25519 key pair: FILE is the private key, readable only by you; FILE.pub is the public key.
+
+    Existing files are not overwritten.
+
+    Examples:
+      pinwarden keygen new.pem
+    """
+    from pinwarden.project.lock_signatures import make_key
+
+    passphrase = read_passphrase(args.passphrase_env) if args.passphrase_env else None
+    return emit(make_key(Path(args.file), passphrase), args.format)
+
+
+def _configure_sign(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the document to sign")
+    add_signer_arguments(parser)
+    parser.add_argument(
+        "--output", "-o", metavar="FILE", help="where to write the signed document (default: replace the document)"
+    )
+    add_format_argument(parser)
+
+
+@command(_configure_sign)
+def sign(args: Namespace) -> int:
+    """Sign a document of a bundle or of a transparency log: a pointer, an attestation, an event or a checkpoint.
+
+    The signature is added to the document; an earlier signature by the same key is replaced. To sign a lockfile, use
+    pinwarden lock sign.
+
+    Examples:
+      pinwarden sign notes.attestation.json --key release.pem --output signed.attestation.json
+    """
+    from pinwarden.bundle.sign import sign_file
+
+    path = Path(args.file)
+    return emit(sign_file(path, signer_from(args), Path(args.output) if args.output else path), args.format)
+
+
+def _configure_attest(parser: ArgumentParser) -> None:
+    add_bundle_arguments(parser)
+    add_signer_arguments(parser)
+    parser.add_argument("--role", required=True, choices=_ROLES, help="the role in which you sign")
+    parser.add_argument(
+        "--claim", nargs="+", action="extend", choices=_CLAIMS, help="what you attest (default: integrity)"
+    )
+    until = parser.add_mutually_exclusive_group()
+    until.add_argument("--expires", metavar="TIME", help="when the attestation expires, e.g. 2027-01-31T00:00:00Z")
+    until.add_argument("--expires-in", type=_duration, metavar="DURATION", help="how long it is valid: 90d, 12h")
+    parser.add_argument(
+        "--output", "-o", metavar="FILE", help="where to write it (default: ARCHIVE.ROLE.attestation.json)"
+    )
+    add_format_argument(parser)
+
+
+@command(_configure_attest)
+def attest(args: Namespace) -> int:
+    """Check every byte of a bundle, then sign an attestation for it.
+
+    Installers accept the attestation from users who trust your key in that role (pinwarden trust add).
+
+    Examples:
+      pinwarden attest acme.notes-1.0.0.car --key release.pem --role maintainer --expires-in 90d
+    """
+    from pinwarden.bundle.attest import Attesting, attest
+    from pinwarden.system.clock import now
+
+    files, moment = bundle_files_from(args), now()
+    beside = files.archive.with_name(f"{files.archive.name}.{args.role}.attestation.json")
+    attesting = Attesting(
+        files=files,
+        signer=signer_from(args),
+        role=args.role,
+        claims=tuple(dict.fromkeys(args.claim or ("integrity",))),
+        now=moment,
+        expires=_add_duration(moment, args.expires_in) if args.expires_in else args.expires,
+        output=Path(args.output) if args.output else beside,
+    )
+    return emit(attest(attesting), args.format)
+
+
+def _configure_lock_sign(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--key", action="append", required=True, metavar="FILE", help="private key; repeatable with --dsse"
+    )
+    parser.add_argument("--policy", metavar="FILE", help="policy under which you reviewed the lock")
+    parser.add_argument(
+        "--dsse", action="store_true", help="sign the whole file in a DSSE envelope, which may have several signatures"
+    )
+    parser.add_argument("--add", action="store_true", help="with --dsse: keep the signatures that the file has")
+    parser.add_argument(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help=f"where to write the signature (default: {SIGNATURE_FILE} in the project folder)",
+    )
+    add_project_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_lock_sign, writes="signature")
+def lock_sign(args: Namespace) -> int:
+    """Sign the lockfile with an Ed25519 key, in a separate file.
+
+    The default is ToolPin's format, which covers only the fields of lockfileVersion 2. --dsse signs the whole file. A
+    lock that was changed outside Pinwarden is not signed. The passphrase of an encrypted key is read from
+    PINWARDEN_KEY_PASSPHRASE or from the terminal.
+
+    Examples:
+      pinwarden lock sign --key release.pem
+      pinwarden lock sign --key release.pem --dsse --output mcp-lock.dsse.json
+    """
+    if (len(args.key) > 1 or args.add) and not args.dsse:
+        raise PinwardenError(
+            "USAGE", "ToolPin's format has room for one signature only", hint="Use --dsse for several signatures."
+        )
+    from pinwarden.project.lock_signatures import Signing, sign_lock
+    from pinwarden.system.clock import now
+
+    project = project_from(args)
+    signing = Signing(
+        lock=project.lock,
+        output=Path(args.output) if args.output else project.root / SIGNATURE_FILE,
+        keys=read_private_keys(args.key),
+        now=now(),
+        policy=Path(args.policy) if args.policy else None,
+        dsse=args.dsse,
+        add=args.add,
+    )
+    return emit(sign_lock(signing), args.format)
+
+
+def _configure_lock_verify_signature(parser: ArgumentParser) -> None:
+    add_signature_file_arguments(parser)
+    parser.add_argument(
+        "--require",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="names of keys that must all have signed",
+    )
+    parser.add_argument(
+        "--threshold",
+        type=signature_count,
+        default=1,
+        metavar="N",
+        help="minimum number of different keys that signed (default: 1)",
+    )
+    parser.add_argument("--policy", metavar="FILE", help="policy that the signature must cover")
+    add_partial_argument(parser)
+    add_project_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_lock_verify_signature)
+def lock_verify_signature(args: Namespace) -> int:
+    """Check that enough of the given keys signed the lockfile.
+
+    Without --require and --threshold, one signature by any of the keys is enough. An invalid signature beside valid
+    ones is reported and ignored. The exit code is 1 if a required signature is missing or the lock was changed.
+
+    Examples:
+      pinwarden lock verify-signature --public-key release.pem.pub
+      pinwarden lock verify-signature --public-key ada=release.pem.pub --require ada
+    """
+    if not args.public_key:
+        raise PinwardenError("USAGE", KEYS_REQUIRED)
+    from pinwarden.project.lock_signatures import verify_lock_signatures
+
+    keys = read_public_keys(args.public_key)
+    required = required_signers(args, keys)
+    project = project_from(args)
+    signatures = signature_files(args, project)
+    policy = Path(args.policy) if args.policy else None
+    return emit(verify_lock_signatures(project.lock, signatures, keys, required, policy), args.format)
+
+
+def _duration(text: str) -> timedelta:
+    match = _DURATION.fullmatch(text)
+    if not match:
+        raise ArgumentTypeError(f"{text[:40]!a} is not a number of days or hours, such as 90d or 12h")
+    count = int(match[1])
+    return timedelta(days=count) if match[2] == "d" else timedelta(hours=count)
+
+
+def _add_duration(moment: str, duration: timedelta) -> str:
+    return (datetime.fromisoformat(moment) + duration).strftime("%Y-%m-%dT%H:%M:%SZ")

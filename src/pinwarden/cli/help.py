@@ -1,0 +1,76 @@
+"""What ``--help`` prints: the overview of all commands, the commands of one family, and the help of one command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from pinwarden.cli.commands import FAMILIES, TASKS
+from pinwarden.cli.layout import definition_list, terminal_width
+
+_INTRODUCTION = """\
+Pinwarden locks the MCP servers you approved: their exact versions, the bytes behind them, and every tool description
+the model reads. It then tells you, your CI and your MCP clients when anything changes."""
+_EXIT_CODES = (
+    "Exit codes: 0 everything is as expected, 1 something changed or was refused, 2 the command line is wrong, "
+    "3 the check could not be done"
+)
+
+
+def overview(commands: Mapping[str, str]) -> str:
+    """All commands, by task."""
+    tasks = "".join(
+        f"\n{task}:\n{definition_list({name: _first_word_help(name, commands) for name in names})}"
+        for task, names in TASKS.items()
+    )
+    return f"usage: pinwarden COMMAND [OPTIONS]\n\n{_paragraph(_INTRODUCTION)}{tasks}\n{_closing('')}"
+
+
+def family_help(name: str, commands: Mapping[str, str]) -> str:
+    """The commands that share a first word."""
+    about = f"{FAMILIES[name]}.\n\n" if name in FAMILIES else ""
+    usage = _paragraph(f"usage: pinwarden {name} COMMAND [OPTIONS]")
+    return f"{usage}\n{about}{definition_list(commands)}\n{_closing(f'{name} ')}"
+
+
+def usage_line(parser: argparse.ArgumentParser, *, takes_command: bool) -> str:
+    """How a command is called. Options are listed below it, so they are not repeated here."""
+    words = [parser.prog, "[OPTIONS]"]
+    formatter = argparse.HelpFormatter(parser.prog, width=80)
+    words += [
+        formatter._format_args(action, formatter._get_default_metavar_for_positional(action))
+        for action in parser._actions
+        if not action.option_strings
+    ]
+    words += ["[-- COMMAND ...]"] * takes_command
+    return " ".join(words).replace("%", "%%")
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps paragraphs to the width of the terminal; paragraphs with indented lines stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.strip().split("\n\n")
+        return "\n\n".join(part if "\n " in part else _fill(part, width, indent) for part in paragraphs)
+
+
+def _fill(text: str, width: int, indent: str) -> str:
+    import textwrap
+
+    words = " ".join(text.split())
+    return textwrap.fill(words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _first_word_help(name: str, commands: Mapping[str, str]) -> str:
+    below = ", ".join(command.partition(" ")[2] for command in commands if command.startswith(f"{name} "))
+    if name not in commands:
+        return f"{FAMILIES[name]}: {below}"
+    return commands[name] + (f" (also: {below})" if below else "")
+
+
+def _closing(group: str) -> str:
+    return _paragraph(f"Run pinwarden {group}COMMAND --help for the options of a command.") + _paragraph(_EXIT_CODES)
+
+
+def _paragraph(text: str) -> str:
+    return f"{_fill(text, terminal_width(), '')}\n"

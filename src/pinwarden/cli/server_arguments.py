@@ -1,0 +1,268 @@
+"""Options for connecting to a live server, and how a server named on the command line becomes a surface."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pinwarden.cli.project_arguments import current_project
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.project.server_start import PreparedProbe
+    from pinwarden.surface.probe.probe import ProbeOptions
+    from pinwarden.surface.surface import Surface
+    from pinwarden.system.target import Target
+
+RESPONSE_SECONDS = 300.0
+"""Default time for one response from a server. Longer calls should send progress notifications."""
+_MAX_SECONDS = 86_400
+_MAX_PROBE_SECONDS = 3600
+
+T = TypeVar("T")
+
+
+def add_probe_arguments(parser: ArgumentParser) -> None:
+    """The options of every command that may connect to a live server."""
+    live = parser.add_argument_group("connecting to a live server")
+    live.add_argument("--allow-execute", action="store_true", help="allow Pinwarden to start the server's command")
+    live.add_argument("--allow-private", action="store_true", help="allow loopback and private addresses")
+    live.add_argument("--allow-redirects", action="store_true", help="follow HTTP redirects, checking every address")
+    live.add_argument("--sandbox", action="store_true", help="start the command in bubblewrap, without network")
+    live.add_argument(
+        "--timeout",
+        type=probe_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="time limit for connecting and listing everything (default: 60)",
+    )
+    live.add_argument(
+        "--client-name", default="pinwarden", metavar="NAME", help="client name to send to the server (pinwarden)"
+    )
+    live.add_argument(
+        "--pass-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="environment variable that the server may have: inherited by a command, or filled into the headers of a "
+        "configured URL; repeatable",
+    )
+
+
+def add_target_arguments(parser: ArgumentParser) -> None:
+    """The options of commands whose server is named on the command line, not in a lock or registry."""
+    named = parser.add_argument_group("the server")
+    named.add_argument("--config", metavar="FILE", help="client configuration to look the server's name up in")
+    named.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="HTTP header to send to a URL; ${VAR} is replaced by the environment variable; repeatable",
+    )
+    named.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment variable for the command after --; repeatable",
+    )
+
+
+def add_response_argument(parser: ArgumentParser) -> None:
+    """``--answer-seconds``: how long a server may take for a response."""
+    parser.add_argument(
+        "--answer-seconds",
+        type=seconds,
+        default=RESPONSE_SECONDS,
+        metavar="SECONDS",
+        help=f"time limit for a server's response (default: {RESPONSE_SECONDS:g}; 0: no limit); a progress "
+        "notification restarts it. When it ends, the client gets an error and the server a cancellation",
+    )
+
+
+def seconds(text: str) -> float:
+    """The value of an option in seconds, 0 to one day: a typing error must not switch a limit off."""
+    value = _parse_seconds(text)
+    if value is None or value > _MAX_SECONDS:
+        raise ArgumentTypeError(f"{text[:80]!a} is not a number of seconds from 0 to {_MAX_SECONDS}")
+    return value
+
+
+def probe_seconds(text: str) -> float:
+    """The value of an option in seconds, above 0 and up to one hour."""
+    value = _parse_seconds(text)
+    if not value or value > _MAX_PROBE_SECONDS:
+        raise ArgumentTypeError(f"{text[:40]!a} is not a number of seconds above 0 and up to {_MAX_PROBE_SECONDS}")
+    return value
+
+
+def load_surface(name: str, args: Namespace) -> Surface:
+    """The surface that the user named: from a file, or from the live server."""
+    from pinwarden.surface.surface import parse_any
+
+    if name != "-" and "://" not in name and Path(name).exists() and not Path(name).is_dir():
+        return _parse_file(name, parse_any)
+    return probe_target(name, parse_target(name, args), args, typed=is_url(name))
+
+
+def is_url(name: str) -> bool:
+    """Whether the user typed a URL, not the name of a server or file."""
+    return name.startswith(("https://", "http://"))
+
+
+def mask_target(name: str) -> str:
+    """What the user named, for a report: secrets in a URL are masked."""
+    from pinwarden.system.masking import shown_address
+
+    return shown_address(name)
+
+
+def mask_command(command: list[str]) -> str:
+    """The command after ``--``, for a report: secrets in arguments are masked."""
+    from pinwarden.system.masking import shown_words
+
+    return " ".join(shown_words(command))
+
+
+def probe_target(name: str | None, target: Target, args: Namespace, *, typed: bool = False) -> Surface:
+    """Connect to a live server and list everything it offers."""
+    return run_probe(prepare_target(name, target, args, typed=typed))
+
+
+def prepare_target(name: str | None, target: Target, args: Namespace, *, typed: bool = False) -> PreparedProbe:
+    """Check a target against the policy. A command without a name is known by the name of its program."""
+    from pinwarden.project.server_start import prepare_probe
+    from pinwarden.system.target import StdioTarget
+
+    if name is None:
+        name = Path(target.command[0]).name if isinstance(target, StdioTarget) else target.url
+    return prepare_probe(current_project(), name, target, probe_options(args, typed=typed))
+
+
+def run_probe(prepared: PreparedProbe) -> Surface:
+    """Connect to a live server, showing progress on a terminal."""
+    from pinwarden.cli.streams import Progress
+    from pinwarden.project import server_start
+
+    with Progress("connecting to the server"):
+        return server_start.ask(prepared)
+
+
+def probe_options(args: Namespace, *, typed: bool = False) -> ProbeOptions:
+    """The probe's options. ``typed``: the user typed the target itself, so its headers may use any variable.
+
+    A target from a file gets only the variables named with ``--pass-env``.
+    """
+    from pinwarden.surface.probe.probe import ProbeOptions
+    from pinwarden.surface.probe.session import ClientIdentity
+    from pinwarden.system.sandbox import Sandbox
+
+    return ProbeOptions(
+        allow_execute=args.allow_execute,
+        allow_private=args.allow_private,
+        allow_redirects=args.allow_redirects,
+        sandbox=Sandbox() if args.sandbox else None,
+        timeout=args.timeout,
+        client=ClientIdentity(name=args.client_name),
+        env_allow=tuple(args.pass_env),
+        send_only=None if typed else tuple(args.pass_env),
+    )
+
+
+def command_target(command: list[str], args: Namespace) -> Target:
+    """The command after ``--``."""
+    from pinwarden.system.target import StdioTarget
+
+    return StdioTarget(command=tuple(command), env=parse_variables(args))
+
+
+def parse_variables(args: Namespace) -> dict[str, str]:
+    """The variables given with ``--env``."""
+    return dict(_split_pair(text, "=", "--env") for text in args.env)
+
+
+def parse_target(name: str, args: Namespace) -> Target:
+    """A URL, or a server in a client configuration."""
+    from pinwarden.system.target import HttpTarget
+
+    if is_url(name):
+        return HttpTarget(url=name, headers=dict(_split_pair(text, ":", "--header") for text in args.header))
+    return _find_configured(name, args)
+
+
+def _parse_file(name: str, parse: Callable[[bytes], T]) -> T:
+    """Parse a file; an error names the file."""
+    from pinwarden.system.files import read_file
+
+    data = read_file(Path(name))
+    try:
+        return parse(data)
+    except PinwardenError as err:
+        raise PinwardenError(err.code, f"{name}: {err.message}", hint=err.hint, data=err.data) from err
+
+
+def _find_configured(name: str, args: Namespace) -> Target:
+    if args.config:
+        from pinwarden.clients.config import read_document, servers_in
+
+        servers = _parse_file(args.config, lambda data: servers_in(read_document(data, args.config)))
+        if name in servers:
+            return servers[name]
+        raise _unknown_target(name, f"{args.config} has no server of this name")
+    return _discover_configured(name)
+
+
+def _discover_configured(name: str) -> Target:
+    """A server in the files that ``init`` reads. If they disagree, the user has to choose one."""
+    project = current_project()
+    files = project.configs()
+    matches = [
+        (server.target, project.shown(server.path))
+        for file in files
+        for server in file.servers
+        if server.name == name and server.target is not None
+    ]
+    if not matches:
+        unread = [f"; {project.shown(file.path)} could not be read: {file.problem}" for file in files if file.fault]
+        if Path(name).is_file():
+            raise PinwardenError(
+                "TARGET_INVALID",
+                f"{name[:80]!a} is a file, but this command needs a server",
+                hint="Give an https URL, a command after --, or a server's name from a client configuration (--config)",
+            )
+        problem = "it is a directory" if Path(name).is_dir() else "there is no such file"
+        raise _unknown_target(name, f"{problem}, and no client configuration has such a server{''.join(unread)}")
+    if any(target != matches[0][0] for target, _ in matches):
+        paths = ", ".join(dict.fromkeys(path for _, path in matches))
+        raise PinwardenError(
+            "TARGET_INVALID",
+            f"{name[:80]!a} is configured differently in {paths}",
+            hint="Choose one: --config FILE",
+        )
+    return matches[0][0]
+
+
+def _unknown_target(name: str, problem: str) -> PinwardenError:
+    return PinwardenError(
+        "TARGET_INVALID",
+        f"{name[:80]!a}: {problem}",
+        hint="Give a surface file, an https URL, a server's name from a client configuration, or a command after --",
+    )
+
+
+def _split_pair(text: str, separator: str, option: str) -> tuple[str, str]:
+    name, found, value = text.partition(separator)
+    if not found or not name.strip():
+        raise PinwardenError("USAGE", f"{option} takes NAME{separator}VALUE")
+    return name.strip(), value.strip() if separator == ":" else value
+
+
+def _parse_seconds(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if value >= 0 else None
