@@ -12,6 +12,7 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from pinwarden.cli.commands import COMMANDS, load_command
 from pinwarden.core.errors import CODES
 from pinwarden.lock.verification import PROBLEMS
 from tools import architecture
@@ -65,7 +66,7 @@ def test_no_module_imports_itself_by_whatever_way_round() -> None:
 _LOADED_BY_NAME = ("pinwarden.cli.commands", "pinwarden.cli.render", "pinwarden.cli.completion")
 """Packages whose modules are imported by the name of a command, an output format or a shell."""
 _STARTED_AS_PROGRAM = {"pinwarden.__main__", "pinwarden.contract.introspector", "pinwarden.system.exec_guard"}
-_HOOKS = {"configure", "run", "render", "render_error", "script"}
+_HOOKS = {"render", "render_error", "script"}
 """What the modules in those packages define, and their package calls by name."""
 
 
@@ -103,7 +104,16 @@ def test_every_public_function_and_class_is_used_in_the_program() -> None:
 
 
 def _is_hook(module: str, name: str) -> bool:
+    if module.startswith("pinwarden.cli.commands."):
+        return (module, name) in _commands()
     return module == "pinwarden.pytest_plugin" or (module.startswith(_LOADED_BY_NAME) and name in _HOOKS)
+
+
+@cache
+def _commands() -> set[tuple[str, str]]:
+    """The module and function of every command."""
+    functions = [load_command(name).run for name in COMMANDS]
+    return {(function.__module__, function.__name__) for function in functions}
 
 
 def _used_names(module: str, tree: ast.Module, known: Mapping[str, Path]) -> Iterator[tuple[str, str]]:

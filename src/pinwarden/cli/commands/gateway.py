@@ -46,6 +46,31 @@ def _configure_gateway(parser: ArgumentParser) -> None:
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain in PEM format; enables TLS")
     parser.add_argument("--tls-key", metavar="FILE", help="private key of the certificate, if it is in another file")
     parser.add_argument("--policy", metavar="FILE", help="policy file (default: pinwarden.toml in the project)")
+    _add_access_arguments(parser)
+    parser.add_argument(
+        "--when-away",
+        choices=["refuse", "spool"],
+        default="refuse",
+        help="if the audit database is unavailable: block every message, or keep events in a file (default: refuse)",
+    )
+    parser.add_argument(
+        "--approvals",
+        choices=["database", "lock"],
+        default="database",
+        help="which approvals count: those in the lock and the database, or only those in the lock (default: database)",
+    )
+    _add_limit_arguments(parser)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="print what would be served, then exit; the exit code is 1 if a server cannot be served",
+    )
+    add_project_arguments(parser)
+    add_database_argument(parser)
+    add_format_argument(parser)
+
+
+def _add_access_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--allow-host",
         action="append",
@@ -77,27 +102,6 @@ def _configure_gateway(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="environment variable that servers may have; repeatable",
     )
-    parser.add_argument(
-        "--when-away",
-        choices=["refuse", "spool"],
-        default="refuse",
-        help="if the audit database is unavailable: block every message, or keep events in a file (default: refuse)",
-    )
-    parser.add_argument(
-        "--approvals",
-        choices=["database", "lock"],
-        default="database",
-        help="which approvals count: those in the lock and the database, or only those in the lock (default: database)",
-    )
-    _add_limit_arguments(parser)
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="print what would be served, then exit; the exit code is 1 if a server cannot be served",
-    )
-    add_project_arguments(parser)
-    add_database_argument(parser)
-    add_format_argument(parser)
 
 
 def _add_limit_arguments(parser: ArgumentParser) -> None:
